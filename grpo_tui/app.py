@@ -11,7 +11,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import fields
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from textual import events
@@ -21,7 +20,7 @@ from textual.notifications import Notify
 from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
-from grpo_tui import background, clipboard, toasts, unanswered
+from grpo_tui import background, clipboard, last_screen, toasts, unanswered
 from grpo_tui.actions import tunnels
 from grpo_tui.actions.action import Situation, key_label
 from grpo_tui.actions.keymap import with_keymap
@@ -29,6 +28,8 @@ from grpo_tui.actions.reasons import READONLY
 from grpo_tui.announcements import EndWatch, Pace, end_notice, job_done, job_failed
 from grpo_tui.attach import RunForeground, call_in_foreground
 from grpo_tui.copies import Copies
+from grpo_tui.covering_driver import covering_driver
+from grpo_tui.held_keys import HeldKeys
 from grpo_tui.history.writer import HistoryWriter
 from grpo_tui.model.answer_cache import AnswerCache
 from grpo_tui.model.box_history import BoxHistory
@@ -42,6 +43,7 @@ from grpo_tui.preferences import Preferences
 from grpo_tui.recall import Recall
 from grpo_tui.remember import Memory
 from grpo_tui.screens.home import HomeScreen
+from grpo_tui.startup import Startup
 from grpo_tui.themes import DARK, LIGHT, OWN_VARIABLES, THEMES
 from grpo_tui.views import Views
 from grpo_tui.widgets.runs import RunsPanel
@@ -59,8 +61,9 @@ from remote.intake import clean
 from remote.protocol import OPERATIONS, RemoteError
 
 FIRST_STYLES = ("app", "home")
-LATER_STYLES = ("charts", "rollouts", "logs", "box", "compare", "history", "dialogs")
-"""Parsed after the first frame; the first ones before it."""
+"""Parsed before the first frame; the others after it."""
+EXAMINE_AFTER_S = 2.0
+"""The doctor waits this long for the first list of runs, which is what the user looks for."""
 FOLLOW_AFTER_S = 0.15
 """The logs of a run are followed once the cursor has rested on it this long."""
 
@@ -86,14 +89,16 @@ class GrpoApp(App[None]):
         now: Callable[[], float] = time.time,
         make_model_command: list[str] | None = None,
     ) -> None:
-        super().__init__()
+        self.covers_last_screen = last_screen.is_shown()
+        super().__init__(driver_class=covering_driver() if self.covers_last_screen else None)
         self.options = options
+        self.startup = Startup(self)
         self.actions = with_keymap(options.keymap)
         self._make_client = make_client or partial(make_box_client, readonly=options.readonly)
         self.run_foreground, self._now = run_foreground, now
-        self._make_model_command = make_model_command
-        self._held_keys: list[events.Key] | None = None
-        self.pulse = Pulse()
+        self.make_model_command = make_model_command
+        self.held_keys = HeldKeys(self)
+        self.pulse, self._has_ticked = Pulse(), False
         self.unanswered = unanswered.UnansweredRequests()
         self.copies = Copies(self)
         for theme in THEMES:
@@ -117,6 +122,7 @@ class GrpoApp(App[None]):
         self._ends, self._pace = EndWatch(self.store), Pace()
         self.termination = Termination(self.store, is_local=box.is_local)
         self._awaited_run: str | None = None
+        self._to_examine = False
         history = HistoryWriter(self.options.history, box) if self.options.history is not None else None
         self._refresher, self.recall = background.Refresher(self), Recall(self, self._cache, history)
 
@@ -141,35 +147,12 @@ class GrpoApp(App[None]):
     def on_mount(self) -> None:
         self.set_keymap(dict(self.options.keymap))
         self.theme_changed_signal.subscribe(self, lambda theme: setattr(self.preferences, "theme", theme.name))
-        self.set_interval(BEAT_S, lambda: self.tick() if self.pulse.beat() else None)
-        self.call_after_refresh(self._start)
+        self.set_interval(BEAT_S, self._beat)
+        self.startup.mounted()
 
-    def _start(self) -> None:
-        """Start what takes time, after the first frame."""
-        self.stylesheet.read_all([Path(__file__).parent / "styles" / f"{name}.tcss" for name in LATER_STYLES])
-        self.stylesheet.parse()
-        if self.options.demo:
-            key = self.key("launch")
-            self.home.set_launch_hint(
-                f"press [bold $primary]{key}[/], then [bold $primary]enter[/] to teach a tiny model to add\n\n"
-                "[$grpo-muted]half of its sums are correct at first; watch the reward rise[/]"
-            )
-            self.work("demo model", self._set_up_demo)
-        self.recall.tick()
-        self._open()
-
-    def _open(self) -> None:
+    def open_box(self) -> None:
+        """Connect to the box, in a thread."""
         threading.Thread(target=self.connection.open, name="open-box", daemon=True).start()
-
-    async def _set_up_demo(self) -> None:
-        from grpo_tui import demo
-        from grpo_tui.screens.demo_setup import DemoSetupScreen
-
-        root = self.options.demo_root
-        if root is None or demo.model_exists(root):
-            return
-        if not await self.show_dialog(DemoSetupScreen(root, self._make_model_command)):
-            self.exit()
 
     @property
     def history(self) -> BoxHistory:
@@ -188,6 +171,7 @@ class GrpoApp(App[None]):
     def _take(self, event: ClientEvent) -> None:
         self.connection.take(event)
         if isinstance(event, RunsReported):
+            self._examine()
             self.runs_reported()
             self.recall.keep_runs(event.runs)
         elif isinstance(event, SessionsReported):
@@ -199,9 +183,25 @@ class GrpoApp(App[None]):
         elif isinstance(event, QuestionWithdrawn):
             background.withdraw_question(self)
         elif isinstance(event, BoxGreeted):
-            self.work("doctor", partial(background.examine, self))
+            self._to_examine = True
+            self.set_timer(EXAMINE_AFTER_S, self._examine)
             self.work("forwards", partial(tunnels.open_forwards, self))
             self.work("unanswered requests", partial(unanswered.ask_again, self))
+
+    def _beat(self) -> None:
+        """Update the views when it is due; at the first beat at which it is not, what waits to be shown."""
+        if self.pulse.beat():
+            self._has_ticked = True
+            self.tick()
+        elif self._has_ticked:
+            self._has_ticked = False
+            self.views.refresh_help()
+
+    def _examine(self) -> None:
+        """Run the doctor once a connection."""
+        if self._to_examine:
+            self._to_examine = False
+            self.work("doctor", partial(background.examine, self))
 
     def tick(self) -> None:
         """Request what is due, and update what is shown."""
@@ -213,11 +213,11 @@ class GrpoApp(App[None]):
 
     def work(self, group: str, work: Callable[[], Awaitable[None]]) -> None:
         """Run a coroutine function in a worker. A coroutine created here would warn if the app exits before it runs."""
-        self.pulse.wake()
         self.run_worker(work, group=group, exclusive=True, exit_on_error=False, description=group)
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        self.pulse.wake()
+        if event.worker.is_finished:
+            self.pulse.answered()
         if event.worker.is_finished and event.worker.group.startswith("action "):
             self.release_keys()  # no form was opened
         if event.state is WorkerState.ERROR:
@@ -225,6 +225,13 @@ class GrpoApp(App[None]):
             message = clean(f"{type(error).__name__}: {error}")
             where = f"during: {event.worker.description}; runs continue"
             self.show_error("internal error", message, where)
+
+    def exit(self, *args: Any, **options: Any) -> None:
+        """Exit, and keep the screen for the next start."""
+        self.memory.end()
+        if self.options.words is not None:
+            importlib.import_module("grpo_tui.keep_screen").keep(self, self.options.words)
+        super().exit(*args, **options)
 
     def on_unmount(self) -> None:
         self.memory.end()
@@ -244,6 +251,7 @@ class GrpoApp(App[None]):
         for row in self._pace.first(self._ends.ended_runs()):
             self._announce_end(row)
         self.connection.follow_selected()
+        self.startup.release()
 
     def _announce_end(self, row: RunRow) -> None:
         title, message, is_bad = end_notice(self.store, row, self.key("eval"))
@@ -273,8 +281,13 @@ class GrpoApp(App[None]):
     def _select(self, run: str | None) -> None:
         self.pulse.wake()
         self.store.select(run)
-        self.set_timer(FOLLOW_AFTER_S, lambda: self.connection.follow_selected(), name=run)
+        self.set_timer(FOLLOW_AFTER_S, self._follow, name=run)
         self.home.tick()
+
+    def _follow(self) -> None:
+        """The cursor rests: follow the run, and request its curves at once."""
+        self.connection.follow_selected()
+        self.tick()
 
     def on_runs_panel_run_chosen(self, event: RunsPanel.RunChosen) -> None:
         self._select(event.name)
@@ -284,7 +297,7 @@ class GrpoApp(App[None]):
         self.connection.close()
         self._set_box(box)
         await self.views.set_store(self.store)
-        self._open()
+        self.open_box()
 
     # actions ---------------------------------------------------------------------------------------------
 
@@ -308,7 +321,7 @@ class GrpoApp(App[None]):
             self.warn(reason, title=f"{action.label}: not available")
         elif inspect.iscoroutinefunction(action.run):
             if action.opens_form:
-                self._held_keys = []
+                self.held_keys.hold()
             self.work(f"action {name}", partial(action.run, self))
         else:
             action.run(self)
@@ -320,17 +333,12 @@ class GrpoApp(App[None]):
             await super().on_event(event)
 
     def holds(self, event: events.Event) -> bool:
-        """Whether an event is a key that belongs to the form that is being opened."""
-        if self._held_keys is None or not isinstance(event, events.Key) or event.key in ("ctrl+c", "ctrl+q"):
-            return False
-        self._held_keys.append(event)
-        return True
+        """Whether an event is a key that belongs to what is being opened."""
+        return self.held_keys.holds(event)
 
     def release_keys(self) -> None:
-        """Pass on the keys that were pressed while a form was being opened."""
-        held, self._held_keys = self._held_keys or (), None
-        for key in held:
-            self.post_message(events.Key(key.key, key.character))
+        """Pass on the keys that were pressed while something was being opened."""
+        self.held_keys.release()
 
     async def request(self, op: str, timeout: float = 30.0, **params: Any) -> dict[str, Any]:
         """Send a request to the box. Raises RemoteError."""
@@ -370,6 +378,7 @@ class GrpoApp(App[None]):
         """Exit with a traceback."""
         from grpo_tui.crash_report import CrashReport
 
+        last_screen.withdraw()
         self.panic(CrashReport())
 
     async def action_quit(self) -> None:

@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
+from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.boxes import Box
 
 RunForeground = Callable[[list[str]], int]

@@ -143,10 +143,14 @@ async def examine(app: GrpoApp) -> None:
     if app.store.is_other_machine:
         app.store.is_other_machine = False
         app.show_error(f"{app.store.box}: another machine", OTHER_MACHINE, OTHER_MACHINE_HINT)
+    app.store.doctor.begin("doctor")
     try:
-        app.store.examined(await app.request("doctor", timeout=60.0))
-    except RemoteError:
-        pass  # the header shows the state of the link
+        reply = await app.request("doctor", timeout=60.0)
+    except RemoteError as error:
+        app.store.doctor.end("doctor", error.message)
+        return
+    app.store.doctor.end("doctor")
+    app.store.examined(reply)
 
 
 async def refresh_machine(app: GrpoApp, history: BoxHistory) -> None:
@@ -191,6 +195,7 @@ async def refresh_curves(app: GrpoApp, curves: Curves, params: dict[str, Any]) -
         return
     if logs is not None and logs.run == curves.run:
         curves.answer(reply, logs)
+        app.views.shown.tick()
         app.recall.keep_curves(kept_under, reply)
 
 
@@ -222,11 +227,14 @@ async def ask_resume_step(app: GrpoApp, needs: Needs, need: Need) -> None:
 async def refresh_metrics(app: GrpoApp, run: str) -> None:
     """Request the list of a run's metrics."""
     table = app.store.metrics
-    with suppress(RemoteError):  # asked again later
+    try:
         reply = await app.request("metrics", timeout=60.0, run=run)
-        table.answer(reply)
-        if reply["state"] == "whole":
-            app.recall.keep("metrics", {"run": run}, reply)
+    except RemoteError as error:
+        table.fail(error.message)
+        return
+    table.answer(reply)
+    if reply["state"] == "whole":
+        app.recall.keep("metrics", {"run": run}, reply)
 
 
 async def refresh_step(app: GrpoApp, run: str, x: float | None, axis: str) -> None:

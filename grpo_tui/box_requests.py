@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from grpo_tui.model.box_view import COLUMNS, MAX_SESSIONS
@@ -15,11 +14,10 @@ if TYPE_CHECKING:
 
 async def refresh_facts(app: GrpoApp, view: BoxView) -> None:
     """Request processor, memory and disks."""
-    view.asked_at = asyncio.get_running_loop().time() if view.facts is None else None
     try:
         view.take_facts(await app.request("box_facts", timeout=15.0), app.store.now())
     except RemoteError as error:
-        view.fail(error.message)
+        view.ended("facts", error.message)
     app.views.shown.tick()
 
 
@@ -28,8 +26,7 @@ async def refresh_sizes(app: GrpoApp, view: BoxView) -> None:
     try:
         view.take_sizes(await app.request("checkpoint_sizes", timeout=15.0))
     except RemoteError as error:
-        view.sizes_problem = error.message
-        view.version += 1
+        view.ended("sizes", error.message)
 
 
 async def fill_history(app: GrpoApp, view: BoxView) -> None:
@@ -45,7 +42,7 @@ async def fill_history(app: GrpoApp, view: BoxView) -> None:
         except RemoteError:
             continue  # its samples are missing, which the chart shows
     view.history.fill(replies, skew_s)
-    view.version += 1
+    view.ended("fill")
 
 
 async def refresh_last_lines(app: GrpoApp, view: BoxView) -> None:
@@ -58,3 +55,4 @@ async def refresh_last_lines(app: GrpoApp, view: BoxView) -> None:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         view.lines[session] = lines[-1] if lines else ""
         view.version += 1
+    view.ended("lines")

@@ -12,7 +12,8 @@ import resvg_py
 
 from grpo_tui.model.curves import Curve, Mark
 from grpo_tui.model.formatting import metric_value, power_labels, tick_labels
-from grpo_tui.widgets.braille import View, log_ticks, ticks, view_of_marks
+from grpo_tui.widgets.braille import View, log_ticks, ticks
+from grpo_tui.widgets.chart_axis import view_of
 
 WIDTH, HEIGHT = 480, 240
 """Of one chart."""
@@ -76,7 +77,7 @@ def png_of(svg: str) -> bytes | None:
 
 def _chart(chart: Drawing, ends: tuple[float, float], label: Callable[[float], str]) -> Iterator[str]:
     marks = scaled(chart.curve.marks, ends, chart.is_log)
-    view = view_of_marks(marks, *ends)
+    view = view_of(chart.metric, marks, ends, chart.is_log)
     last = metric_value(chart.curve.last) if chart.curve.last is not None else ""
     said = f"last {last}, thick line smoothed" if chart.is_smoothed else last
     yield from axes(chart.metric, said, view, ends, chart.is_log, label)

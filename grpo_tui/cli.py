@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.suggest import did_you_mean
 from grpo_train.run_dir.version import FORMAT, VERSION
+from grpo_tui import last_screen
 from grpo_tui.ending import end_at_once, end_with_terminal, report_crashes_clean
+from grpo_tui.garbage import pause_collection
 from grpo_tui.history import history_file
 
 if TYPE_CHECKING:
@@ -76,7 +79,9 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--boxes", metavar="FILE", help="boxes.yaml to use")
     options.add_argument("--config-dir", metavar="DIR", help="directory of the training configs to offer")
     options.add_argument("--demo", action="store_true", help="train a tiny model on this machine within minutes")
-    options.add_argument("--no-cache", action="store_true", help="keep no runs, curves and history on this machine")
+    options.add_argument(
+        "--no-cache", action="store_true", help="keep no runs, curves, last screen and history on this machine"
+    )
     options.add_argument("--fresh", action="store_true", help="ignore and keep what the last start remembered")
     options.add_argument("--readonly", action="store_true", help="watch only: change nothing on the box")
     options.add_argument(
@@ -203,22 +208,42 @@ def main(argv: list[str] | None = None) -> int:
         from importlib import import_module
 
         return int(import_module(COMMANDS[words[0]]).run(words))
-    arguments = parser().parse_args(words)
+    options_parser = parser()
+    arguments, rest = options_parser.parse_known_args(words)
+    if rest:
+        options_parser.error(_unknown(rest))
     try:
         options = app_options(arguments)
     except UserError as error:
+        last_screen.withdraw()
         print(f"grpo-tui: {error}", file=sys.stderr)
         return 2
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         print("grpo-tui: not a terminal; start it in a terminal (over SSH: ssh -t)", file=sys.stderr)
         return 2
 
+    if last_screen.can_show() and options.cache is not None and not options.fresh:
+        options = replace(options, words=tuple(words))
+    pause_collection()
+    if options.box.is_local:
+        from remote.transports.local import start_ahead
+
+        start_ahead()  # it imports beside the app; to another box, no connection is opened before the first frame
     from grpo_tui.app import GrpoApp
 
     end_with_terminal()
     app = GrpoApp(options)
     app.run()
     return app.return_code or 0
+
+
+def _unknown(rest: list[str]) -> str:
+    """What is wrong with words that are not options of the app."""
+    if rest[0] in COMMANDS:
+        return f"the command comes before its options: grpo-tui {' '.join(rest)} ..."
+    if rest[0].startswith("-"):
+        return f"unrecognized arguments: {' '.join(rest)}"
+    return f"unknown command '{rest[0]}'; {did_you_mean(rest[0], COMMANDS)}"
 
 
 def program() -> NoReturn:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from grpo_tui.chart_svg import WIDTH, axes, end_of_line, escape, line, page, scaled
 from grpo_tui.charts import DASHED, DOTTED, RunLook
 from grpo_tui.model.curves import Mark
-from grpo_tui.widgets.braille import view_of_marks
+from grpo_tui.widgets.chart_axis import view_of
 
 DASHES = {DASHED: "7 3", DOTTED: "2 3"}
 NAMES = 40
@@ -43,7 +43,7 @@ def _chart(
     metric: str, runs: Sequence[RunDrawing], is_log: bool, ends: tuple[float, float], label: Callable[[float], str]
 ) -> list[str]:
     marks = [(run, scaled(run.curves.get(metric, ()), ends, is_log)) for run in runs]
-    view = view_of_marks([mark for _, found in marks for mark in found], *ends)
+    view = view_of(metric, [mark for _, found in marks for mark in found], ends, is_log)
     parts = list(axes(metric, "", view, ends, is_log, label))
     for run, found in marks:
         if found:

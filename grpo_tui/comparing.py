@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from grpo_tui.model.compare_facts import facts_of
@@ -13,7 +12,7 @@ from remote.protocol import RemoteError
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
     from grpo_tui.model.compare import Compared
-    from grpo_tui.model.curves import MetricTable
+    from grpo_tui.model.metric_table import MetricTable
     from grpo_tui.model.paired import PairedResults
 
 PAIRS_S = 120.0
@@ -36,19 +35,24 @@ async def refresh_facts(app: GrpoApp, run: Compared) -> None:
     """Request the configuration and the evaluations of a compared run."""
     try:
         reply = await app.request("show_run", run=run.name)
-        run.facts = await asyncio.to_thread(facts_of, run.name, reply)
-        run.facts_problem, run.facts_recalled_at = "", None
-        app.recall.keep("show_run", {"run": run.name}, reply)
     except RemoteError as error:
-        run.facts_problem = error.message
+        run.asking.end("facts", error.message)
+        return
+    run.facts = await asyncio.to_thread(facts_of, run.name, reply)
+    run.facts_recalled_at = None
+    run.asking.end("facts")
+    app.recall.keep("show_run", {"run": run.name}, reply)
 
 
 async def refresh_metrics(app: GrpoApp, run: str, table: MetricTable) -> None:
     """Request the list of a run's metrics."""
-    with suppress(RemoteError):  # the usual metrics are shown
+    try:
         reply = await app.request("metrics", timeout=60.0, run=run)
-        table.answer(reply)
-        app.recall.keep("metrics", {"run": run}, reply)
+    except RemoteError as error:
+        table.fail(error.message)  # the usual metrics are shown
+        return
+    table.answer(reply)
+    app.recall.keep("metrics", {"run": run}, reply)
 
 
 def kept_under(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.alarms import Rule
 from remote.boxes import Box
 
@@ -37,6 +38,8 @@ class Options:
     """File of the history of runs; None = nothing is written there."""
     fresh: bool = False
     """Whether what was remembered is neither used nor changed."""
+    words: tuple[str, ...] | None = None
+    """The command line that the last screen is kept for; None = it is not kept."""
 
     @property
     def demo(self) -> bool:

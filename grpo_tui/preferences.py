@@ -1,4 +1,4 @@
-"""What the app remembers between starts: theme, box, run, view, order of the list, what was dismissed. No Textual.
+"""What the app remembers between starts: theme, box, run, view, order of the list, charts, what was dismissed.
 
 One small file in the state directory of this machine. ``--fresh`` neither reads nor writes it.
 """
@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir.files import atomic_write
+from grpo_train.run_dir.lazy_dataclass import dataclass
 
-MOST_BOXES = 50
+MOST_KEPT = 50
+"""Boxes, and tasks."""
 
 
 def preferences_path() -> Path:
@@ -36,6 +38,10 @@ class Preferences:
     """Column that the list is sorted by; "" = by start."""
     descending: bool = True
     full_names: bool = False
+    axes: dict[str, Any] = field(default_factory=dict)
+    """The axes and the smoothing of the charts, see :meth:`grpo_tui.model.charts_view.ChartsView.to_json`."""
+    metrics: dict[str, list[str]] = field(default_factory=dict)
+    """Task to the metrics that are shown in the charts; none = the usual ones."""
     runs: dict[str, str] = field(default_factory=dict)
     """Box to the run that was selected."""
     looks: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -61,14 +67,16 @@ class Preferences:
         usable = {key: found[key] for key, value in asdict(default).items() if type(found.get(key)) is type(value)}
         preferences = cls(**usable)
         preferences.runs = {box: run for box, run in preferences.runs.items() if isinstance(run, str)}
+        chosen = {task: names for task, names in preferences.metrics.items() if isinstance(names, list)}
+        preferences.metrics = {task: [str(name) for name in names] for task, names in chosen.items()}
         preferences._is_kept = not fresh
         preferences._written = preferences._text()
         return preferences
 
     def save(self) -> None:
         """Write the file if anything changed. A disk that takes none does not prevent anything."""
-        for kept in (self.runs, self.looks):
-            while len(kept) > MOST_BOXES:
+        for kept in (self.runs, self.looks, self.metrics):
+            while len(kept) > MOST_KEPT:
                 del kept[next(iter(kept))]
         text = self._text()
         if not self._is_kept or text == self._written:

@@ -103,6 +103,8 @@ class Recall:
         if kept is not None and self._app.store is self._store and self._store.runs is None:
             self._store.recall_runs(kept.answer["runs"], kept.at)
             self._app.runs_reported()
+        else:
+            self._app.startup.release()
 
     async def _show_run(self, run: str) -> None:
         kept = await self.get("show_run", {"run": run})

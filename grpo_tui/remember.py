@@ -23,6 +23,8 @@ class Memory:
         self._last_view = preferences.view
         """The view of the last start until it is shown; "" afterwards."""
         self._ticks = 0
+        self._task: str | None = None
+        """Of the run whose metrics are in the charts."""
 
     def restore(self) -> None:
         """Show the list of runs as it was."""
@@ -30,6 +32,7 @@ class Memory:
         if preferences.order:
             runs.order = Order(preferences.order, preferences.descending)
         runs.full_names = preferences.full_names
+        self._app.views.charts.view.restore(preferences.axes, self._app.store.price_per_hour is not None)
 
     def run_to_select(self) -> str | None:
         """The run of the last start, else a live one, else the newest."""
@@ -77,4 +80,18 @@ class Memory:
         preferences.full_names = runs.full_names
         preferences.box, preferences.view = app.store.box, app.views.name
         preferences.runs[self.box] = app.store.selected or ""
+        self._note_charts()
         preferences.looks[self.box] = app.home.needs.look.to_json()
+
+    def _note_charts(self) -> None:
+        """Note what the charts show; for a run of another task, show the metrics that were chosen for that."""
+        app, preferences = self._app, self.preferences
+        view, run = app.views.charts.view, app.store.selected or ""
+        preferences.axes = view.to_json()
+        if run not in app.home.runs.facts.configs:
+            return  # not known yet
+        task = str(app.home.runs.facts.config(run, "task.name") or "")
+        if task != self._task:
+            self._task, view.shown = task, [*preferences.metrics.get(task, [])]
+        elif view.shown or task in preferences.metrics:
+            preferences.metrics[task] = [*view.shown]

@@ -15,11 +15,12 @@ import platform
 import secrets
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_train.run_dir.files import atomic_write
+from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.formatting import short_age
 from remote.boxes import Box
 from remote.protocol import RemoteError

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from grpo_tui.screens.box import BoxScreen
     from grpo_tui.screens.charts import ChartsScreen
     from grpo_tui.screens.compare import CompareScreen
+    from grpo_tui.screens.help import HelpScreen
     from grpo_tui.screens.history import HistoryScreen
     from grpo_tui.screens.logs import LogsScreen
     from grpo_tui.screens.rollouts import RolloutsScreen
@@ -32,6 +33,7 @@ class Views:
         self._made: dict[str, ViewScreen] = {"home": self.home}
         self.name = "home"
         """The view that is shown."""
+        self._help: HelpScreen | None = None
 
     @property
     def charts(self) -> ChartsScreen:
@@ -92,6 +94,36 @@ class Views:
             self._app.push_screen(screen)
         self.name = name
         self._app.call_after_refresh(self._app.tick)
+
+    # help ----------------------------------------------------------------------------------------------
+
+    def prepare_help(self) -> None:
+        """Mount and render the help screen without showing it, so that it opens at once."""
+        if self._help is None or not self._help.is_current:
+            screen = self._filled_help()
+            if not screen.is_running:
+                self._app._get_screen(screen)  # mounts it
+            screen.prepare()
+
+    def refresh_help(self) -> None:
+        """Prepare the help screen again if it would show something else."""
+        if self._help is not None:
+            self.prepare_help()
+
+    def show_help(self) -> None:
+        """Show the keys of the view."""
+        self._app.push_screen(self._filled_help())
+
+    def _filled_help(self) -> HelpScreen:
+        from grpo_tui.screens.help import HelpScreen
+
+        app = self._app
+        if self._help is None:
+            self._help = HelpScreen(app.actions, app.situation(), self.name)
+            app.install_screen(self._help, "help")
+        else:
+            self._help.fill(app.situation(), self.name)
+        return self._help
 
     def back(self) -> None:
         """One step out, at last to Home."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import shlex
 from typing import TYPE_CHECKING
 
 from grpo_tui.actions.runs import attach_to
+from grpo_tui.attach import attach_command
 from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
@@ -37,6 +40,19 @@ def list_spare(app: GrpoApp) -> None:
     app.views.box.list_spare()
 
 
+def export(app: GrpoApp) -> None:
+    """Save what the GPUs did in the time shown as CSV, on this machine."""
+    from grpo_tui.export import save_table
+    from grpo_tui.model.csv_tables import gpu_table
+
+    view = app.views.box.view
+    table, samples = gpu_table(view.history, *view.ends(app.store))
+    if samples:
+        save_table(app, f"{app.store.box}_gpus_{view.name.replace(' ', '_')}", table, samples, "sample")
+    else:
+        app.warn(f"nothing to save: no sample of a GPU in {view.name}")
+
+
 def zoom(app: GrpoApp) -> None:
     """Show the focused panel in full screen, or restore it."""
     app.views.box.zoom()
@@ -49,6 +65,20 @@ async def attach(app: GrpoApp) -> None:
         await attach_to(app, session)
     else:
         app.warn("this box has no tmux session")
+
+
+async def copy_attach(app: GrpoApp) -> None:
+    """Copy the command that attaches to the session under the cursor."""
+    session = app.views.box.session
+    if not session:
+        app.warn("this box has no tmux session")
+        return
+    try:
+        command = await asyncio.to_thread(attach_command, app.connection.box, session)
+    except Exception as error:  # no OpenSSH, an alias that does not resolve, …
+        app.show_error("cannot attach", str(error))
+        return
+    app.copy(shlex.join(command), f"the command that attaches to {session}")
 
 
 async def set_up(app: GrpoApp) -> None:

@@ -107,7 +107,8 @@ def toggle_clip(app: GrpoApp) -> None:
 
 def next_axis(app: GrpoApp) -> None:
     """Switch to the next x axis: steps, tokens, time, cost."""
-    app.views.charts.view.next_axis(app.store.price_per_hour is not None)
+    logged = {str(row["name"]) for row in app.store.metrics.rows}
+    app.views.charts.view.next_axis(app.store.price_per_hour is not None, not logged or "num_tokens" in logged)
     app.views.charts.tick()
 
 
@@ -149,6 +150,11 @@ def zoom(app: GrpoApp) -> None:
 def export(app: GrpoApp) -> None:
     """Save the steps shown as CSV and the charts as SVG and PNG, on this machine."""
     app.views.charts.export()
+
+
+def copy(app: GrpoApp) -> None:
+    """Copy what was logged at the crosshair; without one, the metric under the cursor and its last value."""
+    app.views.charts.copy()
 
 
 def show_filter(app: GrpoApp) -> None:

@@ -38,6 +38,11 @@ def far_right(app: GrpoApp) -> None:
     app.views.compare.move_crosshair(10)
 
 
+def go_to_step(app: GrpoApp) -> None:
+    """Put the crosshair on a step by its number."""
+    app.views.compare.ask_for_step()
+
+
 def next_run(app: GrpoApp) -> None:
     """Highlight the next run."""
     app.views.compare.comparison.move(1)

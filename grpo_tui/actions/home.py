@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from grpo_train.run_dir.files import to_float
 from grpo_tui.model.run_columns import KNOWN
+from grpo_tui.model.run_logs import run_path
 from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
@@ -63,6 +64,21 @@ async def note(app: GrpoApp) -> None:
         app.show_error(f"cannot save the note on {row.name}", error.message, error.hint)
         return
     app.receipt(f"{row.name}: note {'kept' if reply.get('note') else 'removed'}")
+
+
+def copy_path(app: GrpoApp) -> None:
+    """Copy the path of the run's directory on the box."""
+    root, run = str((app.store.host or {}).get("root") or "").rstrip("/"), app.store.selected or ""
+    app.copy(f"{root}/{run_path(run)}" if root else run_path(run), f"path of {run}")
+
+
+def export(app: GrpoApp) -> None:
+    """Save the list of runs as CSV, on this machine."""
+    from grpo_tui.export import save_table
+    from grpo_tui.model.csv_tables import run_table
+
+    runs = app.home.runs
+    save_table(app, f"{app.store.box}_runs", run_table(runs, app.store), len(runs.rows), "run")
 
 
 def dismiss(app: GrpoApp) -> None:

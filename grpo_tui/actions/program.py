@@ -16,9 +16,7 @@ def show_palette(app: GrpoApp) -> None:
 
 def show_help(app: GrpoApp) -> None:
     """Show all keys."""
-    from grpo_tui.screens.help import HelpScreen
-
-    app.push_screen(HelpScreen(app.actions, app.situation(), app.views.name))
+    app.views.show_help()
 
 
 def quit_app(app: GrpoApp) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from grpo_train.run_dir.lazy_dataclass import dataclass
 
 OTHER_MACHINE = "another machine than the last time answers under this name, with a host key that is known"
 OTHER_MACHINE_HINT = (

@@ -181,8 +181,12 @@ class RequestScreen(Dialog[dict[str, Any]]):
             self._submitted = True
 
     def action_send_when_checked(self) -> None:
-        """Enter while the button is disabled: send the request after the check, unless the check finds a problem."""
-        if self.ready is None and self._checking and not self._sending:
+        """Enter before the button has the focus: send the request after the check, unless the check finds a problem."""
+        if self._sending:
+            return
+        if self.ready is not None and self.focused is None:  # just checked: the focus comes with the next refresh
+            self.chosen("go")
+        elif self.ready is None and self._checking:
             self._arm(True)
 
     def _arm(self, armed: bool) -> None:

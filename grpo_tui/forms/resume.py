@@ -46,6 +46,8 @@ class ResumeScreen(RequestScreen):
         yield from field("from", Select(choices, id="from", compact=True, value="latest", allow_blank=False))
         total = self.row.total_steps
         end = f"none: continue to step {total}" if total else "none: continue to the last step"
+        if total is not None and self.steps[-1] >= total:
+            end = f"required: it has reached its last step, {total}"
         yield from text_field("more steps", "more", end, type="integer")
         processes = f"unchanged ({self.row.nproc})" if self.row.nproc else "unchanged"
         yield from text_field("processes", "nproc", processes, type="integer")

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 RETRY_S = 5.0
 """Pause before a request that failed is sent again."""
+WAIT_S = 1.0
+"""An answer that takes longer shows how long."""
 
 
 class Asking:
@@ -54,7 +56,18 @@ class Asking:
 
     def words(self) -> str:
         """What is waited for: ``asking the box``, with the seconds after the first; "" if nothing is."""
-        if self._since is None:
-            return ""
-        seconds = int(self._now() - self._since)
-        return f"asking the box, {seconds} s" if seconds >= 1 else "asking the box"
+        return waiting_words(self._since, now=self._now) if self._since is not None else ""
+
+    def instead(self) -> str:
+        """What a panel says that has no answer yet: what is waited for, or why it failed and when it is tried again."""
+        return waiting_words(self._since, self.problem, now=self._now)
+
+
+def waiting_words(
+    asked_at: float | None, problem: str = "", again_s: float = RETRY_S, now: Callable[[], float] = time.monotonic
+) -> str:
+    """``asking the box 3 s``, or why it failed and when it is tried again. ``asked_at``: by the clock ``now``."""
+    if problem:
+        return f"✖ {problem}; asked again every {again_s:.0f} s"
+    waited = now() - asked_at if asked_at is not None else 0.0
+    return f"asking the box {waited:.0f} s" if waited >= WAIT_S else "asking the box"

@@ -6,9 +6,16 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Any
+
+from grpo_train.run_dir.display import duration
 
 SET_S = 10.0
 """A larger change of the difference between the clocks is a clock that was set."""
+TOLERATED_S = 5.0
+"""A larger difference between the clocks is a warning."""
+SET_CLOCK = "sudo timedatectl set-ntp true"
+"""The command that sets the clock of a box, and keeps it right."""
 KEPT = 20
 """Settings of the box's clock that are remembered."""
 
@@ -53,3 +60,16 @@ class BoxClock:
                 return max(0.0, now - (at + skew_s))
             end = since
         return max(0.0, now - (at + self._skew_s))
+
+
+def clock_check(skew_s: float) -> dict[str, Any]:
+    """The finding about a box's clock, in the form of the doctor's."""
+    if abs(skew_s) <= TOLERATED_S:
+        return {"name": "clock", "ok": True, "detail": f"within {max(1.0, abs(skew_s)):.0f} s"}
+    side = "behind" if skew_s > 0 else "ahead"
+    return {
+        "name": "clock",
+        "ok": False,
+        "detail": f"{duration(abs(skew_s))} {side}",
+        "hint": f"{SET_CLOCK} (on the box)",
+    }

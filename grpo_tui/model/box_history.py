@@ -6,9 +6,10 @@ import time
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.store import Store
 from remote.protocol.host import NO_VALUE
 from remote.protocol.rows import UNREADABLE
@@ -145,14 +146,19 @@ class BoxHistory:
         begin, end = self._idle_before.get(index, (since, since))
         return max(0.0, now - (min(begin, since) if end >= since - JOINED_S else since))
 
+    def uptime_s(self, now: float) -> float | None:
+        """Seconds that the box has been up; None if that is not known."""
+        uptime = self.machine.get("uptime_s") if self.machine else None
+        return None if uptime is None else float(uptime + now - self.machine_at)
+
     def today_s(self, now: float) -> float | None:
         """Seconds that the box has been up since midnight on this machine's clock; None if that is not known."""
-        uptime = self.machine.get("uptime_s") if self.machine else None
+        uptime = self.uptime_s(now)
         if uptime is None:
             return None
         day = time.localtime(now)
         midnight = time.mktime((day.tm_year, day.tm_mon, day.tm_mday, 0, 0, 0, 0, 0, -1))
-        return float(min(uptime + now - self.machine_at, max(0.0, now - midnight)))
+        return min(uptime, max(0.0, now - midnight))
 
     def free(self) -> tuple[float, float] | None:
         """Free and all bytes of the disk that holds the runs; None if they are not known."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import time
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_train.history.cost import dollars
 from grpo_train.run_dir.display import duration
+from grpo_tui.model.asking import Asking
 from grpo_tui.model.box_history import BoxHistory
-from grpo_tui.model.formatting import money
+from grpo_tui.model.formatting import money, one_line
 from grpo_tui.model.store import Store
 from grpo_tui.model.transfers import command_of
 
@@ -63,37 +64,36 @@ class BoxView:
     shown: Quantity = QUANTITIES[0]
     facts: Mapping[str, Any] | None = None
     facts_at: float = 0.0
-    problem: str = ""
     lines: dict[str, str] = field(default_factory=dict)
     """The last line of each session."""
     sizes: Mapping[str, Any] | None = None
     """The last reply to ``checkpoint_sizes``."""
-    sizes_problem: str = ""
     version: int = 0
-    asked_at: float | None = None
-    _due: dict[str, float] = field(default_factory=dict)
+    asked: dict[str, Asking] = field(default_factory=lambda: defaultdict(Asking))
+    """By what is asked for."""
     _filled: object = None
 
-    def is_due(self, what: str, every_s: float, now: float | None = None) -> bool:
-        """Whether a request is due; it counts as sent."""
-        now = time.monotonic() if now is None else now
-        if now < self._due.get(what, 0.0):
-            return False
-        self._due[what] = now + every_s
-        return True
+    def is_due(self, what: str, every_s: float) -> bool:
+        """Whether a request is due; it is in flight then."""
+        if what == "sizes" and self.sizes is not None and self.sizes["unmeasured"]:
+            every_s = MEASURING_S
+        return self.asked[what].begin(what, every_s)
+
+    def ended(self, what: str, problem: str = "") -> None:
+        """A request was answered, or failed."""
+        self.asked[what].end(what, problem)
+        self.version += 1
 
     def take_sizes(self, reply: Mapping[str, Any]) -> None:
         """Take a reply to ``checkpoint_sizes``; while runs are left to measure, the next request is due soon."""
-        self.sizes, self.sizes_problem = reply, ""
-        if reply["unmeasured"]:
-            self._due["sizes"] = min(self._due.get("sizes", 0.0), time.monotonic() + MEASURING_S)
-        self.version += 1
+        self.sizes = reply
+        self.ended("sizes")
 
     def zoom(self, by: int) -> str:
         """A longer (+1) or a shorter (-1) window; returns its name."""
         place = WINDOWS.index(self.window) + by
         self.window = WINDOWS[min(len(WINDOWS) - 1, max(0, place))]
-        self._due.pop("fill", None)
+        self.asked["fill"].forget()
         self.version += 1
         return self.name
 
@@ -129,13 +129,19 @@ class BoxView:
 
     def take_facts(self, reply: Mapping[str, Any], now: float) -> None:
         """Take a reply to ``box_facts``."""
-        self.facts, self.facts_at, self.problem, self.asked_at = reply, now, "", None
+        self.facts, self.facts_at = reply, now
         self.history.facts(reply, now)
-        self.version += 1
+        self.ended("facts")
 
-    def fail(self, message: str) -> None:
-        self.problem, self.asked_at = message, None
-        self.version += 1
+    def machine(self, store: Store, address: str) -> dict[str, str]:
+        """What the box is, by ``gpus`` (``2× H200``), ``address`` and ``uptime`` (only while it is connected)."""
+        models = Counter(one_line(str(gpu["name"])) for gpu in store.gpus or () if gpu.get("name"))
+        gpus = " + ".join(f"{count}× {model.removeprefix('NVIDIA ')}" for model, count in models.items())
+        found = {"gpus": gpus, "address": address}
+        uptime = self.history.uptime_s(store.now())
+        if uptime is not None and store.connected:
+            found["uptime"] = f"up {duration(uptime)}"
+        return {name: text for name, text in found.items() if text}
 
     def idle_for(self, index: int, store: Store) -> float:
         """Seconds that a GPU has been idle, once that is long enough to point out; else 0."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import fnmatch
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from grpo_train.history.query import check_pattern, compiled
 from grpo_tui.model.curves import AXES, SMOOTHINGS, Window
 from remote.protocol.index import AUTOMATIC
 
@@ -17,6 +17,8 @@ DEFAULT = (
     "frac_reward_zero_std",
 )  # fmt: skip
 """Shown first, as far as the run logs them."""
+LOGARITHMIC = ("grad_norm",)
+"""Whose y axis is logarithmic at first."""
 UNUSUAL = 3.0
 """Robust z-score of the last 20 steps from which a metric is unusual."""
 AXIS_NAMES = {"step": "step", "tokens": "tokens", "time": "time", "seconds": "cost"}
@@ -29,11 +31,30 @@ class ChartsView:
     shown: list[str] = field(default_factory=list)
     """The chosen metrics, in order; empty: those of DEFAULT that the run logs."""
     window: Window = field(default_factory=Window)
-    logarithmic: set[str] = field(default_factory=set)
+    logarithmic: set[str] = field(default_factory=lambda: {*LOGARITHMIC})
     clipped: set[str] = field(default_factory=set)
     """Metrics whose y axis leaves out the extremes."""
     crosshair: float | None = None
     filter: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """What is kept for the next start: axes and smoothing."""
+        return {
+            "x": self.window.x, "smoothing": self.window.smoothing,
+            "logarithmic": sorted(self.logarithmic), "clipped": sorted(self.clipped),
+        }  # fmt: skip
+
+    def restore(self, found: Mapping[str, Any], has_price: bool) -> None:
+        """Take what was kept, as far as it can be used."""
+        x, smoothing = found.get("x"), found.get("smoothing")
+        self.window = Window(
+            x=x if x in AXES and (has_price or AXIS_NAMES[x] != "cost") else "step",
+            smoothing=smoothing if smoothing in SMOOTHINGS else AUTOMATIC,
+        )
+        for name, kept in (("logarithmic", self.logarithmic), ("clipped", self.clipped)):
+            if isinstance(found.get(name), list):
+                kept.clear()
+                kept.update(str(one) for one in found[name])
 
     def metrics(self, logged: Iterable[str]) -> list[str]:
         """The metrics to draw, of those that the run logs."""
@@ -66,9 +87,9 @@ class ChartsView:
             shown.insert(min(len(shown) - 1, max(0, index + by)), shown.pop(index))
             self.shown = shown
 
-    def next_axis(self, has_price: bool) -> str:
+    def next_axis(self, has_price: bool, has_tokens: bool = True) -> str:
         """Turn to the next x axis. The range of another axis means nothing: all is shown."""
-        axis = next_axis(self.window.x, has_price)
+        axis = next_axis(self.window.x, has_price, has_tokens)
         self.window, self.crosshair = Window(x=axis, smoothing=self.window.smoothing), None
         return axis
 
@@ -79,9 +100,10 @@ class ChartsView:
         return steps
 
 
-def next_axis(axis: str, has_price: bool) -> str:
-    """The next x axis in order; cost is left out without a price of the box."""
-    axes = AXES if has_price else [one for one in AXES if AXIS_NAMES[one] != "cost"]
+def next_axis(axis: str, has_price: bool, has_tokens: bool = True) -> str:
+    """The next x axis in order; cost is left out without a price of the box, tokens where they are not logged."""
+    missing = {name for name, has in (("cost", has_price), ("tokens", has_tokens)) if not has}
+    axes = [one for one in AXES if AXIS_NAMES[one] not in missing]
     return axes[(axes.index(axis) + 1) % len(axes)] if axis in axes else axes[0]
 
 
@@ -105,12 +127,10 @@ def smoothing_label(chosen: int, used: int) -> str:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a metric passes the filter: a part of its name, a glob with ``*``, or ``~REGEX``."""
+    """Whether a metric passes the filter: a part of its name, a glob with ``*``, or ``~REGEX``. Raises QueryError."""
     if pattern.startswith("~"):
-        try:
-            return re.search(pattern[1:], name) is not None
-        except re.error:
-            return False
+        check_pattern(pattern[1:], len("~"))
+        return compiled(pattern[1:]).search(name) is not None
     if "*" in pattern:
         return fnmatch.fnmatchcase(name.lower(), pattern.lower())
     return pattern.lower() in name.lower()

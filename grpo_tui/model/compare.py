@@ -8,12 +8,13 @@ from typing import Any
 
 from grpo_train.run_dir.smoothing import automatic_steps
 from grpo_tui.charts import RUN_LOOKS, RunLook
-from grpo_tui.model.charts_view import next_axis, next_smoothing
+from grpo_tui.model.asking import Asking
+from grpo_tui.model.charts_view import LOGARITHMIC, next_axis, next_smoothing
 from grpo_tui.model.compare_facts import Facts
 from grpo_tui.model.curves import Curves, Window
 from grpo_tui.model.run_logs import RunLogs
 from grpo_tui.model.run_row import RunRow
-from grpo_tui.model.standing import TRACKED, Track, track_of
+from grpo_tui.model.standing import TRACKED, Track, interpolate, track_of
 from remote.protocol.index import AUTOMATIC, MAX_WIDTH
 
 LETTERS = tuple(look.letter for look in RUN_LOOKS)
@@ -22,7 +23,6 @@ AGAIN_S = 5.0
 """Pause before the box is asked again for the curves of a run that has logged more steps …"""
 FACTS_S = 30.0
 """… and for the evaluations of any run."""
-FACTS_FAILED_S = 5.0
 
 
 class RunCurves(Curves):
@@ -69,8 +69,8 @@ class Compared:
         self.row: RunRow | None = None
         self.facts: Facts | None = None
         """Its configuration and evaluations; None before the box has answered."""
-        self.facts_problem = ""
-        self.facts_asked_at: float | None = None
+        self.asking = Asking(now)
+        """For the facts."""
         self.facts_recalled_at: float | None = None
         """When the box gave the facts that the laptop kept; None once it has answered."""
 
@@ -102,7 +102,7 @@ class Comparison:
         self.x = "step"
         self.smoothing = AUTOMATIC
         self.crosshair: float | None = None
-        self.logarithmic: set[str] = {"grad_norm"}
+        self.logarithmic: set[str] = {*LOGARITHMIC}
         self.page = 0
         """Which of the metrics are in the charts."""
         self.shows_all = False
@@ -196,6 +196,15 @@ class Comparison:
         low, high = min(low for low, _ in found), max(high for _, high in found)
         return (low, high) if high > low else (low - 1, low + 1)
 
+    def x_of_step(self, step: int) -> float | None:
+        """Where a step of the pinned run is on the axis; None if that is not known."""
+        if self.x == "step":
+            return float(step)
+        track = self.pin.curves.track if self.pin is not None else None
+        if track is None or self.x == "time":
+            return None
+        return interpolate(track.step, track.axis(self.x), step)
+
     @property
     def version(self) -> object:
         """A value that differs whenever a curve does, or which run is pinned or current."""
@@ -215,11 +224,5 @@ class Comparison:
     # configuration and evaluations ---------------------------------------------------------------------
 
     def facts_due(self) -> list[Compared]:
-        """The runs whose facts are to be asked for now; they count as asked."""
-        now, due = self._now(), []
-        for run in self.runs:
-            pause = FACTS_FAILED_S if run.facts_problem else FACTS_S
-            if run.facts_asked_at is None or now - run.facts_asked_at >= pause:
-                run.facts_asked_at = now
-                due.append(run)
-        return due
+        """The runs whose facts are to be asked for now; the requests are in flight then."""
+        return [run for run in self.runs if run.asking.begin("facts", FACTS_S)]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.formatting import one_line
 
 MAX_CONFIG = 1 << 16

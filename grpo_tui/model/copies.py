@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
+from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.formatting import byte_size, short_duration
 
 RATE_S = 5.0

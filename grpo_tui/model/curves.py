@@ -10,10 +10,12 @@ import time
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from statistics import median
 from typing import Any, NamedTuple
 
 from grpo_train.run_dir.files import to_float
+from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.run_logs import Row, RunLogs, row_time, step_of
 from remote.protocol.index import AUTOMATIC, HUGE, Columns
 from remote.protocol.rows import UNREADABLE
@@ -21,10 +23,6 @@ from remote.protocol.rows import UNREADABLE
 COARSE_S = 0.4
 """Pause before the box is asked again while it makes the index."""
 FAILED_S = 5.0
-TABLE_S = 10.0
-"""Pause between two requests of a live run's metrics …"""
-TABLE_COARSE_S = 1.0
-"""… and while the box makes the index."""
 MOST_LIVE = 256
 """Rows that arrived since an answer before the box is asked again …"""
 LIVE_SHARE = 0.02
@@ -33,6 +31,10 @@ DRAW_S = 0.9
 """Rows that arrive faster are drawn together: a picture of four charts costs as much as a hundred rows."""
 LIVE_KEPT = 20_000
 """Rows that are drawn beside an answer, where the box gives no newer one."""
+SPIKE = 3.0
+"""A value this many times the usual one is pointed out."""
+FLAT = 1e-6
+"""Relative change below which a moving average does not move."""
 MIN_AVERAGED = 12
 """Minimum values for drawing the moving average over the raw curve."""
 SMOOTHINGS = (0, 5, 20, 50, 200, 1_000)
@@ -141,6 +143,29 @@ class Curve:
         """The mark nearest to ``x``."""
         return min(self.marks, key=lambda mark: abs(mark.x - x), default=None)
 
+    def direction(self) -> str:
+        """Where the moving average went over the last quarter, by its range: ``↗`` ``→`` ``↘``; "" without one."""
+        if self.count < MIN_AVERAGED:
+            return ""
+        smooth = [mark.smooth for mark in self.marks]
+        change = smooth[-1] - smooth[-max(2, len(smooth) // 4)]
+        is_flat = abs(change) <= max(0.07 * (max(smooth) - min(smooth)), FLAT * abs(smooth[-1]))
+        return "→" if is_flat else "↗" if change > 0 else "↘"
+
+    def times_usual(self, value: float) -> float | None:
+        """How many times the median of the marks a value is, if that is unusual; else None."""
+        usual = abs(median(mark.last for mark in self.marks)) if self.marks else 0.0
+        return abs(value) / usual if usual and abs(value) >= SPIKE * usual else None
+
+
+class _Wanted(NamedTuple):
+    """What a request asks for."""
+
+    window: Window
+    metrics: tuple[str, ...]
+    width: int
+    generation: int
+
 
 class Curves:
     """The metrics that one view shows of one run, and what is to be asked of the box for them."""
@@ -172,8 +197,8 @@ class Curves:
         self.version = 0
         self._now = now
         self._ends: tuple[float, float] = (0.0, 1.0)
-        self._key: object = None
-        self._pending: object = None
+        self._key: _Wanted | None = None
+        self._pending: _Wanted | None = None
         self._answered_at = 0.0
         self._failed_at: float | None = None
         self._rows = 0
@@ -204,11 +229,17 @@ class Curves:
     @property
     def is_answered(self) -> bool:
         """Whether the box has answered, or refused, a request for the window."""
-        return self._key == self._wanted
+        return self._is_enough(self._key)
 
     @property
-    def _wanted(self) -> object:
-        return (self.window, self.metrics, self.width, self._generation)
+    def _wanted(self) -> _Wanted:
+        return _Wanted(self.window, self.metrics, self.width, self._generation)
+
+    def _is_enough(self, asked: _Wanted | None) -> bool:
+        """Whether the answer to a request has what is wanted now: charts may have been hidden since."""
+        if asked is None or not {*self.metrics} <= {*asked.metrics}:
+            return False
+        return asked._replace(metrics=self.metrics) == self._wanted
 
     def show(self, metrics: tuple[str, ...], width: int) -> None:
         """Choose the metrics and the pixel columns."""
@@ -250,7 +281,7 @@ class Curves:
         """Apply the reply to the request in flight."""
         pending, self._pending = self._pending, None
         self._failed_at, self.problem = None, ""
-        if pending != self._wanted:
+        if not self._is_enough(pending):
             return  # the window changed meanwhile
         self._key, self._answered_at = pending, self._now()
         self.asked_at = None if reply["state"] == "whole" else self.asked_at
@@ -343,43 +374,6 @@ class Curves:
         marks = self.curves[STEP].marks if STEP in self.curves else []
         place = bisect_left(marks, float(step), key=lambda mark: mark.high)
         return marks[place].x if place < len(marks) and (place or marks[0].low <= step) else None
-
-
-class MetricTable:
-    """The metrics that a run logs, with their ranges, and when the box is to be asked for them."""
-
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self.rows: list[dict[str, Any]] = []
-        self._is_coarse = True
-        self._asked_at: float | None = None
-        self._now = now
-
-    def request(self, is_live: bool) -> bool:
-        """Whether to ask now; the box is asked then. A live run's metrics change."""
-        every = TABLE_COARSE_S if self._is_coarse else TABLE_S if is_live else None
-        waits = every is None or (self._asked_at is not None and self._now() - self._asked_at < every)
-        if self._asked_at is not None and waits:
-            return False
-        self._asked_at = self._now()
-        return True
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the whole log was read for it."""
-        return not self._is_coarse
-
-    def answer(self, reply: Mapping[str, Any]) -> None:
-        """Apply the reply to ``metrics``."""
-        self.rows = [row for row in reply["metrics"] if UNREADABLE not in row]
-        self._is_coarse = reply["state"] != "whole"
-
-    def recall(self, reply: Mapping[str, Any]) -> None:
-        """Show the list that the laptop kept, until the box answers."""
-        self.rows = [row for row in reply["metrics"] if UNREADABLE not in row]
-
-    def invalidate(self) -> None:
-        """The log was replaced: ask anew."""
-        self._asked_at = None
 
 
 def _first_from(logs: RunLogs, offset: int) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from grpo_train.run_dir.lazy_dataclass import dataclass
 
 NARROW = 104
 """Below this width the panels are one above the other."""

@@ -95,7 +95,7 @@ class LogWindow:
     _owed: int = 0
     """Rows that a key moved the cursor beyond the lines that are known."""
     _seen_total: int | None = None
-    """Lines of the file when the reader left its end."""
+    """Lines of the file when the reader left its end; None until they are counted."""
     _line: int | None = None
     """The number of the line that was asked for while the numbers are estimates."""
 
@@ -188,8 +188,14 @@ class LogWindow:
 
     def _set_follows(self, follows: bool) -> None:
         if self.follows and not follows:
-            self._seen_total = self.total
+            self._seen_total = self.total if self.is_answered and self.is_exact else None
         self.follows = follows
+
+    def take_place(self, old: LogWindow) -> None:
+        """Continue from a window of the same file: its size, its counts, and since when lines are new."""
+        self.size, self.total, self.counted = old.size, old.total, old.counted
+        self.warnings, self.errors, self.leveled = old.warnings, old.errors, old.leveled
+        self.first_number, self._seen_total = old.first_number, old._seen_total
 
     # requests ------------------------------------------------------------------------------------------
 
@@ -246,6 +252,8 @@ class LogWindow:
         self.counted, self.leveled = reply["counted"], reply["leveled"]
         self.warnings, self.errors = reply["warnings"], reply["errors"]
         self.is_answered = True
+        if self._seen_total is None and not self.follows and self.is_exact:
+            self._seen_total = self.total
         is_counting = self.counted < 1 or self.leveled < 1
         self._next_at = now + (FAST_S if is_counting or (is_live and self.follows) else LIVE_S if is_live else REST_S)
         if self._line is not None and self.counted >= 1 and target is None:
@@ -266,6 +274,7 @@ class LogWindow:
     def _replaced(self, reply: Mapping[str, Any]) -> None:
         self.notice = "the file was replaced or truncated"
         self.lines, self.cursor, self.top, self.end, self.is_answered = [], 0, 0, 0, False
+        self._seen_total = None
         self.go({} if self.follows else {"at": 0})
 
     def _take(self, lines: list[Line], reply: Mapping[str, Any]) -> None:

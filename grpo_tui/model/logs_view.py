@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from grpo_tui.model.asking import RETRY_S, waiting_words
 from grpo_tui.model.log_search import LogSearch
 from grpo_tui.model.log_window import Line, LogWindow
 from remote.protocol.rows import UNREADABLE
@@ -94,7 +95,12 @@ class LogsView:
 
     def fail_files(self, message: str) -> None:
         self.problem, self.asked_at = message, None
+        self._next_at = min(self._next_at, time.monotonic() + RETRY_S)
         self.version += 1
+
+    def instead(self) -> str:
+        """What is said without a list of files: what is waited for, or why it failed."""
+        return waiting_words(self.asked_at, self.problem)
 
     def name(self, path: str) -> str:
         """Short name of a file."""
@@ -181,9 +187,7 @@ class LogsView:
         line = old.current
         target = {} if old.follows or line is None else {"at": line.offset}
         new = LogWindow(self.run, old.path, level, pattern, target, old.follows)
-        new.size, new.total, new.counted = old.size, old.total, old.counted
-        new.warnings, new.errors, new.leveled = old.warnings, old.errors, old.leveled
-        new.first_number = old.first_number
+        new.take_place(old)
         if level == old.level:
             new.lines, new.cursor, new.top = old.lines, old.cursor, old.top
             new.is_first, new.is_last, new.end = old.is_first, old.is_last, old.end

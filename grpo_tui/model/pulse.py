@@ -4,7 +4,7 @@ from __future__ import annotations
 
 BEAT_S = 0.25
 AWAKE = 4
-"""Beats with an update after an input or an answer."""
+"""Beats with an update after an input."""
 REST = 4
 """Beats from one update to the next while nothing is new, for ages in seconds; and from one with news to the next: rows
 that arrive faster are shown together."""
@@ -19,8 +19,12 @@ class Pulse:
         self._since_update = self._since_news = 0
 
     def wake(self) -> None:
-        """The user did something, or an answer arrived that may lead to the next request."""
+        """The user did something."""
         self._awake = AWAKE
+
+    def answered(self) -> None:
+        """An answer arrived, which may lead to the next request."""
+        self._awake = max(self._awake, 1)
 
     def news(self) -> None:
         """The box sent something."""

@@ -28,6 +28,8 @@ class RolloutChoices:
     """Whether it searches the whole file, or the shown step."""
     wraps: bool = True
     whole_prompt: bool = False
+    saving: str = ""
+    """How far an export is; "" without one."""
 
     def set_filter(self, text: str) -> None:
         """Raises QueryError, and keeps the last one."""

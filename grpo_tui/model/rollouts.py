@@ -193,11 +193,14 @@ class Rollouts:
         """A sample with its texts, if it is known."""
         return self._texts.get(place)
 
+    def details(self, sample: Sample) -> dict[str, Any] | None:
+        """A sample as it was logged, with or without its texts, if it is known."""
+        place = self.place(sample)
+        return self._texts.get(place) or self._answers.get(place)
+
     def answer_of(self, sample: Sample) -> str | None:
         """The answer that was read from a sample, if it is known."""
-        place = self.place(sample)
-        found = self._texts.get(place) or self._answers.get(place) or {}
-        return found.get("answer")
+        return (self.details(sample) or {}).get("answer")
 
     def texts_request(self, shown: Iterable[Place], others: Iterable[Sample]) -> TextsKey | None:
         """The request to send now: the samples that are shown, then the answers of others."""

@@ -15,6 +15,8 @@ MOST_RUNS = 2_000
 """Newest runs of which anything is asked, so that memory stays bounded."""
 AGAIN_S = 5.0
 """Pause before the metrics of live runs are asked for again, or after a refusal."""
+MetricsState = tuple[Any, Any, tuple[str, ...]]
+"""Start and step of a run, and the metrics that were asked for then."""
 
 
 class RunFacts:
@@ -30,9 +32,9 @@ class RunFacts:
         self._metrics: dict[str, dict[str, float | None]] = {}
         self._known: dict[str, object] = {}
         """Run to the state of it that its configuration was read in, …"""
-        self._measured: dict[str, object] = {}
+        self._measured: dict[str, MetricsState] = {}
         """… and its metrics."""
-        self._pending: dict[str, tuple[object, object]] | None = None
+        self._pending: dict[str, tuple[object, MetricsState]] | None = None
         self._quiet_until = 0.0
         self._now = now
 
@@ -58,11 +60,20 @@ class RunFacts:
         """All keys of the configurations."""
         return list(dict.fromkeys(key for config in self.configs.values() for key in config))
 
+    def has_answered(self, rows: Sequence[RunRow]) -> bool:
+        """Whether the box has sent configuration and metrics of each of these runs, as far as it is asked for them."""
+        rows = [row for row in rows[:MOST_RUNS] if _is_asked_for(row)]
+        wanted = tuple(sorted(self.wanted))
+        return all(
+            row.name in self._known and (not wanted or self._measured.get(row.name, ("", 0, ()))[-1] == wanted)
+            for row in rows
+        )
+
     def request(self, rows: Sequence[RunRow]) -> dict[str, Any] | None:
         """The parameters of the ``run_facts`` request to send now, which is then in flight; None if there is none."""
         if self._pending is not None or self._now() < self._quiet_until:
             return None
-        rows = [row for row in rows[:MOST_RUNS] if row.layout == "run" and not row.is_unreadable]
+        rows = [row for row in rows[:MOST_RUNS] if _is_asked_for(row)]
         metrics = sorted(self.wanted)
         due = [row for row in rows if self._known.get(row.name) != _config_state(row)][:MAX_FACTS]
         config = bool(due)
@@ -101,8 +112,12 @@ class RunFacts:
             for run in [run for run in known if run not in listed]:
                 del known[run]
 
-    def _metrics_state(self, row: RunRow) -> object:
+    def _metrics_state(self, row: RunRow) -> MetricsState:
         return (row.started, row.step, tuple(sorted(self.wanted)))
+
+
+def _is_asked_for(row: RunRow) -> bool:
+    return row.layout == "run" and not row.is_unreadable
 
 
 def _config_state(row: RunRow) -> object:

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from grpo_train.history.query import Comparison, Leaf, Node, Word, holds, leaves, matches
+from grpo_train.history.query import (
+    EVERYTHING,
+    And,
+    Comparison,
+    Leaf,
+    Node,
+    Not,
+    Or,
+    Word,
+    all_of,
+    any_of,
+    holds,
+    leaves,
+    matches,
+)
 from grpo_tui.model.run_columns import KNOWN, Cells, backup_word, fact_value
 from grpo_tui.model.run_row import RunRow
 
@@ -22,6 +36,30 @@ FIELDS: dict[str, Callable[[Cells, RunRow], Any]] = {
     "backup": lambda cells, row: backup_word(row),
 }
 """Fields that are not columns, or that compare as something else."""
+ORDERS = ("<", "<=", ">", ">=")
+TEXTS = ("state", "name", "note", "device", "error", "backup")
+
+
+def not_numbers(node: Node) -> list[Comparison]:
+    """The comparisons of a filter that compare a number with a word."""
+    return [
+        one for one in comparisons(node) if one.operator in ORDERS and one.number is None and one.field not in TEXTS
+    ]
+
+
+def without(node: Node, left_out: Sequence[Comparison]) -> Node:
+    """A filter without some of its comparisons."""
+    return _without(node, left_out) or EVERYTHING
+
+
+def _without(node: Node, left_out: Sequence[Comparison]) -> Node | None:
+    if isinstance(node, And | Or):
+        kept = [part for part in (_without(one, left_out) for one in node.parts) if part is not None]
+        return (all_of if isinstance(node, And) else any_of)(kept) if kept else None
+    if isinstance(node, Not):
+        part = _without(node.part, left_out)
+        return None if part is None else Not(part)
+    return None if any(node is one for one in left_out) else node
 
 
 def passes(node: Node, cells: Cells, row: RunRow) -> bool:
@@ -31,15 +69,17 @@ def passes(node: Node, cells: Cells, row: RunRow) -> bool:
 
 def fields_of(node: Node) -> set[str]:
     """The fields of a filter that only the box knows: metrics and config keys."""
-    return {SHORT.get(leaf.field, leaf.field) for leaf in leaves(node) if isinstance(leaf, Comparison)} - {
-        *FIELDS, *KNOWN
-    }  # fmt: skip
+    return {SHORT.get(leaf.field, leaf.field) for leaf in comparisons(node)} - {*FIELDS, *KNOWN}
 
 
-def missing_fields(node: Node, cells: Cells, rows: Sequence[RunRow]) -> list[str]:
-    """The fields of a filter that none of the runs has."""
-    names = {leaf.field for leaf in leaves(node) if isinstance(leaf, Comparison)}
-    return sorted(name for name in names if all(value_of(cells, row, name) is None for row in rows))
+def missing(node: Node, cells: Cells, rows: Sequence[RunRow]) -> list[Comparison]:
+    """The comparisons of a filter whose field none of the runs has."""
+    return [leaf for leaf in comparisons(node) if all(value_of(cells, row, leaf.field) is None for row in rows)]
+
+
+def comparisons(node: Node) -> Iterator[Comparison]:
+    """The comparisons of a filter, from left to right."""
+    return (leaf for leaf in leaves(node) if isinstance(leaf, Comparison))
 
 
 def _holds(leaf: Leaf, cells: Cells, row: RunRow) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from grpo_train.history.query import EVERYTHING, Node, QueryError, parse
+from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_train.run_dir.suggest import nearest
 from grpo_tui.model.run_columns import BACKUP, DEFAULT, KNOWN, Cells, Column, column, sort_key
 from grpo_tui.model.run_facts import MOST_RUNS, RunFacts
-from grpo_tui.model.run_filter import FIELDS, SHORT, fields_of, missing_fields, passes
+from grpo_tui.model.run_filter import FIELDS, SHORT, fields_of, missing, not_numbers, passes, without
 from grpo_tui.model.run_names import Names, short_names
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
@@ -46,8 +47,6 @@ class RunList:
     full_names: bool = False
     filter: str = ""
     """The filter as it is typed."""
-    mistake: QueryError | None = None
-    """Why ``filter`` cannot be read; the last one that could be read stays."""
     measured: frozenset[str] = frozenset()
     """Metrics that alarms need, whether a column shows them or not."""
     facts: RunFacts = field(default_factory=RunFacts)
@@ -58,6 +57,9 @@ class RunList:
     """Increases whenever ``rows`` or ``names`` do."""
     _has_backups: bool = False
     _query: Node = EVERYTHING
+    """The last filter that could be read."""
+    _unreadable: QueryError | None = None
+    _flaw: QueryError | None = None
     _longest: tuple[object, Mapping[str, int]] = (None, {})
     """What the rows without the selected one are made of, and the cells of their longest texts by column."""
     _made_of: object = None
@@ -68,13 +70,18 @@ class RunList:
         self.facts, self.trends, self.names, self.rows = RunFacts(), Trends(), Names(), ()
         self._made_of = self._named = None
 
+    @property
+    def mistake(self) -> QueryError | None:
+        """What is wrong with ``filter``: the list is that of the last one that could be read, without what is wrong."""
+        return self._unreadable or self._flaw
+
     def set_filter(self, text: str) -> None:
         """Apply a filter. A mistake in it leaves the list as it is."""
         self.filter = text
         try:
-            self._query, self.mistake = parse(text), None
+            self._query, self._unreadable = parse(text), None
         except QueryError as error:
-            self.mistake = error
+            self._unreadable = error
 
     def update(self, store: Store) -> None:
         """Choose and sort the rows, if anything changed."""
@@ -89,12 +96,31 @@ class RunList:
         if len(self.facts.configs) > len(runs):
             self.facts.keep(row.name for row in runs)
         cells = self.cells(store)
-        self.rows = self._sorted([row for row in runs if passes(self._query, cells, row)], cells)
+        query = self._checked(runs, cells)
+        self.rows = self._sorted([row for row in runs if passes(query, cells, row)], cells)
         named = (self.facts.version, frozenset(row.name for row in self.rows))
         if named != self._named:
             self._named = named
             self.names = short_names([row.name for row in self.rows], self.facts.configs)
         self.version += 1
+
+    def _checked(self, runs: Sequence[RunRow], cells: Cells) -> Node:
+        """The filter to apply: without numbers that are compared with words, and without fields that no run has."""
+        rows, asked = runs[:MEASURED], fields_of(self._query)
+        words = not_numbers(self._query)
+        unknown = [one for one in missing(self._query, cells, rows) if SHORT.get(one.field, one.field) in asked]
+        if not rows or not self.facts.has_answered(rows):
+            unknown = []
+        self._flaw = None
+        if unknown:
+            self._flaw = QueryError(self._no_run_has(unknown[0].field), unknown[0].column)
+        elif words:
+            self._flaw = QueryError(f"{words[0].field} is compared with a number", words[0].value_column)
+        return without(self._query, [*words, *unknown]) if self._flaw is not None else self._query
+
+    def _no_run_has(self, name: str) -> str:
+        near = nearest(name, {*FIELDS, *KNOWN, *SHORT, *self.columns} - {name})
+        return f"no run has {name}{f': did you mean {near}?' if near else ''}"
 
     def _metrics(self) -> set[str]:
         """What columns, order and filter name and no configuration has."""
@@ -127,10 +153,10 @@ class RunList:
     def nothing(self, store: Store) -> str:
         """Why no run passes the filter."""
         runs = (store.runs or ())[:MEASURED]
-        if missing := missing_fields(self._query, self.cells(store), runs):
-            known = [*FIELDS, *KNOWN, *SHORT, *self.columns]
-            near = nearest(missing[0], known)
-            return f"no run has {' or '.join(missing)}{f': did you mean {near}?' if near else ''}"
+        if lacking := missing(self._query, self.cells(store), runs):
+            name = lacking[0].field
+            is_asked = SHORT.get(name, name) in fields_of(self._query) and not self.facts.has_answered(runs)
+            return f"asking the box for {name}" if is_asked else self._no_run_has(name)
         return f"no runs match /{self.filter}"
 
     def name(self, run: str) -> str:

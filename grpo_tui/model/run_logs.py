@@ -5,10 +5,11 @@ from __future__ import annotations
 import statistics
 import sys
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from grpo_train.run_dir.files import parse_time, to_float
+from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.formatting import one_line
 from grpo_tui.model.health import Health, records_of
 from grpo_tui.model.lines import LineBuffer, LineSplitter
@@ -48,9 +49,14 @@ RECENT = 15
 """Rows whose mean is a recent value."""
 
 
+def run_path(run: str) -> str:
+    """Path of a run's directory, relative to the root."""
+    return f"training_runs/{run}"
+
+
 def log_path(run: str, log: str) -> str:
     """Path of a run's log, relative to the root."""
-    return f"training_runs/{run}/logs/{FILES[log]}"
+    return f"{run_path(run)}/logs/{FILES[log]}"
 
 
 @dataclass(frozen=True)

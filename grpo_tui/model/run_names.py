@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
+
+from grpo_train.run_dir.lazy_dataclass import dataclass
 
 Config: TypeAlias = Mapping[str, object]
 MOST_KEYS = 3

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 from grpo_train.run_dir import LIVE_STATES
 from grpo_train.run_dir.display import state_label
 from grpo_train.run_dir.files import parse_time, to_float
+from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.transfers import Transfer
 from remote.protocol.rows import UNREADABLE
 
@@ -149,6 +150,25 @@ class RunRow:
             job=SlurmJob(job["id"], job["reason"], int(job["requeues"])) if (job := row.get("job")) else None,
             has_workflow=bool(row.get("workflow")),
         )
+
+
+class RunRows:
+    """The rows of a list: of a summary that is as before, the row is, too."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[dict[str, Any], RunRow]] = {}
+
+    def of(self, summaries: list[dict[str, Any]]) -> list[RunRow]:
+        """The rows of the list that was sent now."""
+        rows, known = [], {}
+        for summary in summaries:
+            before, row = self._known.get(summary["run"], (None, None))
+            if row is None or before != summary:
+                row = RunRow.from_summary(summary)
+            known[row.name] = (summary, row)
+            rows.append(row)
+        self._known = known
+        return rows
 
 
 def _integer(value: Any) -> int | None:

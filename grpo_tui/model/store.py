@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from grpo_train.run_dir.display import duration
+from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_train.run_dir.sessions import session_name
+from grpo_tui.model.asking import Asking
 from grpo_tui.model.box_clock import BoxClock
 from grpo_tui.model.checkpoints import CheckpointView, checkpoint_views
-from grpo_tui.model.curves import Curves, MetricTable
+from grpo_tui.model.curves import Curves
 from grpo_tui.model.formatting import short_age
 from grpo_tui.model.marks import Marks
+from grpo_tui.model.metric_table import MetricTable
 from grpo_tui.model.run_logs import RunLogs
-from grpo_tui.model.run_row import RunRow
+from grpo_tui.model.run_row import RunRow, RunRows
 from grpo_tui.model.transfers import work_on
 from remote.events import (
     BoxGreeted,
@@ -78,12 +80,14 @@ class Store:
         self.engine = UNKNOWN
         self._clock = BoxClock(now)
         self.checks: list[dict[str, Any]] = []
+        self.doctor = Asking()
         """Findings of the box's doctor: name, ok, detail, hint."""
         self.host_key: HostKeyAsked | None = None
         self.runs: list[RunRow] | None = None
         """Newest first; None before the first report."""
         self.recalled_at: float | None = None
         """When the box sent this list, if the laptop kept it; None if it is of this session."""
+        self._rows = RunRows()
         self._by_name: dict[str, RunRow] = {}
         self._live: list[RunRow] = []
         self.marks = Marks()
@@ -154,7 +158,7 @@ class Store:
         self._changed("runs")
 
     def _take_runs(self, runs: list[dict[str, Any]]) -> None:
-        self.runs = [RunRow.from_summary(row) for row in runs]
+        self.runs = self._rows.of(runs)
         self._by_name = {row.name: row for row in self.runs}
         self._live = [row for row in self.runs if row.is_live]
         self.marks.keep(self._by_name)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from grpo_train.run_dir.lazy_dataclass import dataclass
 
 GAP = 2
 """Cells between two columns."""

@@ -32,7 +32,7 @@ LEAST_ROWS = 22
 
 
 class AboutBox(Line):
-    """One line: the window, and what idles for money."""
+    """One line: the window, the machine as far as there is room, and what idles for money."""
 
     def __init__(self, store: Store, screen: BoxScreen, *, id: str) -> None:
         super().__init__(store, id=id)
@@ -43,7 +43,8 @@ class AboutBox(Line):
 
     def render(self) -> Content:
         view = self._box.view
-        text = Content.from_markup("[bold $primary]box[/]   $window", window=view.name)
+        head = Content.from_markup("[bold $primary]box[/]   $window", window=view.name)
+        text = Content()
         if idle := view.idle(self.store):
             text += Content.from_markup("   [$warning]▲ $idle[/]", idle="   ▲ ".join(idle))
         if self.store.price_per_hour is None:
@@ -52,7 +53,17 @@ class AboutBox(Line):
         if hidden > 0:
             count = f"{hidden} more GPU{'s' if hidden > 1 else ''}"
             text += Content.from_markup("   [$text-muted]$count on a larger terminal[/]", count=count)
-        return text
+        return head + self._machine(self.size.width - 2 - head.cell_length - text.cell_length) + text
+
+    def _machine(self, room: int) -> Content:
+        """GPUs, address, uptime: the address leaves first, the GPUs last."""
+        facts = self._box.view.machine(self.store, self._box.grpo.connection.box.address())
+        for leaving in ("", "address", "uptime"):
+            facts.pop(leaving, None)
+            found = Content.from_markup("   [$text-muted]$facts[/]", facts=" · ".join(facts.values()))
+            if facts and found.cell_length <= room:
+                return found
+        return Content()
 
 
 class NoGpu(Panel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, ClassVar
@@ -10,12 +11,14 @@ from textual.containers import Container, Horizontal, Vertical
 from textual.content import Content
 from textual.widget import Widget
 
+from grpo_train.history.query import QueryError
+from grpo_train.run_dir.files import to_float
 from grpo_tui.actions.action import Action
 from grpo_tui.background import refresh_metrics, refresh_step
 from grpo_tui.chart_svg import Drawing, charts_svg
 from grpo_tui.charts import CHARTS
 from grpo_tui.export import Range, save_charts
-from grpo_tui.model.charts_view import AXIS_NAMES, MOST_SHOWN, ChartsView, smoothing_label
+from grpo_tui.model.charts_view import AXIS_NAMES, MOST_SHOWN, ChartsView, matches, smoothing_label
 from grpo_tui.model.curves import STEP
 from grpo_tui.model.formatting import compact_number
 from grpo_tui.model.run_events import RunEvent
@@ -26,7 +29,7 @@ from grpo_tui.widgets.chart_axis import axis_label
 from grpo_tui.widgets.curve_chart import CurveChart
 from grpo_tui.widgets.lines_panel import LinesPanel
 from grpo_tui.widgets.metrics_panel import MetricsPanel
-from grpo_tui.widgets.panel import Line
+from grpo_tui.widgets.panel import Line, is_free
 from grpo_tui.widgets.step_panel import StepSource
 
 SLOTS = {"-wide": 9, "-medium": 6, "-narrow": 2}
@@ -35,6 +38,8 @@ SHORT_SLOTS = {"-wide": 3, "-medium": 4, "-narrow": 2}
 """… and one of few rows …"""
 TINY, TINY_SLOTS = 20, {"-wide": 3, "-medium": 2, "-narrow": 1}
 """… or of fewer rows than this."""
+VI = {"h": "crosshair_left", "l": "crosshair_right"}
+"""The actions of vi's keys."""
 
 
 class AboutCharts(Line):
@@ -79,7 +84,7 @@ class ChartsScreen(CrosshairScreen):
     MAIN = "#metrics"
     GOES_TO_STEPS = True
     FILTER_HINT = "part of a name, a glob with *, or ~regex; enter applies, esc clears"
-    BINDINGS: ClassVar = bindings_of("charts")
+    BINDINGS: ClassVar = [*bindings_of("charts"), *[(key, f"vi('{key}')") for key in VI]]
 
     def __init__(self, store: Store, actions: tuple[Action, ...], readonly: bool) -> None:
         super().__init__(store, actions, readonly)
@@ -91,6 +96,15 @@ class ChartsScreen(CrosshairScreen):
         self.saving = ""
         """How far an export is; "" without one."""
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "vi":
+            return is_free(self.grpo, str(parameters[0]))
+        return super().check_action(action, parameters)
+
+    async def action_vi(self, key: str) -> None:
+        """Move the crosshair by a key of vi."""
+        await self.grpo.action_act(VI[key])
+
     @property
     def smoothed_steps(self) -> int:
         """Steps of the moving average in the curves."""
@@ -98,7 +112,8 @@ class ChartsScreen(CrosshairScreen):
 
     def panels(self) -> Iterable[Widget]:
         store = self.store
-        self.step = StepSource(store, lambda: self.curves, self._events_at_crosshair)
+        keys = tuple(self.grpo.key(name) for name in ("open_rollouts", "copy_step"))
+        self.step = StepSource(store, lambda: self.curves, self._events_at_crosshair, self._config, keys)
         below = LinesPanel(store, [self.step], id="step")
         below.can_focus = False  # its arrow keys are the crosshair's
         grid = Container(
@@ -113,7 +128,7 @@ class ChartsScreen(CrosshairScreen):
         )  # fmt: skip
         yield AboutCharts(store, self.view, self, id="about")
         yield Horizontal(
-            MetricsPanel(store, self.view, lambda: store.metrics.rows, self._row_at_crosshair, id="metrics"),
+            MetricsPanel(store, self.view, lambda: self.curves, self._row_at_crosshair, id="metrics"),
             Vertical(grid, below, id="right"),
             id="body",
         )
@@ -128,6 +143,9 @@ class ChartsScreen(CrosshairScreen):
         shown = self.step.shown
         return (self.events.of_step(shown["step"]) if shown is not None else []), ""
 
+    def _config(self, key: str) -> Any:
+        return self.grpo.home.runs.facts.config(self.store.selected or "", key)
+
     def box_changed(self) -> None:
         self.view.crosshair, self.chosen = None, []
 
@@ -139,12 +157,16 @@ class ChartsScreen(CrosshairScreen):
         self._slots = slots[size]
         self.drawn = self.view.metrics(names)[: self._slots]
         charts = list(self.query(CurveChart))
+        row = self._row_at_crosshair()
+        spikes = self._spikes() if self.view.window == self.view.window.whole() else {}
         self.events.update(self.store, self.curves)
         for chart, metric in zip(charts, [*self.drawn, *[""] * len(charts)], strict=False):
             chart.metric = metric
             chart.display = bool(metric)
             chart.is_log, chart.is_clipped = metric in self.view.logarithmic, metric in self.view.clipped
             chart.crosshair = self.view.crosshair
+            chart.value = to_float(row.get(metric)) if row is not None else None
+            chart.highest = spikes.get(metric)
             chart.events = self.events
             chart.rules = [rule for rule in self.grpo.options.alarms if rule.metric == metric]
             chart.has_legend = chart is charts[0] or chart is self.maximized
@@ -160,6 +182,19 @@ class ChartsScreen(CrosshairScreen):
                 curves.version += 1
             metrics = (*self.drawn, *([STEP] if self.view.window.x != "step" else ()))  # of which events have one
             curves.show(metrics, max((chart.pixel_columns for chart in charts if chart.display), default=0))
+
+    def _spikes(self) -> dict[str, tuple[float, int]]:
+        """The metrics in the charts with a highest value far above the usual, and its step."""
+        curves = self.curves.curves if self.curves is not None else {}
+        found = {}
+        for row in self.store.metrics.rows:
+            lowest, highest, step = (to_float(row.get(key)) for key in ("min", "max", "max_step"))
+            curve = curves.get(str(row["name"]))
+            if highest is None or step is None or lowest is None or lowest < 0 or curve is None:
+                continue  # of a metric about 0, every value is many times the usual one
+            if curve.times_usual(highest):
+                found[str(row["name"])] = (highest, round(step))
+        return found
 
     def request_data(self) -> None:
         """Request the list of metrics, and the row at the crosshair."""
@@ -244,6 +279,13 @@ class ChartsScreen(CrosshairScreen):
         self.view.clipped ^= {self.metric}
         self.tick()
 
+    def copy(self) -> None:
+        """Copy what was logged at the crosshair, else the metric under the cursor and its last value."""
+        if (row := self._row_at_crosshair()) is not None and self.step.shown is not None:
+            self.grpo.copy(json.dumps(row, ensure_ascii=False), f"step {self.step.shown['step']:,.0f} as it was logged")
+        elif name := self.metric:
+            self.grpo.copy(f"{name} {self.query_one(MetricsPanel).value(name)}", f"the last {name}")
+
     def export(self) -> None:
         """Save the range shown: every step as CSV, the charts as SVG and PNG; in full screen, that chart alone."""
         app, curves, view = self.grpo, self.curves, self.view
@@ -307,5 +349,12 @@ class ChartsScreen(CrosshairScreen):
         return self.view.filter
 
     def set_filter(self, text: str) -> None:
-        self.view.filter = text
+        """Apply a filter; a regular expression with a mistake is pointed to, and the last filter stays."""
+        mistake = None
+        try:
+            matches("", text)
+            self.view.filter = text
+        except QueryError as error:
+            mistake = error
+        self.show_mistake(mistake)
         self.query_one(MetricsPanel).tick()

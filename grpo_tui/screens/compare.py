@@ -7,132 +7,32 @@ from functools import partial
 from typing import ClassVar
 
 from textual.containers import Container, Horizontal, Vertical
-from textual.content import Content
 from textual.widget import Widget
 
-from grpo_train.run_dir.display import duration
 from grpo_tui import comparing
 from grpo_tui.actions.action import Action
 from grpo_tui.compare_svg import RunDrawing, compared_svg
 from grpo_tui.export import Range, save_runs
-from grpo_tui.model.charts_view import AXIS_NAMES, DEFAULT, MOST_SHOWN, smoothing_label
-from grpo_tui.model.compare import LETTERS, Compared, Comparison
-from grpo_tui.model.curves import MetricTable
+from grpo_tui.model.charts_view import DEFAULT, MOST_SHOWN, smoothing_label
+from grpo_tui.model.compare import Compared, Comparison
+from grpo_tui.model.metric_table import MetricTable
 from grpo_tui.model.paired import PairedResults
-from grpo_tui.model.run_names import short_names
 from grpo_tui.model.store import Store
 from grpo_tui.screens.view import ViewScreen, bindings_of
+from grpo_tui.widgets.about_comparison import AboutComparison, WhatIsMissing
 from grpo_tui.widgets.chart_axis import axis_label
-from grpo_tui.widgets.compare_chart import CompareChart, elapsed, legend, marks_of
+from grpo_tui.widgets.chart_mouse import ChartMouse
+from grpo_tui.widgets.compare_chart import CompareChart, elapsed, marks_of
 from grpo_tui.widgets.compare_tables import ComparePanel, ConfigSource, EvaluationsSource, StandingSource
-from grpo_tui.widgets.curve_chart import CurveChart
-from grpo_tui.widgets.panel import Line
-from grpo_tui.widgets.runs import short_name
 
 SLOTS = {"-wide": 3, "-medium": 2, "-narrow": 1}
 """Charts that a terminal of each width has room for."""
 LEAST = 2
 """Runs that can be compared."""
-LEGEND_LINES = 3
 MOST_LINES = 11
 """Of the table below everything else."""
 WIDTH = 240
 """Pixel columns of each curve. The tables are made from them, too: they must not depend on the terminal."""
-
-
-class AboutComparison(Line):
-    """Axis, smoothing, what differs; then the runs with their letters, markers and lines."""
-
-    def __init__(self, store: Store, screen: CompareScreen, *, id: str) -> None:
-        super().__init__(store, id=id)
-        self._compare = screen
-        self._lines_of: tuple[object, list[Content]] = (None, [])
-
-    def state(self) -> object:
-        comparison = self._compare.comparison
-        return (
-            self.size.width, comparison.version, comparison.smoothing, comparison.smoothed_steps, comparison.left_out,
-            self._compare.saving, self._compare.has_class("-short"), [id(run.facts) for run in comparison.runs],
-            self._age(),
-        )  # fmt: skip
-
-    def _age(self) -> str:
-        """The age of what the laptop kept, while that is shown."""
-        at = self._compare.comparison.recalled_at
-        return "" if at is None else duration(self.store.now() - at)
-
-    def lines(self, width: int) -> list[Content]:
-        """The lines that fit into ``width``; made once for each state."""
-        if (key := (width, self.state())) != self._lines_of[0]:
-            self._lines_of = (key, self._lines(width))
-        return self._lines_of[1]
-
-    def _lines(self, width: int) -> list[Content]:
-        comparison = self._compare.comparison
-        pin = comparison.pin
-        text = Content.from_markup("[bold $primary]compare[/]")
-        if pin is None or not self._compare.is_comparing:
-            return [text]
-        parts = [
-            ("", f"{len(comparison.runs)} runs ({pin.letter} pinned)"),
-            ("x: ", AXIS_NAMES[comparison.x]),
-            ("smoothing: ", smoothing_label(comparison.smoothing, comparison.smoothed_steps)),
-        ]
-        for name, value in parts:
-            text += Content.from_markup("   [$text-muted]$name[/]$value", name=name, value=value)
-        if age := self._age():
-            text += Content.from_markup("   [$warning]as it was $age ago[/]", age=age)
-        if self._compare.saving:
-            text += Content.from_markup("   [$secondary]$text[/]", text=self._compare.saving)
-        if comparison.left_out:
-            text += Content.from_markup(
-                "   [$warning]▲ $count marked runs are left out: at most $most[/]",
-                count=str(comparison.left_out), most=str(len(LETTERS)),
-            )  # fmt: skip
-        return [text.truncate(width, ellipsis=True), *self._legend(width)]
-
-    def _legend(self, width: int) -> list[Content]:
-        comparison = self._compare.comparison
-        count = len(comparison.runs)
-        most = 1 if self._compare.has_class("-short") else LEGEND_LINES
-        a_line = -(-count // most)
-        room = max(6, width // min(count, max(a_line, 3)) - len("A  ●━   ") - 3)
-        configs = {run.name: run.facts.config for run in comparison.runs if run.facts is not None}
-        names = short_names([run.name for run in comparison.runs], configs).short
-        lines = [Content()]
-        for run in comparison.runs:
-            name = short_name(names.get(run.name) or run.name, min(32, room))
-            part = legend(run, name, run.name == comparison.pinned, run.name == comparison.current)
-            if lines[-1].cell_length + 3 + part.cell_length > width and lines[-1]:
-                if len(lines) == most:
-                    break
-                lines.append(Content())
-            lines[-1] += (Content("   ") if lines[-1] else Content()) + part
-        return lines
-
-    def render(self) -> Content:
-        return Content("\n").join(self.lines(self.size.width - 2))
-
-
-class WhatIsMissing(Line):
-    """What would be here, and which key makes it, while fewer than two runs are marked."""
-
-    def state(self) -> object:
-        return self.render()
-
-    def render(self) -> Content:
-        marked = list(self.store.marks)
-        keys = {name: self.key(name) for name in ("home", "mark", "compare")}
-        text = Content.from_markup(
-            "two to twelve runs side by side: their curves, what differs in their configurations,\n"
-            "their evaluations in pairs, and where they are at the same step, time and cost\n\n"
-            "[bold $primary]$home[/] turns to Home, [bold $primary]$mark[/] marks the run under the cursor, "
-            "[bold $primary]$compare[/] returns",
-            **keys,
-        )
-        if marked:
-            text += Content.from_markup("\n\n[$text-muted]marked so far: $run[/]", run=marked[0])
-        return text
 
 
 class CompareScreen(ViewScreen):
@@ -140,6 +40,7 @@ class CompareScreen(ViewScreen):
 
     NAME = "compare"
     MAIN = "#compare-0"
+    GOES_TO_STEPS = True
     BINDINGS: ClassVar = bindings_of("compare")
 
     def __init__(self, store: Store, actions: tuple[Action, ...], readonly: bool) -> None:
@@ -152,6 +53,8 @@ class CompareScreen(ViewScreen):
         """The metrics in the charts."""
         self.saving = ""
         """How far an export is; "" without one."""
+        self._seen: tuple[str, str | None] = ("", None)
+        """The runs that were highlighted and selected last."""
 
     @property
     def is_comparing(self) -> bool:
@@ -188,6 +91,7 @@ class CompareScreen(ViewScreen):
         """Follow the marks; choose the charts that fit."""
         store, comparison = self.store, self.comparison
         comparison.follow(store.marks, {row.name: row for row in store.runs or () if row.name in store.marks})
+        self._select_current()
         if self.logged[0] != comparison.pinned:
             self.logged = (comparison.pinned, MetricTable())
         self.query_one("#missing").display = not self.is_comparing
@@ -217,6 +121,15 @@ class CompareScreen(ViewScreen):
         standing.styles.height = min(MOST_LINES, lines) + 2 if has_room and not is_whole else "2fr"
         if self.is_comparing and self.focused is None:
             self.query_one(self.MAIN).focus()
+
+    def _select_current(self) -> None:
+        """Select a run that was highlighted, so that keys act on it; highlight one that was selected elsewhere."""
+        comparison, (highlighted, selected) = self.comparison, self._seen
+        if self.store.selected != selected and comparison.run(self.store.selected or "") is not None:
+            comparison.current = self.store.selected or ""
+        elif highlighted and comparison.current != highlighted and self.is_comparing:
+            self.grpo.select_when_listed(comparison.current)
+        self._seen = (comparison.current, self.store.selected)
 
     def _metrics(self) -> list[str]:
         """The metrics that can be shown: those chosen in the charts view, or its first ones."""
@@ -267,7 +180,14 @@ class CompareScreen(ViewScreen):
         self.comparison.crosshair = x
         self.tick()
 
-    def on_curve_chart_pointed(self, event: CurveChart.Pointed) -> None:
+    def go_to_step(self, step: int) -> None:
+        """Put the crosshair on a step of the pinned run."""
+        if (x := self.comparison.x_of_step(step)) is None:
+            self.grpo.warn(f"step {step:,} is not on the axis; {self.grpo.key('compare_axis')} turns to steps")
+        else:
+            self.set_crosshair(x)
+
+    def on_chart_mouse_pointed(self, event: ChartMouse.Pointed) -> None:
         self.set_crosshair(event.x)
 
     def turn_metrics(self, by: int) -> None:
@@ -383,8 +303,10 @@ class CompareScreen(ViewScreen):
         tables[(at + 1) % len(tables)].focus()
 
     def back(self) -> bool:
-        """One step out: the full-screen panel, the crosshair; returns False if there was none."""
-        if self.maximized is not None:
+        """One step out: the line for a step, the full-screen panel, the crosshair; returns False if there was none."""
+        if self.is_asking:
+            self.close_go_to()
+        elif self.maximized is not None:
             self.zoom()
         elif self.comparison.crosshair is not None:
             self.set_crosshair(None)

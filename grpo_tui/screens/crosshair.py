@@ -14,7 +14,7 @@ from grpo_tui.model.run_events import RunEvent
 from grpo_tui.model.run_logs import log_path
 from grpo_tui.model.store import Store
 from grpo_tui.screens.view import ViewScreen
-from grpo_tui.widgets.curve_chart import CurveChart
+from grpo_tui.widgets.chart_mouse import ChartMouse
 
 ZOOM = 0.5
 PAN = 0.25
@@ -185,12 +185,17 @@ class CrosshairScreen(ViewScreen):
         self.view.window = window
         self.tick()
 
-    def on_curve_chart_pointed(self, event: CurveChart.Pointed) -> None:
+    def on_chart_mouse_pointed(self, event: ChartMouse.Pointed) -> None:
         if event.events:
             first = event.events[0]
             self._choose(next((one.x for one in self.events.placed if one.event is first), event.x), [*event.events])
         else:
             self.set_crosshair(event.x)
 
-    def on_curve_chart_scrolled(self, event: CurveChart.Scrolled) -> None:
+    def on_chart_mouse_scrolled(self, event: ChartMouse.Scrolled) -> None:
         self.zoom_range(ZOOM if event.by > 0 else 1 / ZOOM, event.x)
+
+    def on_chart_mouse_dragged(self, event: ChartMouse.Dragged) -> None:
+        is_close = self.view.window.x == "step" and event.high - event.low < 2
+        if not is_close:
+            self._show(replace(self.view.window, low=event.low, high=event.high, span=None))

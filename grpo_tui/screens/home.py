@@ -141,6 +141,7 @@ class HomeScreen(ViewScreen):
             if not wanted and self.focused is None:
                 self.query_one(RunsPanel).focus()
         self.runs.update(self.store)
+        self.show_mistake(self.runs.mistake)
         self._place()
         if (curves := self._curves()) is not None:
             shown = [chart for chart in self._charts() if chart.display]
@@ -308,8 +309,7 @@ class HomeScreen(ViewScreen):
 
     def set_filter(self, text: str) -> None:
         self.runs.set_filter(text)
-        self.show_mistake(self.runs.mistake)
-        self.query_one(RunsPanel).tick()
+        self.tick()
 
     def filter_closed(self) -> None:
         runs = self.query_one(RunsPanel)

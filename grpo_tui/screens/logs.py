@@ -22,7 +22,7 @@ from grpo_tui.screens.view import ViewScreen, bindings_of
 from grpo_tui.widgets.log_detail import WholeLinePanel, WholeLineSource
 from grpo_tui.widgets.log_files import LogFilesPanel
 from grpo_tui.widgets.log_lines import LogLinesPanel
-from grpo_tui.widgets.panel import Line
+from grpo_tui.widgets.panel import Line, link_age
 from remote.events import Link
 
 LEAST_ROWS = 19
@@ -75,7 +75,9 @@ class AboutLogs(Line):
 
     def _end(self, window: LogWindow) -> Content:
         if self.store.link.state in (Link.LOST, Link.REFUSED):
-            return Content.from_markup("[$error]not connected; these lines may be out of date[/]")
+            return Content.from_markup(
+                "[$error]$link; these lines may be out of date[/]", link=link_age(self.store).text
+            )
         if window.follows:
             return Content.from_markup("[$success]following[/]")
         if new := window.new_lines:

@@ -11,14 +11,13 @@ from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
 from grpo_train.history.query import QueryError
-from grpo_tui import downloads
 from grpo_tui.actions.action import Action
-from grpo_tui.model.formatting import one_line
+from grpo_tui.export import save_samples
+from grpo_tui.model.csv_tables import listed
 from grpo_tui.model.rollout_reader import RolloutChoices, RolloutReader
 from grpo_tui.model.rollout_search import RolloutSearch
 from grpo_tui.model.rollout_steps import EvaluationSteps, evaluated_steps, evaluation_names
 from grpo_tui.model.rollouts_words import instead_of_sample
-from grpo_tui.model.sample_table import listed, sample_table
 from grpo_tui.model.store import Store
 from grpo_tui.rollout_requests import refresh_search, refresh_step, refresh_steps, refresh_texts
 from grpo_tui.screens.view import ViewScreen, bindings_of
@@ -330,14 +329,14 @@ class RolloutsScreen(ViewScreen):
             self.grpo.warn("nothing to save: no sample is listed")
             return
         what = "matches" if reader.searches_file and reader.search is not None else f"step_{reader.step}"
-        try:
-            file = downloads.new_file(f"{reader.rollouts.evaluation or reader.rollouts.run}_{what}.csv")
-            with file.open("x", encoding="utf-8", newline="") as out:
-                out.write(sample_table(samples))
-        except OSError as error:
-            self.grpo.warn(one_line(str(error)), "not saved")
-            return
-        self.grpo.receipt(f"saved {len(samples):,} sample{'' if len(samples) == 1 else 's'}", str(file))
+        self.grpo.work(
+            "export samples", partial(save_samples, self.grpo, reader.rollouts, samples, what, self.say_saving)
+        )
+
+    def say_saving(self, text: str) -> None:
+        """Show how far an export is."""
+        self.choices.saving = text
+        self.moved()
 
     # the lines below -----------------------------------------------------------------------------------
 

@@ -182,10 +182,14 @@ class ViewScreen(Screen[None]):
         below.display = mistake is not None and line.display
         if mistake is not None:
             column = max(0, mistake.column - round(line.scroll_offset.x))
-            behind = column + 2 + len(mistake.message) <= self.size.width
-            text = f"^ {mistake.message}" if behind else f"{mistake.message} ^"
-            start = column if behind else max(0, column + 1 - len(text))
-            below.update(Content.from_markup("[$error]$text[/]", text=" " * start + text))
+            behind, before = self.size.width - column - len("^ "), column - len(" ")
+            message = Content(mistake.message)
+            if message.cell_length <= behind or behind >= before:
+                text = Content(" " * column + "^ ") + message.truncate(max(1, behind), ellipsis=True)
+            else:
+                message = message.truncate(max(1, before), ellipsis=True)
+                text = Content(" " * (before - message.cell_length)) + message + Content(" ^")
+            below.update(text.stylize("$error"))
 
     def on_input_changed(self, event: Input.Changed) -> None:
         if event.input.id == "filter":

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from grpo_tui.fleet.glance import OTHER_MACHINE, OTHER_MACHINE_HINT
+from grpo_tui.model.box_clock import SET_CLOCK, TOLERATED_S
 from grpo_tui.shell.arguments import config_of
 from grpo_tui.shell.connection import Connection
 from remote.boxes import Box
@@ -21,7 +22,6 @@ from remote.transports.choice import choose
 DOCTOR_S = 180.0
 CLOCK_S = 3.0
 """Until the box's clock has been measured; without an event it equals this machine's."""
-MAX_SKEW_S = 30.0
 OUTDATED = ("-sha1", "group1-", "ssh-rsa", "ssh-dss", "-cbc", "3des", "arcfour")
 """Parts of the names of algorithms that OpenSSH no longer offers."""
 MARKS = {"ok": ("✔", "32"), "warning": ("▲", "33"), "error": ("✖", "31")}
@@ -105,10 +105,10 @@ def _machine(connection: Connection) -> dict[str, Any]:
 def _clock(connection: Connection) -> dict[str, Any]:
     measured = connection.event(ClockMeasured, CLOCK_S)
     skew = abs(measured.skew_s) if measured else 0.0
-    if skew <= MAX_SKEW_S:
+    if skew <= TOLERATED_S:
         return _here("clock", "ok", f"within {max(1.0, skew):.0f} s of this machine's")
     detail = f"the box's clock differs from this machine's by {skew:.0f} s"
-    return _here("clock", "warning", detail, "synchronize it", "sudo timedatectl set-ntp true", where="box")
+    return _here("clock", "warning", detail, "synchronize it", SET_CLOCK, where="box")
 
 
 def lines_of(checks: list[dict[str, Any]], *, in_color: bool) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.sessions import session_name
-from grpo_tui.attach import attach_command, call_in_foreground
+from grpo_tui.attach import attach_command, call_in_foreground, plan_job
 from grpo_tui.history.tables import print_table
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.shell.connection import Connection
@@ -55,8 +55,16 @@ def show(box: Box, arguments: argparse.Namespace) -> int:
     """Print everything about a run."""
     with Connection(box, readonly=True) as connection:
         reply = connection.request("show_run", run=arguments.run)
+        reply["summary"] = {**reply["summary"], **queued(connection, arguments.run)}
     print(json.dumps(reply, indent=1) if arguments.json else "\n".join(_facts(reply)))
     return 0
+
+
+def queued(connection: Connection, run: str) -> dict[str, Any]:
+    """The row of a run in the list, which has its SLURM job; {} if it is not listed, or the box has no scheduler."""
+    if connection.box.scheduler != "slurm":
+        return {}
+    return next((dict(row) for row in connection.request("list_runs")["runs"] if row["run"] == run), {})
 
 
 def _facts(reply: dict[str, Any]) -> Iterator[str]:
@@ -187,15 +195,21 @@ def _session(connection: Connection, name: str) -> str:
     names = [row["name"] for row in connection.request("list_sessions")["sessions"]]
     if found := next((each for each in (name, session_name(name)) if each in names), ""):
         return str(found)
+    if job := queued(connection, name).get("job"):
+        hint = f"'grpo-tui tail {name} console' prints its output, 'grpo-tui attach {name}' opens a shell in the job"
+        raise RemoteError("no_session", f"{name} has no tmux session: it is job {job['id']} of SLURM", hint)
     raise RemoteError("no_session", f"no tmux session '{name}' on this box (sessions: {', '.join(names) or 'none'})")
 
 
 def attach(box: Box, arguments: argparse.Namespace) -> int:
-    """Attach this terminal to a session; with ``--json``, print the command instead."""
+    """Attach this terminal to a session, or to a shell in a run's job; with ``--json``, print the command instead."""
     if not arguments.json and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UserError("attach needs a terminal (--json prints the command)", code="no_terminal")
     with Connection(box, readonly=True) as connection:  # ssh shares its connection while it is open
-        argv = attach_command(box, _session(connection, arguments.session))
+        if job := queued(connection, arguments.session).get("job"):
+            argv = plan_job(box, f"job {job['id']}").argv
+        else:
+            argv = attach_command(box, _session(connection, arguments.session))
         if not arguments.json:
             return call_in_foreground(argv)
     print(json.dumps({"argv": argv}, indent=1))

@@ -13,6 +13,7 @@ from grpo_train.run_dir.status import LIVE_STATES
 from grpo_tui.shell.change import launch_params
 from grpo_tui.shell.connection import Connection
 from grpo_tui.shell.environment import follow_setup
+from grpo_tui.shell.look import queued
 from grpo_tui.shell.sync import bring, told
 from remote.boxes import Box
 from remote.protocol import RemoteError
@@ -55,7 +56,7 @@ def _first_step(connection: Connection, run: str) -> dict[str, Any]:
     """The summary of a run that has logged a step. Raises RemoteError ``crashed`` where it ended before."""
     said = ""
     while True:
-        row = dict(connection.request("show_run", run=run)["summary"])
+        row = {**connection.request("show_run", run=run)["summary"], **queued(connection, run)}
         state = str(row.get("state"))
         if row.get("step") and row.get("reward") is not None:
             return row

@@ -19,7 +19,6 @@ from grpo_tui.model.store import Freshness, Store
 from grpo_tui.widgets.blocks import bars_in_blocks
 from grpo_tui.widgets.braille import Bitmap
 from grpo_tui.widgets.panel import Panel, toned
-from grpo_tui.widgets.waiting import waiting
 from remote.protocol.rows import UNREADABLE
 
 MARGIN = 4
@@ -225,11 +224,14 @@ class MachinePanel(TimeChart):
 
 def facts_age(view: BoxView, store: Store) -> Content:
     """Age of the machine's facts."""
-    if view.problem or view.facts is None:
-        return waiting(view.asked_at, view.problem) or Content()
+    asking = view.asked["facts"]
+    if asking.problem or view.facts is None:
+        return Content.from_markup("[$warning]$text[/]", text=asking.problem)
     age = store.now() - view.facts_at
     return toned(Freshness(f"{short_age(age)} ago", "live" if age < 10 else "warn"))
 
 
 def facts_missing(view: BoxView) -> Content:
-    return waiting(view.asked_at, view.problem, always=True) or Content.from_markup("[$text-muted]asking the box[/]")
+    asking = view.asked["facts"]
+    tone = "$warning" if asking.problem else "$text-muted"
+    return Content.from_markup(f"[{tone}]$text[/]", text=asking.instead())

@@ -8,6 +8,7 @@ from rich.text import Text
 from textual.content import Content
 
 from grpo_train.run_dir.display import duration
+from grpo_tui.model.box_clock import clock_check
 from grpo_tui.model.box_view import BoxView, state_of, what_of
 from grpo_tui.model.formatting import bar, byte_size, one_line, padded, short_age, shortened
 from grpo_tui.model.store import Store
@@ -73,7 +74,7 @@ class DisksPanel(Panel):
         if room < 1:
             return []
         if (found := view.sizes) is None:
-            text = view.sizes_problem or "asking the box"
+            text = view.asked["sizes"].instead()
             return [Content.from_markup("checkpoints  [$text-muted]$text[/]", text=one_line(text))]
         rows = [row for row in found["sizes"] if UNREADABLE not in row and row.get("bytes")]
         if not found["checkpoints"] and not found["unmeasured"]:
@@ -169,19 +170,26 @@ class SessionsPanel(ListPanel):
 
 
 class ChecksPanel(Panel):
-    """The findings of the box's doctor; what is wrong comes first, with its way out."""
+    """The findings of the box's doctor, and its clock; what is wrong comes first, with its way out."""
 
     def state(self) -> object:
-        return (self.store.versions["link"], self.size, self.app.theme)
+        said = "" if self.store.checks else self.store.doctor.problem or self.store.doctor.words()
+        return (self.store.versions["link"], self.size, self.app.theme, said)
 
     def refresh_titles(self) -> None:
         self.set_titles("checks")
 
     def render(self) -> Content:
         width, height = max(1, self.size.width), self.size.height
-        checks = self.store.checks
-        if not checks:
-            return Content.from_markup("[$text-muted]asking the box[/]")
+        if not self.store.checks:
+            doctor = self.store.doctor
+            tone, text = (
+                ("$warning", f"✖ {doctor.problem}; asked again with the next link")
+                if doctor.problem
+                else ("$text-muted", doctor.instead())
+            )
+            return Content.from_markup(f"[{tone}]$text[/]", text=text)
+        checks = [*self.store.checks, clock_check(self.store.skew_s)]
         lines = [
             Content.from_markup(
                 "[$warning]▲ $name[/] $detail  [$text-muted]$hint[/]",

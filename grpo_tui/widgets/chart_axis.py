@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 
 from grpo_train.history.cost import dollars
+from grpo_tui.model.curves import Mark
 from grpo_tui.model.formatting import compact_number, money, tick_labels
-from grpo_tui.widgets.braille import View, ticks
+from grpo_tui.widgets.braille import View, ticks, view_of_marks
+
+SHARES = re.compile(r"(task/[^/]+/)?(accuracy(/.*)?|ess/.*|groups/.*|frac_.*|completions/clipped_ratio)")
+"""Metrics that are shares of a whole. Those of a few per cent (``clip_ratio``, ``mismatch``) keep their own axis."""
+
+
+def view_of(metric: str, marks: Sequence[Mark], ends: tuple[float, float], is_log: bool = False) -> View:
+    """The view of all values of the marks; of a metric that is a share of a whole, from 0 to 1."""
+    view = view_of_marks(marks, *ends)
+    if is_log or not SHARES.fullmatch(metric) or any(mark.low < 0 or mark.high > 1 for mark in marks):
+        return view
+    return replace(view, y_low=0.0, y_high=1.0)
 
 
 def cost_labels(view: View, count: int, price: float | None) -> list[tuple[float, str]]:

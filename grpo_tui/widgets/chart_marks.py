@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 
 from grpo_tui.model.curves import Mark
-from grpo_tui.widgets.braille import View
+from grpo_tui.model.formatting import metric_value
+from grpo_tui.widgets.braille import View, column_of, row_of
 
 
 def exponents(marks: Sequence[Mark]) -> list[Mark]:
@@ -34,3 +35,17 @@ def cut_off(marks: Sequence[Mark], view: View) -> list[Mark]:
 def averages(marks: Sequence[Mark]) -> list[Mark]:
     """Marks of the moving average only."""
     return [mark._replace(first=mark.smooth, low=mark.smooth, high=mark.smooth, last=mark.smooth) for mark in marks]
+
+
+def point(
+    value: float | None, x: float | None, view: View, columns: int, rows: int, *, is_log: bool
+) -> tuple[int, dict[int, str]]:
+    """A value at the crosshair: its row, and by column the characters of a point with the number beside it."""
+    if value is None or x is None or not math.isfinite(value) or (is_log and value <= 0):
+        return -1, {}
+    y, place = math.log10(value) if is_log else value, column_of(x, view, columns)
+    if not (view.y_low <= y <= view.y_high and 0 <= place < columns):
+        return -1, {}
+    number = metric_value(value)
+    text, start = (f"●{number}", place) if place + len(number) < columns else (f"{number}●", place - len(number))
+    return row_of(y, view, rows), dict(zip(range(start, place + len(text)), text, strict=False))

@@ -15,15 +15,16 @@ from textual.strip import Strip
 
 from grpo_train.run_dir.display import duration, state_label
 from grpo_tui.charts import DASHED, DOTTED, RUN_LOOKS
+from grpo_tui.model.asking import waiting_words
 from grpo_tui.model.compare import Compared, Comparison
-from grpo_tui.model.curves import Mark
+from grpo_tui.model.curves import FAILED_S, Mark
 from grpo_tui.model.formatting import compact_number, metric_value
 from grpo_tui.model.store import Store
-from grpo_tui.widgets.braille import Bitmap, View, column_of, pixel_of, plot_marks, row_of, ticks, view_of_marks
-from grpo_tui.widgets.chart_axis import axis_label, cost, cost_labels
+from grpo_tui.widgets.braille import Bitmap, View, column_of, pixel_of, plot_marks, row_of, ticks
+from grpo_tui.widgets.chart_axis import axis_label, cost, cost_labels, view_of
 from grpo_tui.widgets.chart_marks import averages
 from grpo_tui.widgets.curve_chart import WAIT_S, CurveChart
-from grpo_tui.widgets.panel import is_free
+from grpo_tui.widgets.panel import is_free, link_age, toned
 
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
@@ -38,6 +39,8 @@ TIME_UNITS = ((86_400.0, 2 * 86_400), (3_600.0, 2 * 3_600), (60.0, 120), (1.0, 0
 
 VI = {"j": "next_run", "k": "previous_run", "h": "compare_left", "l": "compare_right"}
 """The actions of vi's keys."""
+ROUNDING = 1e-9
+"""Relative difference that comes from the order of sums."""
 
 
 class RunLine(NamedTuple):
@@ -94,7 +97,7 @@ class CompareChart(CurveChart):
     def _link(self) -> Content:
         if self.store.connected:
             return Content.from_markup("[$text-muted]smoothed[/]" if self.comparison.smoothed_steps else "")
-        return Content.from_markup("[$error]link lost[/]")
+        return toned(link_age(self.store))
 
     def _loading(self) -> Content | None:
         """What is missing in the picture, with the letters of the runs; None if nothing is."""
@@ -135,7 +138,7 @@ class CompareChart(CurveChart):
             return self._empty(width, height, style)
         has_values = height >= (6 if self.crosshair is None else 4)
         below = self._values(width, height // 4) if has_values else []
-        view = view_of_marks(everything, *ends)
+        view = view_of(self.metric, everything, ends, self.is_log)
         rows = height - 1 - len(below)
         labels = self.y_labels(view, rows)
         self._margin = margin = max(len(text) for text in labels.values()) + 1
@@ -251,7 +254,8 @@ class CompareChart(CurveChart):
             if value is None:
                 part.append(self._why_none(run), style=muted)
             elif pinned is not None and run is not self.comparison.pin and math.isfinite(value - pinned):
-                part.append(f" ({signed(value - pinned)})", style=muted)
+                is_same = abs(value - pinned) <= ROUNDING * abs(pinned)
+                part.append(" (=)" if is_same else f" ({signed(value - pinned)})", style=muted)
             parts.append(part)
         lines = [Text(no_wrap=True)]
         for index, part in enumerate(parts):
@@ -300,9 +304,9 @@ class CompareChart(CurveChart):
     def _why_empty(self) -> str:
         runs = self.comparison.runs
         if failed := [run for run in runs if run.curves.problem]:
-            return failed[0].curves.problem
-        if any(run.curves.axis != self.comparison.x for run in runs):
-            return "asking the box …" if self.store.connected else ""
+            return waiting_words(None, failed[0].curves.problem, FAILED_S)
+        if missing := [run for run in runs if run.curves.axis != self.comparison.x]:
+            return f"asking the box{_waited(missing)}" if self.store.connected else ""
         return "not logged"
 
 

@@ -17,6 +17,7 @@ from grpo_tui.model.standing import goal, table
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.compare_chart import letters
 from grpo_tui.widgets.lines_panel import LinesPanel, PageSource, Palette
+from grpo_tui.widgets.panel import link_age, toned
 from grpo_tui.widgets.run_table import fits, run_table
 from grpo_tui.widgets.sources import wrapped
 
@@ -37,7 +38,7 @@ class ComparePanel(LinesPanel):
 
     def age(self) -> Content:
         """These are several runs, over or not: only a lost link says that a table may be old."""
-        return Content() if self.store.connected else Content.from_markup("[$error]link lost[/]")
+        return toned(link_age(self.store))
 
     @property
     def palette(self) -> Palette:
@@ -55,7 +56,11 @@ class CompareSource(PageSource):
 
     @property
     def empty(self) -> str:
-        return "asking the box …" if self.store.connected else ""
+        waiting = [run for run in self.comparison.runs if run.facts is None]
+        if not self.store.connected or not waiting:
+            return ""
+        failed = [run for run in waiting if run.asking.problem]
+        return (failed or waiting)[0].asking.instead()
 
     def header(self, first: str, palette: Palette) -> list[Text]:
         """The first column and the letters of the runs."""
@@ -157,7 +162,7 @@ class ConfigSource(CompareSource):
 
     def state(self) -> object:
         facts = tuple(id(run.facts) for run in self.comparison.runs)
-        problems = tuple(run.facts_problem for run in self.comparison.runs)
+        problems = tuple(run.asking.problem or run.asking.words() for run in self.comparison.runs)
         return (facts, problems, self.comparison.version, self.comparison.shows_all, self.store.connected)
 
     def counts(self) -> tuple[int, int]:
@@ -170,7 +175,7 @@ class ConfigSource(CompareSource):
         known = [config for config in configs if config is not None]
         lines = []
         for run in runs:
-            problem = run.facts_problem or (run.facts.problem if run.facts is not None else "")
+            problem = run.asking.problem or (run.facts.problem if run.facts is not None else "")
             if problem:
                 lines += wrapped(Text.assemble(self.letter(run, palette), f" {problem}", style=palette["warn"]), width)
         if not known:
@@ -193,8 +198,9 @@ class ConfigSource(CompareSource):
             else f"all {count} keys are the same"
         )
         lines.append(Text(text, style=palette["muted"]))
-        if missing := [run for run in runs if run.facts is None and not run.facts_problem]:
-            lines.append(Text(f"asking the box about {letters(missing)} …", style=palette["muted"]))
+        if missing := [run for run in runs if run.facts is None and not run.asking.problem]:
+            text = f"{missing[0].asking.instead()} ({letters(missing)})"
+            lines.append(Text(text, style=palette["muted"]))
         return lines
 
     @staticmethod

@@ -9,37 +9,36 @@ from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
-from textual import events
 from textual.content import Content
-from textual.message import Message
 from textual.strip import Strip
 
 from grpo_train.run_dir.display import duration
 from grpo_train.run_dir.files import to_float
 from grpo_tui.charts import CHARTS
 from grpo_tui.model.alarms import Rule
+from grpo_tui.model.asking import waiting_words
 from grpo_tui.model.chart_events import ChartEvents, Gap, Placed, gaps_of
 from grpo_tui.model.clip import left_out, percentiles
-from grpo_tui.model.curves import FAILED_S, MIN_AVERAGED, Curve, Curves, Mark
+from grpo_tui.model.curves import FAILED_S, Curve, Curves, Mark
 from grpo_tui.model.formatting import metric_value, power_labels, tick_labels
 from grpo_tui.model.run_events import RunEvent
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.blocks import lines_in_blocks
 from grpo_tui.widgets.braille import Bitmap, View, column_of, log_ticks, plot_marks, row_of, ticks, view_of_marks
-from grpo_tui.widgets.chart_axis import axis_label, cost_labels
-from grpo_tui.widgets.chart_marks import averages, cut_off, exponents
+from grpo_tui.widgets.chart_axis import axis_label, cost_labels, view_of
+from grpo_tui.widgets.chart_marks import averages, cut_off, exponents, point
+from grpo_tui.widgets.chart_mouse import ChartMouse
 from grpo_tui.widgets.chart_signs import Sign, bands_of, legend, lowest_free, signs_at, signs_of
-from grpo_tui.widgets.panel import Panel
 
-FLAT = 1e-6
-"""Relative change below which the trend counts as flat."""
 LEAST_WITH_SIGNS = 7
 """Rows of a chart that has one for the signs of events; in a lower one they are where the curve leaves room."""
+LEAST_WITH_HIGHEST = 40
+"""Cells of a chart whose frame has room for the highest value."""
 WAIT_S = 1.0
 """An answer that takes longer shows how long."""
 
 
-class CurveChart(Panel):
+class CurveChart(ChartMouse):
     """One metric of a view's curves."""
 
     COMPONENT_CLASSES: ClassVar = {
@@ -52,20 +51,6 @@ class CurveChart(Panel):
         f"CurveChart.-color-{chart.id} > .chart--raw {{ color: $chart-{chart.id} 40%; }}\n"
         for chart in CHARTS
     )
-
-    class Pointed(Message):
-        """The user pointed at an x, or at the sign of events there."""
-
-        def __init__(self, x: float, events: Sequence[RunEvent] = ()) -> None:
-            super().__init__()
-            self.x, self.events = x, events
-
-    class Scrolled(Message):
-        """The user turned the wheel over an x: +1 zooms in, -1 out."""
-
-        def __init__(self, x: float, by: int) -> None:
-            super().__init__()
-            self.x, self.by = x, by
 
     def __init__(
         self,
@@ -84,6 +69,10 @@ class CurveChart(Panel):
         self.is_clipped = False
         """Whether the y axis leaves out the extremes."""
         self.crosshair: float | None = None
+        self.value: float | None = None
+        """What was logged at the crosshair."""
+        self.highest: tuple[float, int] | None = None
+        """A value far above the usual ones, and its step."""
         self.events = ChartEvents()
         """Of the run; shared by the charts of a view."""
         self.rules: Sequence[Rule] = ()
@@ -109,8 +98,11 @@ class CurveChart(Panel):
 
     def state(self) -> object:
         curves = self._curves()
-        shown = (self.metric, self.is_log, self.is_clipped, self.crosshair, self.events.version, self.has_legend)
-        return (curves.version, curves.run, *shown) if curves is not None else None
+        shown = (
+            self.metric, self.is_log, self.is_clipped, self.crosshair, self.value, self.events.version, self.has_legend,
+        )  # fmt: skip
+        said = self._why_empty() if self.curve is None else ""
+        return (curves.version, curves.run, said, *shown) if curves is not None else None
 
     @property
     def pixel_columns(self) -> int:
@@ -135,6 +127,10 @@ class CurveChart(Panel):
         if self._base:
             title += Content.from_markup(" [$text-muted]axis: $base + …[/]", base=self._base)
         below = self._note(curves) or self.age()
+        if self.highest is not None and self.size.width >= LEAST_WITH_HIGHEST:
+            value, step = self.highest
+            text = f"{metric_value(value)} at {step:,}"
+            below = Content.from_markup("[$text-muted]$text[/]  ", text=text) + below
         for rule in self.rules:
             below = Content.from_markup("[$warning]$words[/]  ", words=rule.words) + below
         if self.has_legend and self._signs:
@@ -174,15 +170,8 @@ class CurveChart(Panel):
         return f", {hidden} columns with values ≤ 0" if hidden else ""
 
     def _trend(self, curve: Curve) -> str:
-        """Direction of the moving average over the last quarter, relative to its range."""
-        if curve.count < MIN_AVERAGED:
-            return ""
         if (state := self.state()) != self._trend_of[0]:
-            smooth = [mark.smooth for mark in curve.marks]
-            spread = max(smooth) - min(smooth)
-            change = smooth[-1] - smooth[-max(2, len(smooth) // 4)]
-            is_flat = abs(change) <= max(0.07 * spread, FLAT * abs(smooth[-1]))
-            self._trend_of = (state, "→" if is_flat else "↗" if change > 0 else "↘")
+            self._trend_of = (state, curve.direction())
         return self._trend_of[1]
 
     # paint ---------------------------------------------------------------------------------------------
@@ -191,7 +180,7 @@ class CurveChart(Panel):
         width, height = self.size
         key = (
             self.state(), width, height, self.smoothed, self.is_log, self.crosshair, self.metric, self.app.theme,
-            self.has_focus, self.in_blocks,
+            self.has_focus, self.in_blocks, self.dragged,
         )  # fmt: skip
         if key != self._key:
             self._key, self._strips = key, self._draw(width, height)
@@ -207,7 +196,7 @@ class CurveChart(Panel):
         if not marks and not len(curve.gaps):
             return self._empty(width, height, style)
         results = self._results()
-        view = view_of_marks([*marks, *results.values()], *curves.ends)
+        view = view_of(self.metric, [*marks, *results.values()], curves.ends, self.is_log)
         if self.is_clipped and marks:
             view = self._clipped(view, curve.marks, marks)
             marks = cut_off(marks, view)
@@ -224,8 +213,11 @@ class CurveChart(Panel):
         if smoothed := self.smoothed and curves.is_averaged(curve):
             average = self._scaled(averages(kept))
             plot_marks(smooth, view, cut_off(average, view) if self.is_clipped else average)
+        dragged = set() if self.dragged is None else set(range(*(end - margin for end in sorted(self.dragged))))
         names = ("raw", "line", "axis", "gap", "cross", "event", "alarm")
         styles = {name: style + self.get_component_rich_style(f"chart--{name}") for name in names}
+        styles["value"] = styles["line"] + Style(bold=True)
+        styles["drag"] = Style(reverse=True)
         over, under = (smooth, raw) if smoothed else (raw, smooth)
         elsewhere = [one for one in self.events.placed if one not in results]
         for column, sign in signs_of(elsewhere, curve.gaps, view, columns).items():
@@ -235,6 +227,7 @@ class CurveChart(Panel):
             self._signs.setdefault(row, {})[column] = sign
         bands = bands_of(gaps, view, columns)
         limits = self._limits(view, rows)
+        value_row, value = point(self.value, self.crosshair, view, columns, rows, is_log=self.is_log)
         cross = None if self.crosshair is None else column_of(self.crosshair, view, columns)
         strips = []
         for row in range(rows + has_row):
@@ -244,7 +237,9 @@ class CurveChart(Panel):
             top, bottom = (self.glyphs(over, row), self.glyphs(under, row)) if row < rows else (blank, blank)
             signs = self._signs.get(row, {})
             for column in range(columns):
-                if column in signs:
+                if row == value_row and column in value:
+                    segments.append(Segment(value[column], styles["value"]))
+                elif column in signs:
                     segments.append(Segment(signs[column].text, styles["gap" if signs[column].is_bad else "event"]))
                 elif top[column] != " ":
                     segments.append(Segment(top[column], styles["line"]))
@@ -256,6 +251,9 @@ class CurveChart(Panel):
                     segments.append(Segment("-", styles["alarm"]))
                 else:
                     segments.append(Segment(bottom[column], styles["raw"]))
+            for column in dragged & set(range(columns)):
+                text, was, _ = segments[column + 1]
+                segments[column + 1] = Segment(text, (was or Style()) + styles["drag"])
             strips.append(Strip(segments, width).simplify())
         if height >= 5:
             strips.append(self._axis(view, margin, columns, styles["axis"]))
@@ -351,32 +349,23 @@ class CurveChart(Panel):
         if run and run.is_live and not store.step:
             return "waiting for the first step"
         if curves.problem:
-            return f"✖ {curves.problem}; asked again every {FAILED_S:.0f} s"
+            return waiting_words(None, curves.problem, FAILED_S)
         if not self.metric and store.metrics.is_known:
             return "no metrics logged"
-        return "not logged" if curves.is_answered else "asking the box …" if store.connected else ""
+        if curves.is_answered or not store.connected:
+            return "not logged" if curves.is_answered else ""
+        if not self.metric:
+            return store.metrics.asking.instead()
+        return waiting_words(curves.asked_at)
 
     # mouse ---------------------------------------------------------------------------------------------
 
-    def _x_at(self, column: int) -> float | None:
+    def x_at(self, column: int) -> float | None:
         view, columns = self._view, self.size.width - self._margin
         if view is None or not self._margin <= column < self._margin + columns:
             return None
         return view.x_low + (column - self._margin + 0.5) / columns * (view.x_high - view.x_low)
 
-    def on_click(self, event: events.Click) -> None:
-        offset = event.get_content_offset_capture(self)
-        if (x := self._x_at(offset.x)) is not None:
-            sign = self._signs.get(offset.y, {}).get(offset.x - self._margin)
-            self.post_message(self.Pointed(x, sign.events if sign is not None else ()))
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        self._scroll(event, 1)
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        self._scroll(event, -1)
-
-    def _scroll(self, event: events.MouseEvent, by: int) -> None:
-        if (x := self._x_at(event.get_content_offset_capture(self).x)) is not None:
-            event.stop()
-            self.post_message(self.Scrolled(x, by))
+    def events_at(self, column: int, row: int) -> Sequence[RunEvent]:
+        sign = self._signs.get(row, {}).get(column - self._margin)
+        return sign.events if sign is not None else ()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from textual.content import Content
 
+from grpo_train.run_dir.display import duration
+from grpo_tui.model.box_view import IDLE_TOLD_S
 from grpo_tui.model.formatting import bar, gibibytes, one_line
 from grpo_tui.widgets.panel import Panel, toned
 from remote.protocol.rows import UNREADABLE
+
+if TYPE_CHECKING:
+    from grpo_tui.app import GrpoApp
 
 GPUS_SHOWN = 16
 PROCESSES_SHOWN = 16
@@ -19,7 +24,17 @@ class GpuPanel(Panel):
     """Memory, utilization, power, temperature and the runs of each GPU."""
 
     def state(self) -> object:
-        return (self.store.versions["gpu"], self.store.versions["link"], self.size, self.app.theme)
+        idle = tuple(self._idle(gpu) for gpu in self.store.gpus or ())
+        return (self.store.versions["gpu"], self.store.versions["link"], self.size, self.app.theme, idle)
+
+    def _idle(self, gpu: dict[str, Any]) -> str:
+        """Since when a GPU is idle, once that is long enough to point out; else ""."""
+        index = gpu.get("index")
+        if index is None or gpu.get("processes"):
+            return ""
+        store = self.store
+        seconds = cast("GrpoApp", self.app).history.idle_for(int(index), store.now())
+        return f"▲ idle {duration(seconds)}" if seconds >= IDLE_TOLD_S else ""
 
     def refresh_titles(self) -> None:
         gpus = self.store.gpus or []
@@ -70,6 +85,8 @@ class GpuPanel(Panel):
             first = processes[:PROCESSES_SHOWN]
             runs = [str(process.get("run") or process.get("name") or process.get("pid")) for process in first]
             parts.append(Content.from_markup("[$text-muted]$runs[/]", runs=", ".join(dict.fromkeys(runs))))
+        elif idle := self._idle(gpu):
+            parts.append(Content.from_markup("[$warning]$idle[/]", idle=idle))
         line = Content.assemble(*parts)
         return line.truncate(width, ellipsis=True) if width > 0 else line
 

@@ -69,8 +69,8 @@ class HeaderBar(Line):
         if (copy := cast("GrpoApp", self.app).copies.at_work) is not None:
             told.append((0, part((copy.progress.label(), "$primary"))))
         light, room = self._light(room)
-        if not light.plain and (live := len(store.live_runs())) > 1:
-            told.append((4, part((f"{live} runs live", MUTED))))
+        if store.runs:
+            told.append((4, part((f"{len(store.live_runs())} live · {len(store.runs):,} runs", MUTED))))
         if (price := store.price_per_hour) is not None:
             told.append((1, part((f"{money(price)}/h", MUTED))))
             if (seconds := history.today_s(store.now())) is not None:

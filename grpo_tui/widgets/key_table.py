@@ -32,28 +32,50 @@ class KeyTable(ScrollView, can_focus=True):
     def __init__(self, rows: Sequence[KeyRow]) -> None:
         super().__init__(classes="body")
         self.rows = rows
-        self._lines: tuple[int, list[Content]] = (-1, [])
-        self._painted: tuple[object, list[Strip]] = (None, [])
-        """Of what, and the strips on the screen."""
+        self._made_for: object = None
+        self._made: dict[tuple[KeyRow, bool], list[Strip]] = {}
+        """Rows that are rendered, for one width and theme; the first one has no line above it."""
+        self._strips: list[Strip] = []
+
+    def show(self, rows: Sequence[KeyRow]) -> None:
+        """Show other rows, from the first one."""
+        if self.scroll_offset.y:
+            self.scroll_home(animate=False, immediate=True)
+        if rows != self.rows:
+            self.rows = rows
+            if self.is_mounted:
+                self._measure()
+                self.refresh()
 
     def lines(self, width: int) -> list[Content]:
-        """The table in lines of at most ``width`` cells, made once for each width."""
-        if self._lines[0] != width:
-            self._lines = (width, [line for index, row in enumerate(self.rows) for line in _row(row, index, width)])
-        return self._lines[1]
+        """The table in lines of at most ``width`` cells."""
+        return [line for index, row in enumerate(self.rows) for line in _row(row, index, width)]
 
     def on_resize(self, event: events.Resize) -> None:
+        self._measure()
+
+    def _measure(self) -> None:
+        """Render the rows, those that are not rendered yet."""
         width = self.scrollable_content_region.width
-        self.virtual_size = Size(width, len(self.lines(width)))
+        made_for = (width, self.app.theme)
+        if self._made_for != made_for:
+            self._made_for, self._made = made_for, {}
+        keys = [(row, bool(index)) for index, row in enumerate(self.rows)]
+        self._made = {key: self._made.get(key) or self._render_row(*key, width) for key in keys}
+        self._strips = [strip for key in keys for strip in self._made[key]]
+        self.virtual_size = Size(width, len(self._strips))
+
+    def _render_row(self, row: KeyRow, index: int, width: int) -> list[Strip]:
+        lines = _row(row, index, width)
+        text = Content("\n").join(lines)
+        return Visual.to_strips(self, text, width, len(lines), self.visual_style, pad=True)
 
     def render_line(self, y: int) -> Strip:
-        top, (width, height) = round(self.scroll_offset.y), self.scrollable_content_region.size
-        key = (top, width, height, self.app.theme)
-        if key != self._painted[0]:
-            shown = Content("\n").join(self.lines(width)[top : top + height])
-            self._painted = (key, Visual.to_strips(self, shown, width, height, self.visual_style, pad=True))
-        strips = self._painted[1]
-        return strips[y] if y < len(strips) else Strip.blank(width, self.rich_style)
+        width = self.scrollable_content_region.width
+        if self._made_for != (width, self.app.theme):
+            self._measure()
+        y += round(self.scroll_offset.y)
+        return self._strips[y] if y < len(self._strips) else Strip.blank(width, self.rich_style)
 
 
 def _row(row: KeyRow, index: int, width: int) -> list[Content]:

@@ -100,9 +100,7 @@ class LogFilesPanel(ListPanel):
         view = self._view()
         if view is None:
             return Text("no run selected")
-        if view.problem:
-            return Text(view.problem)
-        return Text("no files yet" if view.is_answered else "asking the box")
+        return Text("no files yet" if view.is_answered and not view.problem else view.instead())
 
     def line(self, index: int, width: int) -> Text:
         row, view = self._rows[index], self._view()

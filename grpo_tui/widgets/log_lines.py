@@ -11,7 +11,8 @@ from textual.content import Content
 from textual.message import Message
 from textual.strip import Strip
 
-from grpo_tui.model.log_window import Line, LogWindow
+from grpo_tui.model.asking import waiting_words
+from grpo_tui.model.log_window import RETRY_S, Line, LogWindow
 from grpo_tui.model.logs_view import LogsView
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.list_panel import ALL, PAGE
@@ -197,11 +198,9 @@ class LogLinesPanel(ScrollPanel):
         if view is None:
             return "no run selected: 1 shows the list of runs"
         if window is None:
-            return view.problem or ("this run has no files yet" if view.is_answered else "asking the box")
-        if window.problem:
-            return window.problem
-        if not window.is_answered or window.target is not None:
-            return "asking the box"
+            return "this run has no files yet" if view.is_answered and not view.problem else view.instead()
+        if window.problem or not window.is_answered or window.target is not None:
+            return waiting_words(window.asked_at, window.problem, RETRY_S)
         if window.level:
             counted = "" if window.leveled >= 1 else f" in the {100 * window.leveled:.0f} % that are examined so far"
             nothing = f"no {'errors' if window.level == 'error' else 'warnings'} in this file{counted}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -11,6 +11,7 @@ from textual.message import Message
 
 from grpo_train.run_dir.files import to_float
 from grpo_tui.model.charts_view import ChartsView, MetricLine, metric_lines
+from grpo_tui.model.curves import Curves
 from grpo_tui.model.formatting import compact_number, metric_value, shortened
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.list_panel import ListPanel
@@ -34,14 +35,14 @@ class MetricsPanel(ListPanel):
         self,
         store: Store,
         view: ChartsView,
-        rows: Callable[[], Sequence[Mapping[str, Any]]],
+        curves: Callable[[], Curves | None],
         row_at_crosshair: Callable[[], Mapping[str, Any] | None],
         *,
         id: str,
     ) -> None:
         super().__init__(store, id=id)
         self.view = view
-        self._rows = rows
+        self._curves = curves
         self._lines: list[MetricLine] = []
         self._row_at_crosshair = row_at_crosshair
         self._made_of: object = None
@@ -61,13 +62,15 @@ class MetricsPanel(ListPanel):
         return self._lines[self._cursor].name if self._cursor < len(self._lines) else ""
 
     def state(self) -> object:
+        curves = self._curves()
         return (
+            curves.version if curves is not None else None, "" if self._lines else self.empty().plain,
             self._lines, self.store.log_version("train_log"), self.size, self.app.theme, self.has_focus,
             id(self._row_at_crosshair()),
         )  # fmt: skip
 
     def tick(self) -> None:
-        rows, view = self._rows(), self.view
+        rows, view = self.store.metrics.rows, self.view
         made_of = (id(rows), len(rows), view.filter, tuple(view.shown))
         if made_of != self._made_of:
             self._made_of = made_of
@@ -117,7 +120,8 @@ class MetricsPanel(ListPanel):
     def empty(self) -> Text:
         if self.view.filter:
             return Text("no metric matches")
-        return Text(EMPTY if self.store.metrics.is_known or not self.store.connected else "asking the box")
+        metrics = self.store.metrics
+        return Text(EMPTY if metrics.is_known or not self.store.connected else metrics.asking.instead())
 
     def line(self, index: int, width: int) -> Text:
         return self._line(self._lines[index], width)
@@ -127,10 +131,13 @@ class MetricsPanel(ListPanel):
         if not line.name:
             tone = "metrics--unusual" if line.text.startswith("▲") else "list--muted"
             return Text(line.text, style=self.get_component_rich_style(tone, partial=True), no_wrap=True)
-        value = self._value(line.name)
+        value = self.value(line.name)
         mark = "★ " if line.is_shown else "  " if line.indent else ""
         unusual = " ▲" if line.unusual is not None else ""
+        arrow = f" {found}" if line.is_shown and (found := self._arrow(line.name)) else ""
         room = width - len(mark) - len(value) - len(unusual) - 1
+        if len(line.text) + len(arrow) <= room:  # a whole name before an arrow
+            value, room = value + arrow, room - len(arrow)
         text = Text(no_wrap=True)
         text.append(mark, style=self.get_component_rich_style("metrics--shown", partial=True))
         text.append(f"{shortened(line.text, max(1, room)):<{max(1, room)}} ")
@@ -138,14 +145,22 @@ class MetricsPanel(ListPanel):
         text.append(unusual, style=self.get_component_rich_style("metrics--unusual", partial=True))
         return text
 
-    def _value(self, name: str) -> str:
+    def _arrow(self, name: str) -> str:
+        """Where a metric in the charts goes; "" at a crosshair."""
+        curves = self._curves()
+        if curves is None or curves.is_coarse or name not in curves.curves or self._row_at_crosshair() is not None:
+            return ""
+        return curves.curves[name].direction()
+
+    def value(self, name: str) -> str:
         """The value at the crosshair, else the newest: from the end of the log, which is newer than the box's table."""
         if (at := self._row_at_crosshair()) is not None:
             return _short(to_float(at.get(name)))
         row = self.store.logs.rows.last if self.store.logs else None
         value = to_float(row.fields.get(name)) if row else None
         if value is None:
-            value = to_float(next((each.get("last") for each in self._rows() if each["name"] == name), None))
+            rows = self.store.metrics.rows
+            value = to_float(next((each.get("last") for each in rows if each["name"] == name), None))
         return _short(value)
 
 

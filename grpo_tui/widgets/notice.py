@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from textual.content import Content
 
 from grpo_train.run_dir.display import duration
+from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.widgets.blocks import lines_in_blocks
 from grpo_tui.widgets.panel import Line
 from remote.events import Link
@@ -23,7 +23,7 @@ class _Message:
     tone: str
     headline: str
     text: Content
-    keys: Content = Content()  # noqa: RUF009 (immutable)
+    keys: Content = Content()
     curve: bool = False
 
 

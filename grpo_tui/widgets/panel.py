@@ -32,6 +32,12 @@ def toned(freshness: Freshness) -> Content:
     return Content.from_markup(f"[{color}]$text[/]", text=freshness.text)
 
 
+def link_age(store: Store) -> Freshness:
+    """How long the link has been lost; nothing while the box is connected."""
+    text, tone = store.link_label()
+    return Freshness() if store.connected else Freshness(text.partition(",")[0], tone)
+
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 

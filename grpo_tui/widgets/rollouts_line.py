@@ -8,7 +8,7 @@ from grpo_tui.model.formatting import shortened
 from grpo_tui.model.rollout_groups import order_label
 from grpo_tui.model.rollout_reader import RolloutChoices, RolloutReader
 from grpo_tui.model.store import Store
-from grpo_tui.widgets.panel import Line
+from grpo_tui.widgets.panel import Line, link_age
 from grpo_tui.widgets.rollout_lists import Reading
 
 
@@ -49,9 +49,11 @@ class RolloutsLine(Line):
             text += Content.from_markup(
                 "   [$warning]/$filter[/][$text-muted]$where[/]", filter=choices.filter, where=where
             )
+        if choices.saving:
+            text += Content.from_markup("   [$warning]$saving[/]", saving=choices.saving)
         count = Content.from_markup("[$text-muted]$count[/]", count=self._count(reader))
         if not self.store.connected:
-            count = Content.from_markup("[$error]$link[/]  ", link=self.store.link_label()[0].partition(",")[0]) + count
+            count = Content.from_markup("[$error]$link[/]  ", link=link_age(self.store).text) + count
         gap = self.size.width - 2 - text.cell_length - count.cell_length
         return text + Content(" " * gap) + count if gap > 0 else text
 

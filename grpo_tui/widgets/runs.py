@@ -16,7 +16,7 @@ from grpo_train.run_dir.display import duration, state_label
 from grpo_tui.model.formatting import padded, short_age, shortened
 from grpo_tui.model.run_columns import Cells, Column
 from grpo_tui.model.run_facts import MOST_RUNS
-from grpo_tui.model.run_list import Order, RunList
+from grpo_tui.model.run_list import RunList
 from grpo_tui.model.run_names import stamp_of
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Freshness, Store
@@ -92,8 +92,10 @@ class RunsPanel(ListPanel):
             )  # fmt: skip
         elif rows:
             title += Content.from_markup(" [$text-muted]$all[/]", all=str(len(rows)))
-        if order != Order() and not self._has_heading(order.column):
-            by = f"by {order.column} {order.arrow}"
+        if runs.mistake is not None:
+            title += Content.from_markup(" [$error]✖ $why[/]", why=runs.mistake.message)
+        if rows and not self._has_heading(order.column):
+            by = f"sorted by {order.column} {order.arrow}"
             title += Content.from_markup(" [$text-muted]$by[/]", by=by)
         fresh = Freshness(self.store.topic_problem("runs"), "warn")
         if self.store.recalled_at is not None:
@@ -191,7 +193,7 @@ class RunsPanel(ListPanel):
 
     def empty(self) -> Text:
         if self.runs.mistake is not None:
-            return Text(" no runs match the last valid filter")
+            return Text(" no runs match the rest of the filter")
         return Text(f" {self.runs.nothing(self.store)}" if self.store.runs else "")
 
     def head_line(self, y: int, width: int) -> Text:

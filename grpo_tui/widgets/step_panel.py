@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,8 +21,6 @@ from grpo_tui.widgets.sources import MARKS, clock, wrapped
 
 MOST_EVENTS = 2
 """Lines of events."""
-SPIKE = 3.0
-"""A value this many times its median in the window is marked."""
 
 
 class StepSource(PageSource):
@@ -33,13 +32,25 @@ class StepSource(PageSource):
         self,
         store: Store,
         curves: Callable[[], Curves | None],
-        events: Callable[[], tuple[list[RunEvent], str]],
+        events: Callable[[], tuple[list[RunEvent], str]] = lambda: ([], ""),
+        config: Callable[[str], Any] = lambda key: None,
+        keys: tuple[str, ...] = (),
     ) -> None:
         super().__init__(store)
-        self._curves, self._events = curves, events
+        self._curves, self._events, self._config = curves, events, config
+        self._keys = keys
+        """Those that open the completions of the step, and copy its row."""
         self.shown: Mapping[str, Any] | None = None
         """The reply to ``show_step``."""
         self.problem = ""
+
+    @property
+    def note(self) -> str:
+        """What keys do with the row (markup)."""
+        if not self._keys or self.row is None:
+            return ""
+        opens, copies = self._keys
+        return f"[$text-muted]{opens} opens its completions · {copies} copies its row[/]"
 
     @property
     def row(self) -> Mapping[str, Any] | None:
@@ -63,10 +74,10 @@ class StepSource(PageSource):
         head.append(f"step {int(self.shown['step']):,}", style="bold")
         if (logged := row_time(dict(row))) is not None:
             head.append(f"  {clock(logged)}", style=palette["muted"])
-        if curves.axis == "seconds":
-            head.append(f"  {cost(self.shown['x'], self.store.price_per_hour)}", style=palette["muted"])
+        if (seconds := self.shown.get("seconds")) is not None and self.store.price_per_hour is not None:
+            head.append(f"  {cost(seconds, self.store.price_per_hour)}", style=palette["muted"])
         lines = [head, *self._happened(palette), *self._values(row, curves, width, palette)]
-        if groups := _groups(row):
+        if groups := _groups(row, self._config("rollout.buffer_size"), self._config("rollout.num_generations")):
             lines += wrapped(Text(groups, style=palette["muted"]), width)
         for record in records_of(row.get("health")):
             tone = tone_of_level(record["level"])
@@ -100,11 +111,11 @@ class StepSource(PageSource):
             entry = Text(f"{one_line(name)} ", style=palette["muted"], no_wrap=True)
             entry.append(metric_value(value), style="bold")
             curve = curves.curves.get(name)
-            if curve is not None and curve.marks:
-                typical = sorted(mark.last for mark in curve.marks)[len(curve.marks) // 2]
-                if typical and abs(value) >= SPIKE * abs(typical):
-                    times = compact_number(abs(value / typical), 6)
-                    entry.append(f" ▲ {times}× median", style=palette["warn"])
+            mark = curve.at(self.shown["x"]) if curve is not None and self.shown is not None else None
+            if curve is not None and mark is not None and name == curves.metrics[0] and curves.is_averaged(curve):
+                entry.append(f" (smoothed {metric_value(mark.smooth)})", style=palette["muted"])
+            if curve is not None and (times := curve.times_usual(value)):
+                entry.append(f" ▲ {compact_number(times, 6)}× median", style=palette["warn"])
             if lines[-1].cell_len and lines[-1].cell_len + 2 + entry.cell_len > width:
                 lines.append(Text(no_wrap=True))
             if lines[-1].cell_len:
@@ -113,15 +124,24 @@ class StepSource(PageSource):
         return lines if lines[0].cell_len else []
 
 
-def _groups(row: Mapping[str, Any]) -> str:
-    """The groups of the step in words."""
+def _groups(row: Mapping[str, Any], prompts: object, samples: object) -> str:
+    """The groups of the step in words: counts where the configuration has the number of prompts and samples."""
+    groups = prompts if isinstance(prompts, int) else 0
+    completions = groups * samples if isinstance(samples, int) else 0
     parts = []
-    for key, words in (
-        ("groups/all_correct", "all correct"),
-        ("groups/all_wrong", "all wrong"),
-        ("frac_reward_zero_std", "without signal"),
-        ("completions/clipped_ratio", "of the completions truncated"),
+    for key, words, total in (
+        ("groups/all_correct", "all correct", groups),
+        ("groups/all_wrong", "all wrong", groups),
+        ("frac_reward_zero_std", "without signal", groups),
+        (
+            "completions/clipped_ratio",
+            "completions truncated" if completions else "of the completions truncated",
+            completions,
+        ),
     ):
-        if (share := to_float(row.get(key))) is not None:
-            parts.append(f"{share:.0%} {words}")
-    return "groups: " + ", ".join(parts) if parts else ""
+        if (share := to_float(row.get(key))) is not None and math.isfinite(share):
+            parts.append(f"{share * total:.0f} {words}" if total else f"{share:.0%} {words}")
+    if (ratio := to_float(row.get("mismatch/ratio_max"))) is not None:
+        parts.append(f"largest ratio {metric_value(ratio)}")
+    name = f"{groups} groups × {samples}" if completions else "groups"
+    return f"{name}: {', '.join(parts)}" if parts else ""

@@ -1,0 +1,51 @@
+"""The metrics of a run, as the box lists them. No Textual."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from grpo_tui.model.asking import Asking
+from remote.protocol.rows import UNREADABLE
+
+TABLE_S = 10.0
+"""Pause between two requests of a live run's metrics …"""
+TABLE_COARSE_S = 1.0
+"""… and while the box makes the index."""
+
+
+class MetricTable:
+    """The metrics that a run logs, with their ranges, and when the box is to be asked for them."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.asking = Asking(now)
+        self._is_coarse = True
+
+    def request(self, is_live: bool) -> bool:
+        """Whether to ask now; the request is in flight then. A live run's metrics change."""
+        return self.asking.begin("metrics", TABLE_COARSE_S if self._is_coarse else TABLE_S if is_live else None)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the whole log was read for it."""
+        return not self._is_coarse
+
+    def answer(self, reply: Mapping[str, Any]) -> None:
+        """Apply the reply to ``metrics``."""
+        self.asking.end("metrics")
+        self.rows = [row for row in reply["metrics"] if UNREADABLE not in row]
+        self._is_coarse = reply["state"] != "whole"
+
+    def fail(self, message: str) -> None:
+        """The box did not answer."""
+        self.asking.end("metrics", message)
+
+    def recall(self, reply: Mapping[str, Any]) -> None:
+        """Show the list that the laptop kept, until the box answers."""
+        self.rows = [row for row in reply["metrics"] if UNREADABLE not in row]
+
+    def invalidate(self) -> None:
+        """The log was replaced: ask anew."""
+        self.asking.forget()

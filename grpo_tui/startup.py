@@ -1,0 +1,78 @@
+"""What happens between the first frame and a started app, in the order in which it matters to the user."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from grpo_tui import garbage
+
+if TYPE_CHECKING:
+    from grpo_tui.app import GrpoApp
+
+LATER_STYLES = ("charts", "rollouts", "logs", "box", "compare", "history", "dialogs")
+"""Parsed after the first frame."""
+STARTED_S = 0.4
+"""From the first frame until the list of runs is usually on the screen."""
+HELD_S = 1.0
+"""The last screen stays at most this long after the app could show something else."""
+
+
+class Startup:
+    """Starts what takes time after the first frame. The frame that replaces the last screen has the list of runs."""
+
+    def __init__(self, app: GrpoApp) -> None:
+        self._app = app
+        self._is_held = False
+
+    def mounted(self) -> None:
+        """The app is mounted, and nothing is painted yet."""
+        if self._app.covers_last_screen:
+            self._is_held = True
+            self._app._begin_batch()
+            self._app.held_keys.hold()  # they are typed for the list, which is not there yet
+            self._app.set_timer(HELD_S, self.release)
+        if self._app.options.box.is_local:  # its agent works while this process paints
+            self._app.open_box()
+        self._app.call_after_refresh(self._first_frame)
+
+    def release(self) -> None:
+        """Paint: there is something to show, or nothing of this box is kept."""
+        if self._is_held:
+            self._is_held = False
+            self._app.tick()
+            self._app._end_batch()
+            self._app.release_keys()
+
+    def _first_frame(self) -> None:
+        app = self._app
+        app.recall.tick()
+        if not app.options.box.is_local:
+            app.open_box()
+        folder = Path(__file__).parent / "styles"
+        app.stylesheet.read_all([folder / f"{name}.tcss" for name in LATER_STYLES])
+        app.stylesheet.parse()
+        if app.options.demo:
+            key = app.key("launch")
+            app.home.set_launch_hint(
+                f"press [bold $primary]{key}[/], then [bold $primary]enter[/] to teach a tiny model to add\n\n"
+                "[$grpo-muted]half of its sums are correct at first; watch the reward rise[/]"
+            )
+            app.work("demo model", self._set_up_demo)
+        app.set_timer(STARTED_S, self._started)
+
+    def _started(self) -> None:
+        """Prepare what is likely to be used."""
+        self._app.views.prepare_help()
+        garbage.resume_collection()
+
+    async def _set_up_demo(self) -> None:
+        from grpo_tui import demo
+        from grpo_tui.screens.demo_setup import DemoSetupScreen
+
+        root = self._app.options.demo_root
+        if root is None or demo.model_exists(root):
+            return
+        self.release()
+        if not await self._app.show_dialog(DemoSetupScreen(root, self._app.make_model_command)):
+            self._app.exit()
