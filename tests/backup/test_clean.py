@@ -10,19 +10,25 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from grpo_train.backup import leftovers
+from grpo_train.backup.destinations import open_destination
+from grpo_train.backup.erase import ROOT, note_destination
 from grpo_train.backup.job import working_on
 from grpo_train.backup.leftovers import find_leftovers
+from grpo_train.backup.runs import back_up_run
 from grpo_train.run_dir import RunDir
-from grpo_train.run_dir.processes import start_ticks
+from grpo_train.run_dir.processes import start_ticks, variable_in
 from grpo_train.run_dir.sessions import OUR_OPTION, ROOT_OPTION, root_mark
 from tests.support.backups import contents, make_evaluation, make_run
 from tests.support.engine import grpo_train, wait_for
+from tests.support.s3_servers import running_rclone
+from tests.support.stores import describe_bucket, write_destinations
 
 
 @pytest.fixture
@@ -155,6 +161,43 @@ def test_clean_asks_and_removes(run: RunDir, dead: int) -> None:
     assert not any((run.root / path).exists() for path in expected)
     assert contents(run.root) == before
     assert run_json("clean", root=run.root)["leftovers"] == [], "nothing to confirm"
+
+
+@pytest.mark.parametrize("kind", ["folder", "rclone"])
+def test_the_backup_of_a_killed_selftest_is_removed(
+    run: RunDir, dead: int, kind: str, home: Path, tmp_path: Path
+) -> None:
+    """Killed in its backup; the run of a user, of the same name, stays."""
+    (tmp_path / "disk").mkdir()
+    with running_rclone(tmp_path) if kind == "rclone" else nullcontext() as server:
+        if server is None:
+            write_destinations({"name": "s3", "folder": str(tmp_path / "disk")})
+        else:
+            describe_bucket("disk", server)
+        to = open_destination("s3", run.root)
+        back_up_run(make_run(tmp_path / "user", "selftest", 1).root, "training_runs", "selftest", to)
+        before = {entry.key for entry in to.store.entries("")}
+        place = run.root / f".selftest-{dead}-1-abc"
+        mine = make_run(place / ROOT, "selftest", 1)
+        (mine.path / "launch.json").write_text(json.dumps({"argv": ["grpo-train", "selftest"]}))
+        make_evaluation(mine.root, "selftest", "addition", 1)
+        back_up_run(mine.root, "training_runs", "selftest", to)
+        complete = next(
+            entry.key for entry in to.store.entries("") if entry.key not in before and "COMPLETE" in entry.key
+        )
+        to.store.delete([complete])
+        note_destination(place, "s4")
+        refused = grpo_train("clean", "--yes", root=run.root)
+        assert (refused.returncode, "did you mean s3?" in refused.stderr) == (3, True), refused.stderr
+        note_destination(place, "s3")
+        with subprocess.Popen(["sleep", "600"], env={**os.environ, "LOCALFS_ROOT": str(mine.root)}) as uploading:
+            wait_for(lambda: variable_in(uploading.pid, "LOCALFS_ROOT") == str(mine.root), "the process")
+            assert paths(run) == set(), "a child of the self-test may still send"
+            uploading.kill()
+        assert "its backup in s3" in grpo_train("clean", "--dry-run", root=run.root).stdout
+        assert {each["destination"] for each in run_json("clean", "--yes", root=run.root)["leftovers"]} == {"s3"}
+        assert {entry.key for entry in to.store.entries("")} == before
+    assert not place.exists()
 
 
 @pytest.fixture

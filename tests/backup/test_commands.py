@@ -72,6 +72,28 @@ def test_exit_codes_say_what_to_do(root: Path, disk: Path) -> None:
     assert gone["error"]["code"] == "no_bucket"
 
 
+OF_A_DESTINATION = ("list-backups", "verify-backup", "prune-backups")
+
+
+@pytest.mark.parametrize("command", ["backup-all", "clean", "history", *OF_A_DESTINATION])
+def test_a_root_that_is_missing_or_empty(command: str, tmp_path: Path, disk: Path) -> None:
+    """What works on the root refuses a missing one; what works on the destination does not need it."""
+    missing, empty = tmp_path / "missing", tmp_path / "empty"
+    (empty / "training_runs").mkdir(parents=True)
+    done = grpo_train(command, root=missing)
+    if command in OF_A_DESTINATION:
+        assert (done.returncode, done.stdout.startswith("no backups")) == (0, True)
+    else:
+        assert done.returncode == 2
+        assert f"the root {missing} is not a directory here" in done.stderr
+    assert not missing.exists()
+    done = grpo_train(command, root=empty)
+    assert (done.returncode, bool(done.stdout)) == (0, True), done.stderr
+    (empty / "training_runs").rmdir()
+    done = grpo_train(command, root=empty)
+    assert done.returncode == (2 if command == "backup-all" else 0), "its disk may not be mounted"
+
+
 def test_plain_output_names_what_was_done(root: Path, disk: Path, tmp_path: Path) -> None:
     run = make_run(root, "one", 10)
     out = grpo_train("backup", "--training-run", "one", root=root).stdout
@@ -132,6 +154,8 @@ def test_cleanup_shows_a_plan_first(root: Path, other_disk: Path) -> None:
     asked = grpo_train("cleanup", "--training-run", "one", "--keep-latest", root=root)
     assert (asked.returncode, "add --yes" in asked.stderr) == (2, True)
     assert grpo_train("cleanup", "--training-run", "one", root=root).returncode == 2, "how many stay is not said"
+    alone = grpo_train("backup", "--training-run", "one", "--keep-latest", root=root)
+    assert (alone.returncode, "need --cleanup" in alone.stderr) == (2, True)
     assert [c.step for c in run.checkpoints()] == [10, 20, 30]
     done = run_json("cleanup", "--training-run", "one", "--keep", "2", "--yes", root=root)
     assert [each["step"] for each in done["removed"]] == [10]

@@ -49,6 +49,19 @@ def test_without_destinations_the_example_is_named(root: Path) -> None:
         assert str(default_path()) in str(caught.value)
 
 
+def test_a_directory_among_the_runs_is_refused(root: Path) -> None:
+    """What is stored there would be listed, and backed up, as runs of the root."""
+    for place in (root, root / "training_runs", root / "training_runs" / "one" / "sub"):
+        place.mkdir(parents=True, exist_ok=True)
+        write_destinations({"name": "disk", "folder": str(place)})
+        with pytest.raises(DestinationError, match="is among the runs of the root"):
+            open_destination("disk", root)
+        open_destination("disk", root, write=False)
+    (root / "backups").mkdir()
+    write_destinations({"name": "disk", "folder": str(root / "backups")})
+    assert open_destination("disk", root).trust.same_disk
+
+
 def test_a_store_keeps_its_id(root: Path, disk: Path) -> None:
     write_destinations({"name": "disk", "folder": str(disk)})
     first, second = opened("disk", root), opened("disk", root)

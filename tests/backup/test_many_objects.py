@@ -9,6 +9,7 @@ from pathlib import Path
 from grpo_train.backup.content import RateLimit
 from grpo_train.backup.folder import FolderStore
 from grpo_train.backup.store import Store
+from tests.support.s3_front import Front
 from tests.support.s3_servers import running_rclone
 from tests.support.stores import bucket_store, content, piece_of
 
@@ -35,8 +36,12 @@ def listed_and_deleted(store: Store, keys: list[str]) -> None:
 
 def test_a_bucket_is_listed_in_pages(tmp_path: Path) -> None:
     keys = many(tmp_path / "bucket/prefix")
-    with running_rclone(tmp_path) as running:
-        listed_and_deleted(bucket_store(running, "bucket", prefix="prefix"), keys)
+    with running_rclone(tmp_path) as running, Front(running) as front:
+        store = bucket_store(running, "bucket", prefix="prefix", port=front.port)
+        assert len(list(store.entries(""))) == COUNT
+        assert len(front.seen) == 3, "a page has 1,000 objects"
+        assert ["continuation-token=" in path for _, path in front.seen] == [False, True, True]
+        listed_and_deleted(store, keys)
 
 
 def test_a_folder_of_many_files_is_listed(tmp_path: Path) -> None:

@@ -131,6 +131,22 @@ def test_only_backed_up_steps_are_pruned(run: RunDir, tmp_path: Path) -> None:
     assert prune_checkpoints(run, keep_last=1, keep_every=0, only_backed_up=True) == []
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"backup__every_save": True, "backup__to": "dsik"},
+        {"workflow__stages": ["train", {"backup": {"to": "dsik"}}]},
+        {"workflow__stages": [{"repeat": {"every": 1, "stages": ["train", {"cleanup": {"to": "dsik"}}]}}]},
+    ],
+    ids=["every save", "stage", "repeated stage"],
+)
+def test_an_unknown_destination_is_refused_before_training(root: Path, disk: Path, changes: dict[str, Any]) -> None:
+    write_destinations({"name": "disk", "folder": str(disk)})
+    done = grpo_train("train", "--cfg", write_config(root, **changes), "--run-name", "one", root=root)
+    assert (done.returncode, "did you mean disk?" in done.stderr) == (2, True)
+    assert not (root / "training_runs").exists()
+
+
 def test_finished_run_can_lose_its_box(make_root: Callable[[], Path], disk: Path) -> None:
     """A real run: nothing that keep_last removed is lost, and its end is in the backup, too."""
     write_destinations({"name": "disk", "folder": str(disk)})

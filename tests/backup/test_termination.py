@@ -49,6 +49,14 @@ def test_backed_up_root_is_safe(run: RunDir, disk: Destination) -> None:
     assert (verdict.safe, verdict.kept, verdict.obstacles) == (True, "backup", ())
 
 
+def test_a_root_that_is_not_there_is_not_safe(tmp_path: Path, disk: Destination) -> None:
+    """An unmounted disk looks like this: nothing is known of what is on it."""
+    (tmp_path / "empty").mkdir()
+    for root in (tmp_path / "missing", tmp_path / "empty"):
+        verdict = safe_to_terminate(root, disk, persistent=True)
+        assert (verdict.safe, verdict.kept, [each.code for each in verdict.obstacles]) == (False, "", ["no_runs"])
+
+
 def test_obstacles_are_named(run: RunDir, disk: Destination, tmp_path: Path) -> None:
     train_to(run, 25)
     assert codes(run, disk) == {("one", "behind")}

@@ -16,10 +16,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
@@ -28,10 +28,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from grpo_train.run_dir import RunDir, create_run, write_manifest
 from grpo_train.run_dir.files import atomic_symlink
+from tests.support.s3_front import Front
 from tests.support.s3_servers import KEY_ID, SECRET, Server, running_rclone
 
 GIB = float(os.environ.get("BACKUP_BENCH_GB", "3"))
 TURNS = 3
+FILES = 3_000
+"""Small files of the run whose second backup is counted."""
 TUNED = ("--transfers", "8", "--s3-chunk-size", "16M", "--s3-upload-concurrency", "4")
 """Larger parts, more files at once. Not known to be the best: nine other settings differed by less than the noise."""
 _BLOCK = 16 << 20
@@ -54,18 +57,21 @@ def row(what: str, measured: str, aim: str = "") -> None:
     print(f"{what:<58}{measured:>14}{aim:>10}", flush=True)
 
 
-def make_run(root: Path) -> RunDir:
-    """A run with two checkpoints of random bytes: weights, and an optimizer state twice their size."""
+def make_run(root: Path, gib: float = 0.0, files: int = 0) -> RunDir:
+    """A run with two checkpoints of random bytes, GIB by default: weights, an optimizer state twice their size, and
+    small ``files``."""
     run = create_run(root, {"argv": ["bench"]}, "bench")
     run.config_file.write_text("run: {total_steps: 20}\nmodel: {backbone: hub/model}\ntask: {name: addition}\n")
     for step in (10, 20):
         folder = run.training_state / f"step_{step}"
         (folder / "model").mkdir(parents=True)
         for name, share in (("model/model.safetensors", 1 / 6), ("optimizer.pt", 1 / 3)):
-            left = int(share * GIB * (1 << 30))
+            left = int(share * (gib or GIB) * (1 << 30))
             with (folder / name).open("wb") as file:
                 while left > 0:
                     left -= file.write(os.urandom(min(_BLOCK, left)))
+        for number in range(files // 2):
+            (folder / f"part-{number}").write_bytes(os.urandom(1_000))
         write_manifest(folder, format=1, step=step)
     atomic_symlink(run.training_state / "step_latest", "step_20")
     return run
@@ -174,6 +180,20 @@ def turn(folder: Path, run: RunDir, index: int) -> Iterator[tuple[str, Cost]]:
         yield from side
 
 
+def unchanged(folder: Path, files: int) -> tuple[Counter[str], float]:
+    """(requests that reach the server by method, seconds) of the second backup of a run with small ``files``."""
+    run = make_run(folder / f"root-{files}", 0.01, files)
+    with new_server(folder) as server, Front(server) as front:
+        grpo_train = Ours(folder, run.root, server)
+        grpo_train("backup", "--training-run", "bench")
+        seconds = grpo_train("backup", "--training-run", "bench").seconds
+        counted = Ours(folder, run.root, replace(server, endpoint=f"https://127.0.0.1:{front.port}"))
+        counted("backup", "--training-run", "bench")
+        front.seen.clear()
+        counted("backup", "--training-run", "bench")
+        return Counter(method for method, _ in front.seen), seconds
+
+
 def main() -> None:
     seen: dict[str, list[Cost]] = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="grpo-bench-") as name:
@@ -185,6 +205,8 @@ def main() -> None:
                 seen[what].append(cost)
                 shown = f"processor {cost.client:4.1f} + {cost.server:4.1f} s/GiB  {cost.memory} MiB"
                 print(f"  turn {index + 1}  {what:<14}{cost.seconds:7.1f} s  {shown}", flush=True)
+        fixed, _ = unchanged(folder, 0)
+        requests, seconds = unchanged(folder, FILES)
 
     def ratio(one: str, *other: str) -> str:
         each = [sum(seen[o][i].seconds for o in other) / seen[one][i].seconds for i in range(TURNS)]
@@ -206,6 +228,11 @@ def main() -> None:
     row("  rclone copy, then sync / ours", ratio("fetch", "rclone fetch", "rclone flush"))
     row("  processor time of client and server: rclone / ours", share("fetch", "rclone fetch"))
     row("second backup, nothing new", f"{max(cost.seconds for cost in seen['again']):.1f} s", "2 s")
+    row(f"  of a run of {FILES:,} small files", f"{seconds:.1f} s", "2 s")
+    methods = ", ".join(f"{count} {method}" for method, count in sorted(requests.items()))
+    row(f"  its requests: {methods}", str(requests.total()))
+    more = (requests - fixed).total() / (FILES / 1_000)
+    row("  requests for each 1,000 files, beyond those of a run without", f"{more:.1f}", "3")
     row("memory of ours", f"{max(c.memory for w in ('send', 'verify', 'fetch') for c in seen[w])} MiB", "400 MiB")
 
 

@@ -54,25 +54,29 @@ def fill(database: Database, count: int) -> None:
     database.write(news)
 
 
+def measure(count: int) -> None:
+    """Print the measurements over a number of runs."""
+    with tempfile.TemporaryDirectory() as folder:
+        database = Database(Path(folder) / "history.sqlite")
+        began = time.perf_counter()
+        fill(database, count)
+        size = database.path.stat().st_size / 2**20
+        print(f"{count:>6,} runs written in {time.perf_counter() - began:.2f} s, {size:.0f} MiB")
+        for query in QUERIES:
+            times, cpu = [], []
+            for _ in range(5):
+                began, used = time.perf_counter(), time.process_time()
+                found, columns = find(database.records(), query)
+                cells(found, columns)
+                times.append(time.perf_counter() - began)
+                cpu.append(time.process_time() - used)
+            wall = f"{1000 * statistics.median(times):7.1f} ms, CPU {1000 * statistics.median(cpu):7.1f} ms"
+            print(f"{count:>6,} runs  {wall}  {len(found):>6,} found  {query}", flush=True)
+
+
 def main() -> None:
-    """Print the measurements."""
     for count in (1_000, 10_000):
-        with tempfile.TemporaryDirectory() as folder:
-            database = Database(Path(folder) / "history.sqlite")
-            began = time.perf_counter()
-            fill(database, count)
-            size = database.path.stat().st_size / 2**20
-            print(f"{count:>6,} runs written in {time.perf_counter() - began:.2f} s, {size:.0f} MiB")
-            for query in QUERIES:
-                times, cpu = [], []
-                for _ in range(5):
-                    began, used = time.perf_counter(), time.process_time()
-                    found, columns = find(database.records(), query)
-                    cells(found, columns)
-                    times.append(time.perf_counter() - began)
-                    cpu.append(time.process_time() - used)
-                wall = f"{1000 * statistics.median(times):7.1f} ms, CPU {1000 * statistics.median(cpu):7.1f} ms"
-                print(f"{count:>6,} runs  {wall}  {len(found):>6,} found  {query}")
+        measure(count)
 
 
 if __name__ == "__main__":

@@ -20,13 +20,14 @@ class Terminal:
         if self.pid == 0:
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
             os.environ.update(HOME=home, XDG_CACHE_HOME=home, XDG_CONFIG_HOME=home, TERM="xterm-256color")
+            os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each start would compile every module
             os.execv(command[0], command)
         fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
 
-    def until(self, mark: bytes) -> float:
-        """Seconds until ``mark`` is written, from the start of the program or the last key."""
+    def until(self, mark: bytes, after: bytes = b"") -> float:
+        """Seconds until ``mark`` is written behind ``after``, from the start of the program or the last key."""
         seen = b""
-        while mark not in seen:
+        while mark not in seen.partition(after)[2] if after else mark not in seen:
             ready, _, _ = select.select([self.terminal], [], [], 30)
             assert ready, f"no {mark!r}: {seen[-400:]!r}"
             assert time.perf_counter() < self.began + 60, f"no {mark!r}: {seen[-400:]!r}"

@@ -24,6 +24,7 @@ PROBLEMS = {
     "run:\n  total_step: 3\n": "c.yaml, line 2: unknown key 'run.total_step'; did you mean run.total_steps?",
     "run:\n  learning_rate: 3\n": "unknown key 'run.learning_rate'; did you mean optimizer.learning_rate?",
     "modell: {}\n": "c.yaml, line 1: unknown key 'modell'; did you mean model?",
+    "workflow: {stages: [{repeat: {every: 1, stages: [trian]}}]}\n": "mean workflow.stages.0.repeat.stages.0.train?",
     "total_steps: 3\n": "c.yaml, line 1: unknown key 'total_steps'; did you mean run.total_steps?",
     "task:\n  qqqq: 1\n": "c.yaml, line 2: unknown key 'task.qqqq'; known keys: name, path, splits",
     "run:\n  total_steps: many\n": "c.yaml, line 2: run.total_steps: input should be a valid integer",

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from huggingface_hub import snapshot_download
 
 from grpo_train.config import load_config
 from grpo_train.policy.locate import at_commit, hub_id, hub_source
@@ -19,6 +20,7 @@ from grpo_train.run_dir.files import read_json, read_jsonl
 from tests.support.data import data_file
 from tests.support.engine import (
     REPOSITORY,
+    at_start,
     environment,
     rows,
     run_of,
@@ -28,10 +30,17 @@ from tests.support.engine import (
 )
 from tests.support.forked import run_forked
 from tests.support.hub import commit_of, publish_dataset, serve_hub
+from tests.support.network import needs_root
 from tests.support.patience import PATIENCE
 
+HUB = "https://huggingface.co"
 NOBODY = "http://127.0.0.1:9"
 """A hub that is down."""
+WITHOUT_A_ROUTE = (
+    "import os\nif 'HAS_NO_ROUTE' not in os.environ:\n    os.environ['HAS_NO_ROUTE'] = '1'\n"
+    "    from tests.support.network import own_network\n    own_network().__enter__()"
+)
+"""For :func:`at_start`: a network of loopback only, shared by all processes of a command."""
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +157,26 @@ def test_offline_names_the_model_before_a_run_is_made(command: Command, folder: 
     there = ("--set", f"model.backbone={tmp_path / 'carried'}")
     command("train", "--cfg", config, *there, "--run-name", "carried", HF_ENDPOINT=NOBODY)
     assert [row["step"] for row in rows(run_of(tmp_path, "carried"))] == [1]
+
+
+@needs_root
+def test_training_starts_without_a_route(
+    command: Command, endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub and W&B have their usual addresses; the cache has the model from the second start on."""
+    monkeypatch.delenv("WANDB_BASE_URL", raising=False)
+    there = at_start(tmp_path / "start", WITHOUT_A_ROUTE) | {"HF_ENDPOINT": HUB, "WANDB_API_KEY": "0" * 40}
+    config = write_config(tmp_path, model__backbone="acme/tiny", run__total_steps=1, tracking__wandb="auto")
+    start = ("train", "--cfg", config, "--run-name", "offline")
+    assert "grpo-train fetch-model acme/tiny --to DIR" in command(*start, status=2, **there)
+    assert not (tmp_path / "training_runs").exists()
+    snapshot_download("acme/tiny", endpoint=endpoint, cache_dir=tmp_path / "hf" / "hub")
+    output = command(*start, **there)
+    assert "tracking.wandb: auto -> offline (https://api.wandb.ai cannot be reached)" in output
+    assert "Retrying" not in output, "the cache is used without waiting for the hub"
+    run = run_of(tmp_path, "offline")
+    assert [row["step"] for row in rows(run)] == [1]
+    assert list(run.path.glob("wandb/offline-run-*/*.wandb"))
 
 
 def test_a_hub_model_is_evaluated_without_a_run(command: Command, folder: Path, tmp_path: Path) -> None:

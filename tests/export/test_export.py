@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from peft import PeftModel
+from peft import PeftModel, get_peft_model_state_dict
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_train.backup.leftovers import find_leftovers
@@ -21,13 +22,16 @@ from grpo_train.config import with_changes
 from grpo_train.export.card import model_card
 from grpo_train.export.plan import ExportError, ExportRequest, make_plan
 from grpo_train.export.write import Exported, _boot, write_export
-from grpo_train.run_dir import RunDir, RunDirError
+from grpo_train.run_dir import RunDir, RunDirError, create_run
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import read_json
 from grpo_train.run_dir.processes import start_ticks
+from remote.boxes import Box
+from remote.copying import Copier
 from tests.support.engine import DAMAGES, damage, train_here, write_config
 from tests.support.evaluating import copy_of, evaluate_here
 from tests.support.killing import disk_calls, killed_at
+from tests.support.saving import make_trainer
 
 COMMIT = "a" * 40
 BUDGET = 40
@@ -85,6 +89,31 @@ def test_adapter_loads_in_peft_and_answers_as_evaluated(trained: RunDir, tmp_pat
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "adapter")
     for question, completion in evaluated(trained):
         assert answer(model, tokenizer, question) == completion
+
+
+def test_weights_that_come_home_load_as_they_are(
+    trained: RunDir, make_root: Callable[[], Path], tmp_path: Path
+) -> None:
+    """``grpo-tui get RUN:STEP`` of an adapter and of full weights, in peft and in transformers."""
+    full = create_run(make_root(), {}, "full")
+    trainer = make_trainer(full.root / "models" / "tiny", "none")
+    trainer.save(full, 1)
+    folders = {}
+    for name, root in (("trained:2", trained.root), ("full:1", full.root)):
+        with Copier(Box("local", kind="local", root=str(root)), ask_host_key=lambda question: True) as copier:
+            (folders[name],) = copier.get(name, tmp_path).paths
+    base = AutoModelForCausalLM.from_pretrained(trained.root / "models" / "tiny")
+    model = PeftModel.from_pretrained(base, folders["trained:2"])
+    adapter = load_file(Path(folders["trained:2"], "adapter_model.safetensors"))
+    loaded = get_peft_model_state_dict(model)
+    assert adapter.keys() == loaded.keys()
+    assert all(adapter[name].equal(loaded[name]) for name in adapter)
+    assert any(tensor.any() for name, tensor in adapter.items() if "lora_B" in name), "it was trained"
+    loaded = AutoModelForCausalLM.from_pretrained(folders["full:1"]).state_dict()
+    saved = trainer.policy.model.state_dict()
+    assert saved.keys() == loaded.keys()
+    assert all(saved[name].equal(loaded[name]) for name in saved)
+    assert AutoTokenizer.from_pretrained(folders["full:1"]).decode([1])
 
 
 @pytest.mark.parametrize("merge", [False, True], ids=["adapter", "merged"])

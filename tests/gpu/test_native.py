@@ -12,6 +12,7 @@ import torch
 
 from grpo_train.policy.logprobs import LogprobForward, pad_values
 from grpo_train.policy.memory import free_bytes
+from grpo_train.rollout.native import backend as native
 from grpo_train.rollout.native.backend import NativeBackend
 from grpo_train.rollout.native.decoding import Decoding
 from grpo_train.rollout.transformers_backend import TransformersBackend
@@ -61,6 +62,25 @@ def test_cuda_graphs_generate_the_same_tokens_faster(make_root: Callable[[], Pat
     different = sum(one != other for one, other in zip(tokens[True], tokens[False], strict=True))
     print(f"{different} of 64 completions differ in bfloat16; {seconds[False] / seconds[True]:.2f} times as fast")
     assert different <= 16, "other kernels round differently, rarely at a boundary"
+
+
+@pytest.mark.parametrize("compile_layers", [False, True], ids=["eager", "compiled"])
+def test_nothing_is_switched_off(make_root: Callable[[], Path], compile_layers: bool) -> None:
+    """Pages, shared prompts, compiled layers and graphs pass their trials; shared and copied prompts agree."""
+    policy = on_gpu(make_root(), "bfloat16")
+    prompts = [prompt for prompt in prompts_of(policy.tokenizer)[:16] for _ in range(4)]
+    tokens = []
+    for is_shared in (False, True):
+        backend = NativeBackend(policy.model, policy.tokenizer, compile_layers=compile_layers)
+        assert backend.fallbacks == []
+        assert backend._is_paged
+        backend._can_share = is_shared
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(native.SHARE_FROM, "cuda", 0)
+            tokens.append([one.ids for one in backend.generate(prompts, batch_size=24, **OPTIONS)])
+    different = sum(one != other for one, other in zip(*tokens, strict=True))
+    print(f"{different} of 64 completions differ between copied and shared prompts in bfloat16")
+    assert different <= 16
 
 
 def test_the_host_waits_only_at_looks(make_root: Callable[[], Path], monkeypatch: pytest.MonkeyPatch) -> None:

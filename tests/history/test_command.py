@@ -91,6 +91,9 @@ def test_mistakes_are_usage_errors(root: Path) -> None:
     done = grpo_train("history", "show", "nigth-1", root=root)
     assert done.returncode == 2
     assert "did you mean night-1?" in done.stderr
+    assert grpo_train("history", "--csv", "--json", root=root).returncode == 2
+    done = grpo_train("usage", "nigth-1", "--json", root=root)
+    assert (done.returncode, json.loads(done.stdout)["error"]["code"]) == (2, "no_run")
 
 
 def test_a_damaged_cache_is_made_anew(root: Path) -> None:

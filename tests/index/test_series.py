@@ -113,6 +113,7 @@ def test_the_run_time_is_an_axis(tmp_path: Path) -> None:
     assert (reply["x"], reply["first"], reply["last"]) == ("seconds", 2.5, 11.5)
     shown = box.whole("show_step", at=10.4, x="seconds")
     assert (shown["step"], shown["x"], shown["previous"], shown["next"]) == (3, 10.5, 2.5, 11.5)
+    assert box.whole("show_step", at=3)["seconds"] == 10.5
 
 
 def test_without_durations_run_time_is_since_the_first_row(tmp_path: Path) -> None:

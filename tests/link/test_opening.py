@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import socket
 import subprocess
 import sys
@@ -24,11 +23,10 @@ from remote.timing import NetworkDetector
 from remote.transports import Refused, Unreachable, ssh_config
 from remote.transports.ssh_config import resolve
 from tests.support.agent import PATIENT, connected, eventually
-from tests.support.network import add_link_local, own_network
+from tests.support.network import add_link_local, needs_root, own_network
 from tests.support.proxy import ChaosProxy, Fault
 from tests.support.sshd import Sshd, make_key
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs the superuser (a network namespace)")
 AGAIN = dataclasses.replace(PATIENT, ask_again=0.5)
 
 

@@ -36,6 +36,10 @@ def seeded() -> None:
     torch.set_num_threads(1)
 
 
+def chunks_of(monkeypatch: pytest.MonkeyPatch, elements: int) -> None:
+    monkeypatch.setattr(head, "chunk_elements", lambda device: elements)
+
+
 def operands(
     dtype: torch.dtype = torch.float64, *, biased: bool = True
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
@@ -57,7 +61,7 @@ def gradients(outputs: tuple[Tensor, Tensor], inputs: list[Tensor], *, entropy: 
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("entropy", [True, False])
 def test_gradcheck(monkeypatch: pytest.MonkeyPatch, elements: int, biased: bool, entropy: bool) -> None:
-    monkeypatch.setitem(head.CHUNK_ELEMENTS, "cpu", elements)
+    chunks_of(monkeypatch, elements)
     hidden, weight, bias, targets = operands(biased=biased)
 
     def function(*args: Tensor) -> tuple[Tensor, ...]:
@@ -74,7 +78,7 @@ def test_gradcheck(monkeypatch: pytest.MonkeyPatch, elements: int, biased: bool,
 def test_matches_whole_logits(
     monkeypatch: pytest.MonkeyPatch, elements: int, entropy: bool, temperature: float
 ) -> None:
-    monkeypatch.setitem(head.CHUNK_ELEMENTS, "cpu", elements)
+    chunks_of(monkeypatch, elements)
     hidden, weight, bias, targets = operands()
     assert bias is not None
     options: dict[str, Any] = {"temperature": temperature, "entropy_gradient": entropy}
@@ -108,11 +112,52 @@ def test_entropy_gradient_alone() -> None:
         assert (a - b).abs().max() <= 1e-12
 
 
+class Passes(TorchDispatchMode):
+    """Operations over (C, V) besides products, views and allocations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = str(func).removeprefix("aten.").split(".")[0]
+        is_whole = any(isinstance(x, Tensor) and x.numel() == N * V for x in [*args, result])
+        if is_whole and not func.is_view and name not in ("addmm", "mm", "new_empty", "gather", "index", "index_put_"):
+            self.names.append(name)
+        return result
+
+
+@pytest.mark.parametrize(("entropy", "backward"), [(False, ["sub_", "exp_"]), (True, ["softmax", "addcmul", "mul_"])])
+def test_a_chunk_takes_few_passes(entropy: bool, backward: list[str]) -> None:
+    """Rounding a factor to 16 bits is one more."""
+    hidden, weight, _, targets = operands(biased=False)
+    with Passes() as passes:
+        found = logps_and_entropy(hidden, weight, None, targets, temperature=0.7, entropy_gradient=entropy)
+    assert passes.names == ["log_softmax", "exp", "mul_", "sum"]
+    total = found[0].sum() + (found[1].sum() if entropy else 0.0)
+    with Passes() as passes:
+        total.backward()
+    assert passes.names == backward
+
+
+def test_chunks_follow_the_memory_of_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Properties:
+        total_memory = 80 * 2**30
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
+    assert head.chunk_elements.__wrapped__(torch.device("cuda", 0)) == 80 * 2**30 // 128 // 4
+    Properties.total_memory = 2**40
+    assert head.chunk_elements.__wrapped__(torch.device("cuda", 0)) == 2**29, "2 GiB of logits"
+    assert head.chunk_elements(torch.device("cpu")) == 2**23
+
+
 @pytest.mark.parametrize("entropy", [True, False])
 @pytest.mark.parametrize("frozen", [True, False])
 def test_whole_logits_are_not_materialized(monkeypatch: pytest.MonkeyPatch, entropy: bool, frozen: bool) -> None:
     tokens, vocabulary, chunk = 96, 20_000, 4 * 20_000
-    monkeypatch.setitem(head.CHUNK_ELEMENTS, "cpu", chunk)
+    chunks_of(monkeypatch, chunk)
     hidden = torch.randn(tokens, 3, requires_grad=True)
     weight = torch.randn(vocabulary, 3, requires_grad=not frozen)
     targets = torch.randint(vocabulary, (tokens,))

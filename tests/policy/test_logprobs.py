@@ -140,7 +140,7 @@ def largest_difference(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
 def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    monkeypatch.setitem(head.CHUNK_ELEMENTS, "cpu", 20 * V)  # several chunks
+    monkeypatch.setattr(head, "chunk_elements", lambda device: 20 * V)  # several chunks
     monkeypatch.setitem(packing.CALL_COST, "cpu", 200)  # several buckets
 
 
@@ -205,7 +205,9 @@ def test_bfloat16_is_close(autocast: bool) -> None:
         policy = policy_of(model, torch.bfloat16)
     for options in MODES.values():
         forward = forward_of(policy, **options)
-        assert forward.notes == []
+        slower = "CPU does not multiply bfloat16 matrices into float32 ones: "
+        slower += "logits are computed by float32 products, slower"
+        assert forward.notes == ([slower] if forward.chunked else [])
         found = forward(completions)
         assert found.logps.dtype == found.entropy.dtype == torch.float32
         assert (found.logps - exact.logps).abs().max() <= 0.15
@@ -289,7 +291,7 @@ def test_generation_is_unchanged() -> None:
 @pytest.mark.parametrize(("vocabulary", "times"), [(30_000, 5), (V, 20)], ids=["logits", "mask"])
 def test_no_whole_logits_and_no_full_mask(monkeypatch: pytest.MonkeyPatch, vocabulary: int, times: int) -> None:
     hidden = 16
-    monkeypatch.setitem(head.CHUNK_ELEMENTS, "cpu", 2 * vocabulary)
+    monkeypatch.setattr(head, "chunk_elements", lambda device: 2 * vocabulary)
     forward = forward_of(policy_of(qwen2(vocab_size=vocabulary, hidden_size=hidden), torch.float32))
     completions = completions_of() * times
     tokens = sum(len(c.ids) for c in completions)
@@ -421,3 +423,11 @@ def test_loaded_adapter_is_packed(tmp_path: Path) -> None:
     loaded = PeftModel.from_pretrained(qwen2(), str(tmp_path), is_trainable=True)
     forward = forward_of(policy_of(loaded))
     assert (forward.packed, forward.chunked, forward.notes) == (True, True, [])
+
+
+def test_the_log_says_how_log_probabilities_are_computed() -> None:
+    policy = policy_of(qwen2())
+    found = forward_of(policy).description
+    assert found == "log-probabilities: rows packed, attention by buckets, logits in chunks"
+    plain = forward_of(policy_of(qwen2()), packing=False, chunked=False).description
+    assert plain == "log-probabilities: rows padded, attention by sdpa, logits whole"

@@ -16,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from grpo_train.policy import packing
 from grpo_train.policy.packing import RowMap, pack, packed_attention
 from grpo_train.policy.transfer import Transfer
-from grpo_train.policy.varlen import varlen_call
+from grpo_train.policy.varlen import trial_length, varlen_call
 from grpo_train.rollout import Completion
 
 CPU = torch.device("cpu")
@@ -186,7 +186,7 @@ def test_varlen_kernel_matches_single_sequences(
     monkeypatch: pytest.MonkeyPatch, version: Callable[..., Tensor], times: int, window: int | None
 ) -> None:
     monkeypatch.setattr(varlen, "varlen_attn", version)
-    call = varlen_call((4, 2, 8), 0.3, window is not None, torch.bfloat16, CPU)
+    call = varlen_call((4, 2, 8), 0.3, window, torch.bfloat16, CPU, 64)
     assert call is not None
     row = pack(completions_of(times=times), CPU, 60, True)
 
@@ -200,9 +200,9 @@ def test_varlen_kernel_matches_single_sequences(
 @pytest.mark.usefixtures("fresh_probe")
 def test_oldest_varlen_signature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(varlen, "varlen_attn", as_in_2_10)
-    assert varlen_call((4, 2, 16), 0.25, False, torch.bfloat16, CPU)
-    assert varlen_call((4, 2, 16), 0.3, False, torch.bfloat16, CPU) is None
-    assert varlen_call((4, 2, 16), 0.25, True, torch.bfloat16, CPU) is None
+    assert varlen_call((4, 2, 16), 0.25, None, torch.bfloat16, CPU, 64)
+    assert varlen_call((4, 2, 16), 0.3, None, torch.bfloat16, CPU, 64) is None
+    assert varlen_call((4, 2, 16), 0.25, 5, torch.bfloat16, CPU, 64) is None
 
 
 @pytest.mark.parametrize("fault", ["wrong", "refuses"])
@@ -214,4 +214,27 @@ def test_wrong_kernel_is_not_used(monkeypatch: pytest.MonkeyPatch, fault: str) -
         return stand_in(q, k, v, torch.tensor([0, len(q)]), scale=scale, window=window_size, grouped=enable_gqa)
 
     monkeypatch.setattr(varlen, "varlen_attn", faulty)
-    assert varlen_call((4, 2, 16), 0.25, False, torch.bfloat16, CPU) is None
+    assert varlen_call((4, 2, 16), 0.25, None, torch.bfloat16, CPU, 64) is None
+
+
+@pytest.mark.usefixtures("fresh_probe")
+def test_the_trial_runs_the_lengths_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that is wrong for long sequences only, and one that lacks memory, which says nothing about it."""
+
+    def wrong_when_long(
+        q, k, v, cu_seq_q, cu_seq_k, max_q, max_k, *, scale=None, window_size=(-1, -1), enable_gqa=False
+    ):  # type: ignore[no-untyped-def]
+        result = stand_in(q, k, v, cu_seq_q, scale=scale, window=window_size, grouped=enable_gqa)
+        return result if max_q <= 128 else result * 2
+
+    monkeypatch.setattr(varlen, "varlen_attn", wrong_when_long)
+    assert varlen_call((4, 2, 16), 0.25, None, torch.bfloat16, CPU, 128)
+    assert varlen_call((4, 2, 16), 0.25, None, torch.bfloat16, CPU, 256) is None
+    assert [trial_length(n) for n in (3, 32, 33, 1000, 100_000)] == [32, 32, 64, 1024, 4096]
+
+    def no_memory(*_: Any, scale: Any = None, window_size: Any = None, enable_gqa: bool = False) -> Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(varlen, "varlen_attn", no_memory)
+    with pytest.raises(torch.OutOfMemoryError):
+        varlen_call((4, 2, 16), 0.25, None, torch.bfloat16, CPU, 64)

@@ -8,6 +8,9 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
+from remote import bundle
 from remote.bundle import build
 
 
@@ -43,3 +46,22 @@ def test_a_bare_python_runs_it(tmp_path: Path) -> None:
     assert "usage" in done.stderr
     code = f"import sys; sys.path.insert(0, {str(build().path())!r}); import libtmux.server, remote.agent.operations"
     subprocess.run([*command[:-1], "-c", code], check=True, cwd=tmp_path, timeout=30)
+
+
+def test_a_stored_bundle_is_not_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first = bundle.stored()
+    assert first == bundle.build().path()
+    with monkeypatch.context() as unbuilt:
+        unbuilt.setattr(bundle, "build", lambda: pytest.fail("built again"))
+        assert bundle.stored() == first
+    first.write_bytes(b"damaged")
+    assert bundle.stored() == first
+    assert first.read_bytes() == bundle.build().data
+    monkeypatch.setattr(bundle, "ENTRY", bundle.ENTRY + "# changed\n")
+    bundle.build.cache_clear()
+    try:
+        assert bundle.stored() != first
+    finally:
+        monkeypatch.undo()
+        bundle.build.cache_clear()

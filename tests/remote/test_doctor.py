@@ -82,7 +82,8 @@ def test_an_older_engine_estimates_no_checkpoints(root: Path, tmp_path: Path) ->
     engine = tmp_path / "engine"
     engine.write_text("#!/bin/sh\necho '{}'\n")
     engine.chmod(0o755)
-    assert "not estimated" in finding("checkpoints", root, "run: {total_steps: 9}", engine=[str(engine)])["detail"]
+    check = finding("checkpoints", root, "run: {total_steps: 9}", engine=[str(engine)])
+    assert (check["level"], "does not estimate their size" in check["detail"]) == ("warning", True)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_an_older_engine_estimates_no_checkpoints(root: Path, tmp_path: Path) ->
         (10, 3, 100, "ok"),
         (10, 11, 100, "warning"),
         (60, 2, 100, "error"),
-        (None, 2, 100, "ok"),
+        (None, 2, 100, "warning"),
     ],
 )
 def test_checkpoints_of_a_config_against_the_disk(
@@ -103,7 +104,8 @@ def test_checkpoints_of_a_config_against_the_disk(
     engine.chmod(0o755)
     check = finding("checkpoints", root, "run: {total_steps: 9}", engine=[str(engine)])
     assert check["level"] == level, check
-    assert ("clean --root" in check["fix"]) == (level != "ok")
+    assert ("clean --root" in check["fix"]) == (level != "ok" and size is not None)
+    assert ("unknown" in check["detail"]) == (size is None)
 
 
 def test_missing_programs_have_a_command(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

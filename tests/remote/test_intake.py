@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from remote.events import BoxGreeted, GpuSampled, Link, LinkChanged, RunsReported, SessionsReported, TopicFailed
-from remote.intake import clean, clean_event, frame, greeting, log_row, log_text, reply, topic_event
+from remote.intake import KnownRows, clean, clean_event, frame, greeting, log_row, log_text, reply, topic_event
 from remote.protocol import ProtocolError, RemoteError
 from remote.protocol.versions import UNKNOWN, EngineVersion
 
@@ -102,6 +102,24 @@ def test_a_name_stands_for_one_run() -> None:
     assert names == ["good", "good (row 2)", "good (row 3)", "b·c", "b·c (row 5)", "last"]
     assert [row["state"] for row in event.runs] == ["running", *["unreadable"] * 4, "running"]
     assert event.runs[1]["error"]["summary"] == "another row has this name"
+
+
+def test_rows_that_are_sent_again_are_those_admitted_before() -> None:
+    known, odd = KnownRows(), {**GOOD, "run": "odd", "step": "x"}
+
+    def admitted(*rows: dict[str, Any]) -> list[dict[str, Any]]:
+        event = topic_event("runs", {"value": {"runs": [dict(row) for row in rows]}}, known)
+        assert isinstance(event, RunsReported)
+        return event.runs
+
+    first = admitted(GOOD, odd, LAST)
+    second = admitted(LAST, {**GOOD, "step": 4}, odd, {**LAST, "run": ""}, LAST)
+    assert second[0] is first[2]
+    assert second[1] == {**GOOD, "step": 4}
+    assert second[2] == first[1]
+    assert [row["run"] for row in second[3:]] == ["row 4", "last (row 5)"]
+    assert admitted(LAST, LAST)[0] is first[2]
+    assert admitted({**LAST, "state": 1})[0]["state"] == "unreadable"
 
 
 def test_lists_end_after_ten_thousand_rows() -> None:

@@ -194,11 +194,19 @@ def test_job_options_are_checked() -> None:
         parse_boxes("boxes:\n  - name: c\n    host: login\n    slurm: {nodes: 2}\n")
 
 
-def test_attaching_opens_a_shell_in_the_job(link: tuple[BoxClient, Recorder], login: Box) -> None:
+def test_attaching_opens_a_shell_in_the_job(
+    link: tuple[BoxClient, Recorder], login: Box, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     client, recorder = link
     job = ask(client, "launch", config_text="obedient", run_name="run_a")["job"]
     wait_for_row(recorder, "run_a", lambda row: row["state"] == "running" and "job" in row)
     argv = plan_job(login, f"job {job}").argv
+    shell = Shell(tmp_path, login, capsys)
+    assert shell.json("attach", "run_a")["argv"] == argv
+    assert shell.json("show", "run_a")["summary"]["job"]["id"] == str(job)
+    error = shell.json("capture", "run_a", code=2)["error"]
+    assert (error["code"], f"it is job {job} of SLURM" in error["message"]) == ("no_session", True)
+    assert "grpo-tui tail run_a console" in error["hint"]
     with Terminal(argv, {"PATH": os.environ["PATH"]}) as terminal:
         terminal.type("echo node:$SLURMD_NODENAME job:$SLURM_JOB_ID")
         terminal.press("Enter")

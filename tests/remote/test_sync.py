@@ -318,6 +318,11 @@ def test_working_trees_of_ended_runs_are_removed(shell: Shell, clone: Clone, roo
     eventually(lambda: shell.json("show", "a")["summary"]["state"] == "running")
     assert codes.prune(later) == [], "its run is live"
     _stop(shell, root, "a")
+    status_file = root / "training_runs" / "a" / "status.json"
+    ended = status_file.read_text()
+    status_file.write_text(json.dumps({**json.loads(ended), "state": "requeued"}))
+    assert codes.prune(later) == [], "its run waits in the queue of SLURM"
+    status_file.write_text(ended)
     left = [home / ".grpo" / "patches" / "1a", home / ".grpo" / "incoming" / "2b" / "commits.bundle"]
     for file in left:
         file.parent.mkdir(parents=True, exist_ok=True)

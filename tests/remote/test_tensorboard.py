@@ -22,7 +22,7 @@ from remote.boxes import Box
 from remote.client import BoxClient
 from remote.protocol import RemoteError
 from remote.tunnels import Tunnel
-from tests.remote.test_tunnels import up
+from tests.remote.test_tunnels import listeners, up
 from tests.support.agent import eventually
 from tests.support.browser import Browser, needs_chromium
 from tests.support.engine import REPOSITORY
@@ -68,6 +68,8 @@ def test_it_is_seen_through_a_tunnel(engine_box: Box) -> None:
         with Tunnel(client, "127.0.0.1", first["port"], local_port=16_007, holds=True) as tunnel:
             url = f"http://{tunnel.local}{first['path']}"
             assert b"<title>TensorBoard</title>" in page(url)
+            both = (tunnel.local_port, first["port"])
+            assert listeners(*both) == {(port, "127.0.0.1") for port in both}
             tags = eventually(lambda: json.loads(page(f"{url}data/plugin/scalars/tags")), 30)
             assert "reward" in json.dumps(tags)
             with pytest.raises(urllib.error.HTTPError, match="404"):

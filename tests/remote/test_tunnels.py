@@ -78,6 +78,19 @@ def children() -> set[int]:
     return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
 
 
+def listeners(*ports: int) -> set[tuple[int, str]]:
+    """(port, address) of every socket of this machine, which is laptop and box, that listens on one of these ports."""
+    found = set()
+    for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
+            _, local, _, state = line.split()[:4]
+            address, port = local.split(":")
+            if state == "0A" and int(port, 16) in ports:
+                words = [bytes.fromhex(address[at : at + 8])[::-1] for at in range(0, len(address), 8)]
+                found.add((int(port, 16), socket.inet_ntop(family, b"".join(words))))
+    return found
+
+
 @pytest.fixture
 def service() -> Iterator[Service]:
     service = Service()
@@ -119,6 +132,7 @@ def test_many_at_once(client: BoxClient, service: Service) -> None:
     before = children()
     with Tunnel(client, "127.0.0.1", service.port, local_port=16_007) as tunnel:
         assert ask(tunnel, 3_000_000)
+        assert listeners(tunnel.local_port) == {(tunnel.local_port, "127.0.0.1")}
         found: list[bool] = []
         threads = [threading.Thread(target=lambda: found.append(ask(tunnel, 100_000))) for _ in range(6)]
         for thread in threads:

@@ -211,9 +211,9 @@ def replaced(problem: Problem, **columns: Any) -> Problem:
         ("strings", "bad_task", r"'strings' returned '1\.0' for completion 1 of 2; expected a finite number or None"),
         ("not_a_number", "bad_task", r"'not_a_number' returned 'nan' for completion 2 of 2; expected a finite"),
         ("nothing", "bad_task", r"'nothing' returned 'None'; expected a list of 2 numbers"),
-        ("hangs", "reward_timeout", r"'hangs' did not return within 2 s \(task\.reward_timeout\)"),
-        ("waits", "reward_timeout", r"'waits' did not return within 2 s"),
-        ("dies", "reward_raised", r"'dies' ended its process, which was killed by signal 9"),
+        ("hangs", "reward_timeout", r"'hangs' did not return within 2 s \(task\.reward_timeout\) \({own}:\d+\)"),
+        ("waits", "reward_timeout", r"'waits' did not return within 2 s .* \({own}:\d+\)"),
+        ("dies", "reward_raised", r"'dies' ended its process, which was killed by signal 9 .* \({own}:\d+\)"),
     ],
 )
 def test_failures_save_the_completions(own: str, tmp_path: Path, name: str, code: str, message: str) -> None:

@@ -18,6 +18,7 @@ from grpo_train.run_dir import (
     list_runs,
     observe,
 )
+from grpo_train.run_dir.evaluations import list_evaluations
 from grpo_train.run_dir.files import utc_now
 from grpo_train.run_dir.processes import boot_id, identity, start_ticks
 from grpo_train.run_dir.status import CHECKED_FILE, being_checked
@@ -44,6 +45,29 @@ def test_live_state_needs_its_process(state: str) -> None:
     assert observe(status(state=state)).state == state
     assert observe(status(state=state, pid_start=1)).state == "lost"
     assert observe(status(state=state, pid=2**22 + 1)).state == "lost"
+
+
+def test_an_end_recorded_while_a_status_is_read_is_that_end(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A supervisor writes its last state and exits after the status was read, before its process is looked for."""
+
+    evaluation = run.root / "eval_runs" / f"{run.name}_addition" / "status.json"
+    evaluation.parent.mkdir(parents=True)
+    files = (run.status_file, evaluation)
+
+    def exits(pid: int, start: int) -> bool:
+        for file in files:
+            file.write_text(json.dumps(status(state="stopped", training_run=run.name)))
+        return False
+
+    monkeypatch.setattr("grpo_train.run_dir.status.is_alive", exits)
+    for look in (
+        lambda: run.observed_state().state,
+        lambda: run.summary()["state"],
+        lambda: list_evaluations(run.root, run.name)[0]["state"],
+    ):
+        for file in files:
+            file.write_text(json.dumps(status(training_run=run.name)))
+        assert look() == "stopped"
 
 
 def test_reboot_loses_every_process() -> None:

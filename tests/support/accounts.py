@@ -1,4 +1,4 @@
-"""Other accounts of this machine: programs and agents that run as ``daemon`` or ``nobody``.
+"""Other accounts of this machine: programs and agents that run as ``daemon``, ``nobody`` or a user made for a test.
 
 The superuser becomes another account with ``setpriv``; anyone else does so in a user namespace.
 """
@@ -6,11 +6,14 @@ The superuser becomes another account with ``setpriv``; anyone else does so in a
 from __future__ import annotations
 
 import os
+import pwd
+import secrets
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,8 @@ from tests.support.agent import RawAgent
 REPOSITORY = Path(__file__).resolve().parents[2]
 PYTHON = "/usr/bin/python3"
 """One that every account may execute."""
+HOMES = Path("/home")
+"""Where useradd makes homes."""
 _NAMESPACE = ["unshare", "--user", "--map-root-user", "--map-auto"]
 
 
@@ -124,3 +129,75 @@ def shared_box() -> Iterator[SharedBox]:
             own = ["find", str(folder), "-mindepth", "1", "-user", name, "-delete"]
             subprocess.run(box.command(name, *own), capture_output=True, check=False)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+class NewUser:
+    """A user that ``useradd`` has just made, whose home has nothing but the system's skeleton."""
+
+    def __init__(self, name: str) -> None:
+        entry = pwd.getpwnam(name)
+        self.name, self.home, self.uid = name, Path(entry.pw_dir), entry.pw_uid
+
+    def give(self, folder: Path) -> None:
+        """Hand over a folder with everything in it."""
+        subprocess.run(["chown", "--recursive", f"{self.name}:", str(folder)], check=True)
+
+    def share_cache(self, cache: Path) -> str:
+        """Prepare a cache of uv whose wheels are those of ``cache``; returns the command that mounts it.
+
+        Files of another account cannot be linked: installations take UV_LINK_MODE=symlink.
+        """
+        own, upper, work = (self.home / ".cache" / name for name in ("uv", "uv.upper", "uv.work"))
+        for folder in (own, upper, work):
+            folder.mkdir(parents=True)
+        wheels = "archive-v0"  # the large part, which needs no other owner
+        others = [path for path in cache.iterdir() if path.name != wheels]
+        subprocess.run(["cp", "--archive", *map(str, others), str(upper)], check=True)
+        (upper / wheels).mkdir()
+        self.give(self.home / ".cache")
+        return overlay(cache, upper, work, own)
+
+    def end_processes(self) -> None:
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if process.stat().st_uid == self.uid:
+                    os.kill(int(process.name), signal.SIGKILL)
+
+
+def overlay(lower: Path, upper: Path, work: Path, at: Path) -> str:
+    return f"mount -t overlay overlay -o lowerdir={lower},upperdir={upper},workdir={work} {at}"
+
+
+def new_users_work(cache: Path) -> bool:
+    """Whether this is a superuser that may lay a folder of a home over ``cache``, and a new user would have a Python
+    that makes environments."""
+    usable = "import ensurepip, sys; sys.exit(sys.version_info < (3, 10))"
+    if os.geteuid() != 0 or not shutil.which("useradd") or not HOMES.is_dir() or not _succeeds(PYTHON, "-c", usable):
+        return False
+    with tempfile.TemporaryDirectory(dir=HOMES) as folder:
+        upper, work, at = (Path(folder) / name for name in ("upper", "work", "at"))
+        for part in (upper, work, at):
+            part.mkdir()
+        return _succeeds("unshare", "--mount", "sh", "-c", overlay(cache, upper, work, at))
+
+
+def _succeeds(*argv: str) -> bool:
+    try:
+        return subprocess.run(argv, capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+@contextmanager
+def new_user(grave: Path) -> Iterator[NewUser]:
+    """A user with a random name, removed at the end; its home is moved to ``grave``. Needs the superuser."""
+    name = f"grpo-{secrets.token_hex(4)}"
+    # '*' is no password; the default, '!', locks the account for an sshd without PAM.
+    subprocess.run(["useradd", "--create-home", "--password", "*", "--shell", "/bin/bash", name], check=True)
+    user = NewUser(name)
+    try:
+        yield user
+    finally:
+        user.end_processes()
+        subprocess.run(["userdel", "--force", name], capture_output=True, check=True)
+        shutil.move(user.home, grave)

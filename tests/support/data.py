@@ -1,5 +1,7 @@
 """GSM8K and MBPP for the tests: the official files if they are beside the repository, else small fixtures.
 
+``math.jsonl`` is always a fixture: problems of our own in MATH's format, with LaTeX, Asymptote and boxed answers.
+
 ``GRPO_TEST_DATA=fixture`` hides the official files, as in a user's clone.
 """
 
@@ -13,7 +15,7 @@ _OFFICIAL = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
 def data_file(name: str) -> Path:
-    """``gsm8k_train.jsonl``, ``gsm8k_test.jsonl`` or ``mbpp.jsonl``: the official file if available."""
+    """``gsm8k_train.jsonl``, ``gsm8k_test.jsonl``, ``mbpp.jsonl`` or ``math.jsonl``: the official file if available."""
     hidden = os.environ.get("GRPO_TEST_DATA") == "fixture"
     official = _OFFICIAL / name
     return official if official.is_file() and not hidden else FIXTURES / name

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -215,12 +215,15 @@ def _become(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
         code = 1
     if isinstance(code, str):
         print(code, file=sys.stderr)
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
-            pass
+    _flush()
     os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+
+
+def _flush() -> None:
+    """Write what is printed, as far as somebody reads it: a real ``Popen`` starts a process without a reader, too."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
 
 
 _exec_child = subprocess.Popen._execute_child  # type: ignore[attr-defined]
@@ -237,8 +240,7 @@ def _execute_child(self: Any, args: Any, executable: Any, *rest: Any) -> None:
     given = dict(zip(names, rest, strict=False))
     p2cread, _, _, c2pwrite, _, errwrite = rest[len(names) : len(names) + 6]
     start_new_session = bool(rest[-2] if sys.version_info >= (3, 11) else rest[-1])
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush()
     self.pid = os.fork()
     if self.pid == 0:
         for source, descriptor in ((p2cread, 0), (c2pwrite, 1), (errwrite, 2)):

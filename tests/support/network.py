@@ -8,7 +8,10 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 _CLONE_NEWNET = 0x40000000
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs the superuser (a network namespace)")
 
 
 @contextmanager

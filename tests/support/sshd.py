@@ -3,8 +3,8 @@
     with Sshd(tmp_path) as sshd:
         box = Box("h200", host="127.0.0.1", port=sshd.port, user=sshd.user, key=str(sshd.user_key))
 
-The machine's own SSH configuration is not used: logins get a temporary HOME (and so ``~/.grpo``). Needs ``sshd`` and
-``ssh-keygen``.
+The machine's own SSH configuration is not used: logins get a temporary HOME (and so ``~/.grpo``), or are
+those of another user with its own. Needs ``sshd`` and ``ssh-keygen``.
 """
 
 from __future__ import annotations
@@ -17,38 +17,56 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from tests.support.patience import PATIENCE
+
+if TYPE_CHECKING:
+    from tests.support.accounts import NewUser
 
 
 class Sshd:
     def __init__(
-        self, folder: Path, *, environment: dict[str, str] | None = None, extra: str = "", files: str = ""
+        self,
+        folder: Path,
+        *,
+        environment: dict[str, str] | None = None,
+        extra: str = "",
+        files: str = "",
+        user: NewUser | None = None,
+        mounts: Sequence[str] = (),
     ) -> None:
         """``environment`` is set for logins; ``extra`` is prepended to sshd_config, where the first value counts.
 
-        ``files``: a directory whose files the server sees below ``/etc``; needs the superuser (a mount namespace).
+        ``files``: a directory whose files the server sees below ``/etc``; ``mounts``: commands that mount what it alone
+        sees. Both need the superuser (a mount namespace).
+        ``user``: whose logins they are, with its own home; None: those of the user that runs the tests.
         """
         self.folder = folder / "sshd"
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.home = self.folder / "home"
+        self.home = user.home if user else self.folder / "home"
         self.home.mkdir(exist_ok=True)
-        self.user = getpass.getuser()
+        self.user = user.name if user else getpass.getuser()
         self.host_key = self.folder / "host_key"
         self.user_key = self.folder / "user_key"
         self.log = self.folder / "log"
-        self._environment = {"HOME": str(self.home), **(environment or {})}
+        self._environment = {**({} if user else {"HOME": str(self.home)}), **(environment or {})}
         self._extra = extra
         self._files = files
+        self._mounts = mounts
         self._process: subprocess.Popen[bytes] | None = None
         self.port = free_port()
         make_key(self.host_key)
         make_key(self.user_key)
-        self.authorized_keys = self.folder / "authorized_keys"
+        self.authorized_keys = (self.home / ".ssh" if user else self.folder) / "authorized_keys"
+        self.authorized_keys.parent.mkdir(exist_ok=True)
         self.authorized_keys.write_text(Path(f"{self.user_key}.pub").read_text())
+        if user:
+            user.give(self.authorized_keys.parent)
         self.start()
 
     def __enter__(self) -> Sshd:
@@ -67,7 +85,8 @@ class Sshd:
         variables = " ".join(f"{name}={value}" for name, value in self._environment.items())
         config.write_text(
             f"{self._extra}Port {self.port}\nListenAddress 127.0.0.1\nHostKey {self.host_key}\n"
-            f"AuthorizedKeysFile {self.authorized_keys}\nPidFile {self.folder}/pid\nSetEnv {variables}\n"
+            f"AuthorizedKeysFile {self.authorized_keys}\nPidFile {self.folder}/pid\n"
+            f"{'SetEnv ' * bool(variables)}{variables}\n"
             "StrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
             "PermitRootLogin prohibit-password\nMaxStartups 100:30:200\nLogLevel VERBOSE\n"
         )
@@ -90,12 +109,12 @@ class Sshd:
         raise AssertionError(f"sshd is not listening: {self.log.read_text()}")
 
     def _namespace(self) -> list[str]:
-        """Replace files below ``/etc`` for the server alone."""
-        if not self._files:
+        """Mount files and folders for the server alone."""
+        files = [file for file in Path(self._files).rglob("*") if file.is_file()] if self._files else []
+        commands = [*(f"mount --bind {file} /etc/{file.relative_to(self._files)}" for file in files), *self._mounts]
+        if not commands:
             return []
-        files = [file for file in Path(self._files).rglob("*") if file.is_file()]
-        mounts = [f"mount --bind {file} /etc/{file.relative_to(self._files)}" for file in files]
-        return ["unshare", "--mount", "sh", "-c", " && ".join([*mounts, 'exec "$@"']), "sh"]
+        return ["unshare", "--mount", "sh", "-c", " && ".join([*commands, 'exec "$@"']), "sh"]
 
     def stop(self) -> None:
         """Stop listening and end every connection."""

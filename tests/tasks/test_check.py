@@ -83,7 +83,7 @@ def test_latex_answers_are_right(tmp_path: Path) -> None:
     [
         (("gsm9k",), "error: unknown dataset 'gsm9k'; did you mean gsm8k?"),
         (("gsm8k", "--path", "/no/such/file"), "error: task.path: '/no/such/file' does not exist"),
-        (("jsonl",), "error: task.path: jsonl needs a JSONL file"),
+        (("jsonl",), "error: task.path: jsonl needs a file"),
     ],
 )
 def test_usage_errors_exit_2(arguments: tuple[str, ...], message: str) -> None:
@@ -146,6 +146,7 @@ def test_rewards_of_gold_and_empty_completions(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(
         "def level(attempt, verdict): return None if attempt.problem.columns['level'] == 0 else verdict.correct\n"
         "def short(attempt, verdict): return -len(attempt.completion)\n"
+        "def one(prompts, completions, **columns): return [1.0]\n"
     )
     file = write(tmp_path / "test.jsonl", *LEVELS)
     own = f"{tmp_path / 'own.py'}"
@@ -154,6 +155,11 @@ def test_rewards_of_gold_and_empty_completions(tmp_path: Path) -> None:
     assert "  reward accuracy: 2 for gold answers, 0 for empty completions\n" in output
     assert "  reward level: 1, None for 10 of 30 for gold answers, 0, None for 10 of 30 for empty" in output
     assert "warning: short does not pay more for gold answers than for empty completions" in output
+    status, output = check(file, "--reward", f"{own}:one")
+    assert (status, f"'one' returned 1 values for 2 completions; expected one for each ({own}:3)" in output) == (
+        2,
+        True,
+    )
     status, output = check(file, "--reward", "acuracy")
     assert (status, "unknown reward function 'acuracy'; did you mean accuracy?" in output) == (2, True)
 
@@ -173,6 +179,29 @@ def test_a_config_names_data_and_model(tmp_path: Path, root: Path) -> None:
     assert "tokens" in output
     status, output = check()
     assert (status, "name a task, a file or hf:OWNER/NAME" in output) == (2, True)
+
+
+def test_each_task_of_a_mixture_is_checked(tmp_path: Path, root: Path) -> None:
+    files = {"good": write(tmp_path / "good.jsonl", *LEVELS), "bad": write(tmp_path / "bad.jsonl", *LEVELS, {"q": 1})}
+    parts = [{"name": "data", "label": label, "path": str(file)} for label, file in files.items()]
+    config = tmp_path / "c.yaml"
+    config.write_text(json.dumps({"model": {"backbone": "tiny"}, "task": [*parts, {"name": "arithmetic"}]}))
+    arguments = ("--cfg", config, "--root", root, "--set", "task[0].template=question", "--set", "task[1].limit=20")
+    status, output = check(*arguments)
+    assert status == 1
+    assert output.startswith(f"task[0] good\ndata: {files['good']}\n")
+    assert f"\n\ntask[1] bad\ndata: {files['bad']}\n  1 rows cannot be used" in output
+    assert output.endswith("task[2] arithmetic\narithmetic: not checked (only gsm8k, jsonl, data, math, mbpp are)\n")
+    report = json.loads(check(*arguments, "--json")[1])
+    is_good = {label: each and each["is_good"] for label, each in report["tasks"].items()}
+    assert (is_good, report["is_good"]) == ({"good": True, "bad": False, "arithmetic": None}, False)
+    assert check(*arguments, "good")[0] == 0
+    status, output = check(*arguments, "--path", files["good"])
+    assert (status, "name the task that --path is for (good, bad, arithmetic)" in output) == (2, True)
+    assert check(*arguments, files["good"])[0] == 0
+    files["bad"].unlink()
+    status, output = check(*arguments)
+    assert (status, "error: task[1] bad: task.path: " in output) == (2, True)
 
 
 def test_duplicates_and_notes() -> None:

@@ -141,6 +141,8 @@ def test_any_csv_text_is_read_as_written(
         ("a.csv", "prompt,answer\nA?,NaN\n", r"a\.csv, line 2: 'answer' is empty"),
         ("a.csv", "prompt,answr\nA?,1\n", r"'answer' is missing \(task\.answer_field\); the row has prompt, answr: "
          r"set task\.answer_field: answr"),
+        ("a.csv", "text,gold\nA?,1\n", r"line 2: 'prompt' is missing \(task\.prompt_field\); the row has text, gold: "
+         r"set task\.prompt_field to one of them"),
         ("a.csv", "prompt,answer\n", r"a\.csv' has no rows"),
         ("a.csv", "", r"a\.csv' has no rows"),
         ("a.json", "[1]", r"a\.json, row 0: expected an object, found a int"),
@@ -188,6 +190,11 @@ def test_wrong_rows_are_counted_or_dropped(tmp_path: Path) -> None:
     assert task.notes[0].startswith(f"15 of 30 rows dropped; the first: {file}, line 2: 'answer' must be")  # type: ignore[attr-defined]
     with pytest.raises(TaskError, match="all 15 rows are wrong"):
         load(write(tmp_path / "b.jsonl", rows[1::2]), wrong_rows="drop").size("train")
+    file = write(tmp_path / "c.jsonl", rows[:2])
+    with pytest.raises(
+        TaskError, match=r"too few problems to hold any out; 1 of 2 rows are wrong: .*c\.jsonl, line 2: '"
+    ):
+        load(file, wrong_rows="drop").size("train")
 
 
 def test_held_out_rows_depend_on_the_seed(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_directory_without_splits_lists_its_files(tmp_path: Path, names: tuple[s
 
 
 def test_missing_path_is_an_error() -> None:
-    with pytest.raises(TaskError, match=r"task\.path: jsonl needs a JSONL file"):
+    with pytest.raises(TaskError, match=r"task\.path: jsonl needs a file"):
         load_task(TaskConfig(name="jsonl"))
     with pytest.raises(TaskError, match=r"task\.path: '/no/such\.jsonl' does not exist"):
         load("/no/such.jsonl")

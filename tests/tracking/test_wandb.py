@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -216,9 +217,10 @@ def test_the_supervisor_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pyte
 
 
 def trained(root: Path, name: str) -> RunDir:
-    cfg = write_config(root, f"{name}.yaml", run__total_steps=2, tracking__wandb="online", tracking__tensorboard=False)
+    cfg = write_config(root, f"{name}.yaml", run__total_steps=2, tracking__wandb="auto", tracking__tensorboard=False)
     done = grpo_train("train", "--cfg", cfg, "--run-name", name, root=root)
     assert done.returncode == 0, done.stderr
+    assert re.search(r"tracking.wandb: auto -> online \(http://\S+ can be reached\)", done.stdout)
     assert KEY not in done.stdout + done.stderr
     return RunDir(root / "training_runs" / name)
 

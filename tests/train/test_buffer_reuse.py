@@ -31,7 +31,7 @@ REUSE: dict[str, dict[str, object]] = {
         "algorithm__num_iterations": 2,
         "algorithm__updates_per_buffer": 2,
         "train__microbatch_size": 1,
-        "train__token_budget": 60,
+        "train__token_budget": 104,
         "algorithm__loss_type": "gspo",
         "algorithm__scale_rewards": "batch",
         "algorithm__beta": 0.05,

@@ -54,3 +54,11 @@ def test_a_scale_that_is_too_large_is_halved(root: Path, monkeypatch: pytest.Mon
         assert lines[step]["loss_scale"] == lines[step - 1]["loss_scale"] / 2
     assert weights_hash(run, len(skipped)) == weights_hash(run, 1)
     assert weights_hash(run, 16) != weights_hash(run, 1)
+
+
+def test_a_first_step_without_a_gradient_is_no_error(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing has been multiplied by the scale yet, as on a rank that is dealt no micro-batch."""
+    torch.set_num_threads(1)
+    monkeypatch.setattr("grpo_train.train.loop.compute_advantages", lambda samples, *_: torch.zeros(len(samples)))
+    run = train_here(root, write_config(root, run__total_steps=1, model__dtype="float16"), "flat")
+    assert (rows(run)[0]["grad_norm"], rows(run)[0]["loss_scale"]) == (0, 65_536)

@@ -28,6 +28,7 @@ GROUPS, GENERATIONS = 4, 4
 READS = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal.default", "is_nonzero")
 """Operations whose result the host must wait for."""
 CPU = torch.device("cpu")
+SHORT = {"rollout__max_prompt_length": 20, "rollout__max_completion_length": 20}
 
 
 class Operations(TorchDispatchMode):
@@ -58,7 +59,7 @@ class Operations(TorchDispatchMode):
 
 def make_config(**changes: Any) -> Config:
     sizes = {"rollout__buffer_size": GROUPS, "rollout__num_generations": GENERATIONS, "train__microbatch_size": 2}
-    return load_config(config_text(**sizes, **changes))
+    return load_config(config_text(**{**sizes, **changes}))
 
 
 def make_buffer(**extra: Any) -> RolloutBuffer:
@@ -91,7 +92,7 @@ def make_forward(adapter: str) -> LogprobForward:
         {},
         {"algorithm__loss_type": "gspo", "algorithm__updates_per_buffer": 1},
         {"algorithm__beta": 0.1, "algorithm__entropy_coef": 0.01},
-        {"algorithm__rollout_correction": "token_mask", "train__token_budget": 40},
+        {"algorithm__rollout_correction": "token_mask", "train__token_budget": 40, **SHORT},
         {"algorithm__rollout_correction": "sequence_truncate", "train__packing": False},
         {"train__chunked_logprobs": False},
     ],

@@ -25,7 +25,7 @@ from grpo_train.rollout.prompts import PromptSource
 from grpo_train.rollout.transformers_backend import TransformersBackend
 from grpo_train.tasks import load_task
 from grpo_train.train import buffer as buffers
-from grpo_train.train.buffer import groups_of, make_buffer
+from grpo_train.train.buffer import deal_buffer, groups_of, make_buffer
 from grpo_train.train.distributed import World
 from grpo_train.train.gradients import GradientSum
 from grpo_train.train.loop import accumulate_gradients
@@ -152,7 +152,7 @@ def plain(request: pytest.FixtureRequest, recording: Recording) -> tuple[dict[st
 WAYS: dict[str, dict[str, Any]] = {
     "one group a micro-batch": {"train__microbatch_size": 1},
     "four groups a micro-batch": {"train__microbatch_size": 4},
-    "a budget of tokens": {"train__microbatch_size": 4, "train__token_budget": 100},
+    "a budget of tokens": {"train__microbatch_size": 4, "train__token_budget": 104},
     "padded": {"train__packing": False},
     "full logits": {"train__chunked_logprobs": False},
     "nothing skipped": {"train__skip_zero_advantages": False},
@@ -232,7 +232,7 @@ def test_micro_batch_norms(recording: Recording) -> None:
         parts.append(
             gradient_of((policy, alone), make_config())[1].square().sum().item() if alone["advantages"].any() else 0
         )
-    for budget in (0, 60):
+    for budget in (0, 104):
         config = make_config(train__microbatch_size=1, train__token_budget=budget)
         state_1 = {**copy.deepcopy(state), "ref_logps": []}
         gradients = GradientSum(policy.trainable())
@@ -244,8 +244,8 @@ def test_micro_batch_norms(recording: Recording) -> None:
 
 
 def gradient_on_a_rank(root: Path, state: dict[str, Any], live: int | None) -> dict[str, Any]:
-    """Runs in both processes. Rank 1 has no group with spread, rank 0 has ``live``. None = all groups as recorded, with
-    a KL penalty and an entropy bonus."""
+    """Runs in both processes. Of the groups that were generated, rank 1 has none with spread and rank 0 has ``live``.
+    None = all groups as recorded, with a KL penalty and an entropy bonus."""
     policy = load_policy(make_config().model, root, torch.device("cpu"))
     in_float64(policy.model)
     keep = torch.zeros(GROUPS, GENERATIONS)
@@ -259,23 +259,57 @@ def gradient_on_a_rank(root: Path, state: dict[str, Any], live: int | None) -> d
         state["ref_logps"] = []
     config = make_config(run__nproc=2, **changes)
     world = World.join()
+    groups = groups_of(world, config)
+    rows = [group * GENERATIONS + slot for group in groups for slot in range(GENERATIONS)]
+    buffer = deal_buffer(buffers.from_state(state, World(), config).pick(rows, groups), world, config)
+    resumed = buffers.from_state(buffers.to_state(buffer, world, config), world, config)
+    assert (resumed.groups, resumed.completions) == (buffer.groups, buffer.completions)
     gradients = GradientSum(policy.trainable())
     gradients.start()
     forward = LogprobForward(policy, temperature=1.0)
-    accumulate_gradients(forward, buffers.from_state(state, world, config), 0, gradients, config)
-    gradients.all_reduce(world)
+    sums = accumulate_gradients(forward, buffer, 0, gradients, config)
+    norms = sorted(norm for part in world.gather(gradients.all_reduce(world)) for norm in part)
+    tokens = world.gather(sums.computed)
     gradients.close()
     flat = torch.cat([p.grad.flatten() for p in policy.trainable() if p.grad is not None])
-    alone = gradient_of((policy, state), make_config(**changes)) if world.is_main else (0.0, flat)
+    alone: Any = (0.0, flat, norms)
+    if world.is_main:
+        alone = gradient_of((policy, state), make_config(**changes))
+        alone = (*alone, norms_of((policy, state), make_config(**changes)))
     world.leave()
-    return {"rank": world.rank, "difference": float((flat - alone[1]).abs().max()), "norm": float(flat.norm())}
+    return {
+        "groups": buffer.groups,
+        "difference": float((flat - alone[1]).abs().max()),
+        "norm": float(flat.norm()),
+        "norms": norms,
+        "expected": sorted(alone[2]),
+        "tokens": tokens,
+    }
 
 
-@pytest.mark.parametrize("live", [0, 3, None])
+def norms_of(recording: Recording, config: Config) -> list[float]:
+    """Squared norms of one process's micro-batches."""
+    policy, state = recording
+    gradients = GradientSum(policy.trainable())
+    gradients.start()
+    forward = LogprobForward(policy, temperature=1.0)
+    accumulate_gradients(forward, buffers.from_state(state, World(), config), 0, gradients, config)
+    norms = gradients.all_reduce(World())
+    gradients.close()
+    return norms
+
+
+@pytest.mark.parametrize("live", [0, 2, 4, None])
 def test_two_processes_equal_one(recording: Recording, small_root: Path, live: int | None) -> None:
-    """Over real gloo: the gradient of one process, and no hang if a rank has no completions."""
-    results = run_in_two(gradient_on_a_rank, small_root, recording[1], live)
-    assert [result["rank"] for result in results] == [0, 1]
-    assert results[0]["norm"] == results[1]["norm"]
-    assert (results[0]["norm"] > 0) == (live != 0)
-    assert results[0]["difference"] <= 1e-12
+    """Over real gloo: gradient and probe of one process, micro-batches dealt by tokens, and no hang if a rank has no
+    completions."""
+    one, other = run_in_two(gradient_on_a_rank, small_root, copy.deepcopy(recording[1]), live)
+    assert one["norm"] == other["norm"]
+    assert (one["norm"] > 0) == (live != 0)
+    assert one["difference"] <= 1e-12
+    assert one["norms"] == pytest.approx(one["expected"], rel=1e-9, abs=1e-20)
+    assert sorted(one["groups"] + other["groups"]) == list(range(GROUPS))
+    if live == 4:
+        assert 0.8 < one["tokens"][0] / one["tokens"][1] < 1.25, "rank 0 generated all of them"
+    elif live == 2:
+        assert one["tokens"][1] == 0 < one["tokens"][0]

@@ -239,7 +239,7 @@ def test_a_curriculum_needs_levels() -> None:
 def write_measurement(root: Path, name: str = "base", rates: tuple[float, ...] = (0.0, 0.5, 1.0)) -> str:
     """An evaluation of the first 300 training problems of addition, whose rates take turns."""
     task = load_task(load_config("task: {name: addition}").task)
-    folder = root / "eval_runs" / f"@{name}_addition_train" / "step_0_addition_train"
+    folder = root / "eval_runs" / f"@{name}_addition_train" / "model_addition_train"  # as eval --model names it
     folder.mkdir(parents=True)
     (folder.parent / "status.json").write_text(json.dumps({"model": "models/tiny"}))
     facts = {"metrics": {"split": "train", "num_samples": 4}, "task": {"name": "addition"}}

@@ -12,7 +12,8 @@ import torch
 from grpo_train.policy.locate import PolicyError
 from grpo_train.policy.logprobs import LogprobForward
 from grpo_train.policy.memory import RowLimit
-from tests.support.engine import assert_same_run, resume_here, rows, run_of, train_here, write_config
+from grpo_train.train.worker import main
+from tests.support.engine import assert_same_run, resume_here, rows, run_of, train_here, weights_hash, write_config
 
 
 @pytest.fixture
@@ -72,3 +73,44 @@ def test_other_errors_are_not_tried_again() -> None:
 
     with pytest.raises(RuntimeError, match="shapes"):
         RowLimit(4, "train.microbatch_size").run(work)
+
+
+def test_activations_are_recomputed_when_nothing_else_helps(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """No completion fits until they are; then whole micro-batches do, also after a resume. No number changes."""
+    torch.set_num_threads(1)
+    original, failed = LogprobForward.__call__, []
+    cfg = write_config(root, train__skip_zero_advantages=False)
+    ample = train_here(root, cfg, "ample")
+
+    def forward(self: LogprobForward, completions: Any, **options: Any) -> Any:
+        if torch.is_grad_enabled() and not self.policy.model.is_gradient_checkpointing:
+            failed.append(len(completions))
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB")
+        return original(self, completions, **options)
+
+    monkeypatch.setattr(LogprobForward, "__call__", forward)
+    run = train_here(root, cfg, "recomputed")
+    assert failed == [8, 4, 2, 1]
+    assert (
+        "out of memory: one completion does not fit; activations are recomputed from now on" in capfd.readouterr().out
+    )
+    assert [row["memory/rows_per_pass"] for row in rows(run)] == [8] * 6
+    assert weights_hash(run, 6) == weights_hash(ample, 6)
+    shutil.copytree(root, tmp_path / "copy", symlinks=True)
+    again = run_of(tmp_path / "copy", "recomputed")
+    resume_here(again, "3")
+    assert failed == [8, 4, 2, 1], "the resume knows"
+    assert_same_run(run, again, 6)
+
+
+def test_a_fixed_budget_leaves_activations_to_the_config(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forward(self: LogprobForward, completions: Any, **options: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(LogprobForward, "__call__", forward)
+    cfg = write_config(root, train__token_budget=0, train__skip_zero_advantages=False)
+    arguments = ["--cfg", str(cfg), "--root", str(root), "--run-name", "fixed"]
+    assert main(arguments) == 1
+    assert ((run_of(root, "fixed").read_status() or {})["error"] or {})["code"] == "no_memory"

@@ -47,6 +47,21 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"grpo-tui {VERSION} (format {FORMAT})\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["tunnels"], "unknown command 'tunnels'; "),
+        (["shwo", "run_a"], "unknown command 'shwo'; did you mean show?"),
+        (["--box", "local", "show", "run_a"], "the command comes before its options: grpo-tui show run_a ..."),
+        (["--bxo", "local"], "unrecognized arguments: --bxo local"),
+    ],
+)
+def test_words_that_are_not_a_command(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    assert (ended.value.code, said in capsys.readouterr().err) == (2, True)
+
+
 def test_missing_config_dir_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--box", "local", "--config-dir", str(tmp_path / "nowhere")]) == 2
     assert "nowhere is not a directory" in capsys.readouterr().err

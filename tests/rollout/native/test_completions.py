@@ -25,6 +25,7 @@ from tests.rollout.native.models import (
 )
 
 
+@pytest.mark.usefixtures("layout")
 @pytest.mark.parametrize("lora", [False, True], ids=["base", "lora"])
 @pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "llama"])
 def test_greedy_equals_generate(architecture: Architecture, lora: bool) -> None:
@@ -43,6 +44,7 @@ def test_greedy_equals_generate(architecture: Architecture, lora: bool) -> None:
 @pytest.mark.parametrize("settings", [{}, {"temperature": 1.5}, {"top_p": 0.9}, {"top_k": 5}], ids=str)
 @pytest.mark.parametrize("stop", [(), ("e", "th")], ids=str)
 def test_samples_equal_those_of_transformers(settings: dict[str, Any], stop: tuple[str, ...]) -> None:
+    """Prompts are shared, except for one completion at a time."""
     model = make_model("qwen3", lora=True)
     expected = generate(TransformersBackend(model, TOKENIZER, stop), **settings)
     assert len({len(one.ids) for one in expected}) > 4, "rows must leave at different times"
@@ -54,6 +56,7 @@ def test_samples_equal_those_of_transformers(settings: dict[str, Any], stop: tup
             assert one.logps == pytest.approx(other.logps, abs=1e-6)
 
 
+@pytest.mark.usefixtures("layout")
 def test_order_and_neighbors_change_nothing() -> None:
     backend = NativeBackend(make_model(lora=True), TOKENIZER)
     together = generate(backend, batch_size=8)
@@ -63,6 +66,7 @@ def test_order_and_neighbors_change_nothing() -> None:
     assert alone == together[:6]
 
 
+@pytest.mark.usefixtures("layout")
 def test_float32_differs_at_boundaries_only() -> None:
     """Both backends draw from the same uniform numbers; a first difference has one within 1e-6 of a boundary."""
     model = make_model("qwen3", lora=True, dtype=torch.float32)

@@ -85,6 +85,7 @@ def both(recorder: Any, **changes: Any) -> tuple[list[Completion], list[Completi
         {"batch_size": 1, "prompts": PROMPTS[:3]},
     ],
 )
+@pytest.mark.usefixtures("layout")
 def test_recorded_steps_change_no_completion(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs, "WIDTH_STEP", 32)  # several shapes for short completions
     recorder = Recorder()
@@ -101,7 +102,7 @@ def test_shapes_are_few() -> None:
     recorder = Recorder()
     backend = NativeBackend(make_model(), TOKENIZER, look_every=1)
     backend._record_with(recorder)
-    assert (recorder.shapes, backend._recorder) == (1, recorder), "the trial"
+    assert (recorder.shapes, backend._recorder) == (2, recorder), "the trials with copied and with shared prompts"
     recorder.shapes = 0
     generate(backend, batch_size=12)
     assert recorder.shapes <= 5, "12, 8, 4, 2 and 1 rows"

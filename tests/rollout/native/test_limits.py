@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from grpo_train.config.schema import Config
+from grpo_train.policy.loading import Policy, make_policy
 from grpo_train.policy.locate import PolicyError
 from grpo_train.rollout.backends import make_backend
 from grpo_train.rollout.native import backend as native
+from grpo_train.rollout.native import slots as slots_module
 from grpo_train.rollout.native.backend import NativeBackend
 from grpo_train.rollout.native.weights import UnsupportedModelError
 from grpo_train.rollout.transformers_backend import TransformersBackend
@@ -18,10 +20,14 @@ from tests.rollout.native.models import TOKENIZER, generate, make_model, with_ad
 
 
 def test_other_models_use_transformers(capsys: pytest.CaptureFixture[str]) -> None:
-    backend = make_backend(Config(), make_model("gemma3", dtype=torch.float32), TOKENIZER)
+    backend = make_backend(Config(), _policy(make_model("gemma3", dtype=torch.float32)))
     assert isinstance(backend, TransformersBackend)
     assert "native cannot run this model: its attention has sliding_window" in capsys.readouterr().out
-    assert isinstance(make_backend(Config(), make_model(dtype=torch.float32), TOKENIZER), NativeBackend)
+    assert isinstance(make_backend(Config(), _policy(make_model(dtype=torch.float32))), NativeBackend)
+
+
+def _policy(model: Any) -> Policy:
+    return make_policy(model, TOKENIZER, torch.device("cpu"), "tiny", None)
 
 
 @pytest.mark.parametrize(
@@ -54,25 +60,52 @@ def test_different_logits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         NativeBackend(model, TOKENIZER)
 
 
-def test_slots_are_as_many_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_are_as_many_as_memory_allows(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model()
     expected = generate(NativeBackend(model, TOKENIZER))
     backend, sizes = NativeBackend(model, TOKENIZER, memory_share=0.5), []
     slots = native.Slots
 
-    def recorded(count: int, length: int) -> Any:
-        sizes.append((count, length))
-        return slots(count, length)
+    def recorded(*settings: int) -> Any:
+        sizes.append(settings)
+        return slots(*settings)
 
     monkeypatch.setattr(native, "Slots", recorded)
-    length = 64  # 39 and 24 tokens and a look
-    each = 2 * 2 * 2 * 32 * 8 * length + len(TOKENIZER) * 16
+    length = 64  # 39 and 24 tokens and a look, or 39 tokens, and 24 and a look
+    logits = len(TOKENIZER) * 16
+    keys_and_values = 2 * 2 * 2 * 32 * 8 * length
+    each = keys_and_values + logits
+    if layout == "shared":
+        each += keys_and_values + len(TOKENIZER) * 8
     monkeypatch.setattr(native, "free_bytes", lambda device: 7 * each)
     assert generate(backend) == expected
-    assert sizes == [(3, length)]
+    assert sizes == [(3, length, *((3, length) if layout == "shared" else (0, 0)), False)]
     monkeypatch.setattr(native, "free_bytes", lambda device: 1.9 * each)
     with pytest.raises(PolicyError, match=r"rollout.memory_share 0.5 leaves .* lower rollout.max_completion_length"):
         generate(backend)
+
+
+def test_shared_prompts_leave_room_for_more_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """13 prompts of 37 completions."""
+    backend, sizes = NativeBackend(make_model(), TOKENIZER, memory_share=1), []
+    slots = native.Slots
+    monkeypatch.setattr(native, "Slots", lambda *settings: (sizes.append(settings), slots(*settings))[1])
+    keys_and_values, logits = 2 * 2 * 2 * 32 * 8 * 64, len(TOKENIZER)
+    own, entry = keys_and_values + 16 * logits, keys_and_values + 8 * logits
+    monkeypatch.setattr(native, "free_bytes", lambda device: 13 * entry + 20 * own)
+    generate(backend)
+    assert sizes == [(20, 64, 13, 64, False)]
+
+
+def test_sharing_that_differs_is_not_used(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As if this device's kernel returned other sums."""
+    model = make_model()
+    expected = generate(NativeBackend(model, TOKENIZER))
+    original = slots_module.attention_and_sums
+    monkeypatch.setattr(slots_module, "attention_and_sums", lambda *inputs: (original(*inputs)[0],) * 2)
+    backend = NativeBackend(model, TOKENIZER)
+    assert generate(backend) == expected
+    assert "rollouts keep a copy of the prompt for each completion: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", [NativeBackend, TransformersBackend])

@@ -13,9 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from grpo_train.rollout.draw import Draw
 from grpo_train.rollout.native import backend as native
+from grpo_train.rollout.native import pages
 from grpo_train.rollout.native.backend import NativeBackend
 from grpo_train.rollout.native.decoding import read_prompts
-from grpo_train.rollout.native.slots import Range, Slots, ranges_of, step_of
+from grpo_train.rollout.native.pages import PAGE, pages_of
+from grpo_train.rollout.native.slots import Range, Shared, Slots, mask_of, ranges_of, step_of
 from grpo_train.rollout.native.weights import FrozenCopy, _set
 from grpo_train.tiny.architectures import Architecture
 from tests.rollout.native.models import PROMPTS, TOKENIZER, generate, make_model
@@ -55,7 +57,7 @@ def counted(model: Any, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> tupl
         found = original(self, slots, work, ids, positions, keep)
         calls.in_steps += (calls.all.total() - before) * (ids.shape[1] == 1)
         for layer, pair in slots.layers.items():
-            at = {each.untyped_storage().data_ptr() for each in pair}
+            at = {each.untyped_storage().data_ptr() for each in pair if each.numel()}
             assert calls.caches.setdefault(layer, at) == at, "keys and values moved"
         return found
 
@@ -65,12 +67,14 @@ def counted(model: Any, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> tupl
     return calls, steps
 
 
+@pytest.mark.usefixtures("layout")
 def test_keys_and_values_never_move(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, steps = counted(make_model(dtype=torch.float32), monkeypatch, batch_size=5)
     assert calls.on_caches["index_put_"] > 2 * steps, "keys and values of two layers are written in place"
     assert not {"cat", "index_select", "index", "clone", "gather"} & set(calls.on_caches)
 
 
+@pytest.mark.usefixtures("layout")
 def test_the_host_reads_once_between_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, steps = counted(make_model(dtype=torch.float32), monkeypatch, batch_size=5)
     # tolist() of the tensor of a look is one read; without a GPU its numbers are taken one by one without dispatch.
@@ -79,27 +83,43 @@ def test_the_host_reads_once_between_looks(monkeypatch: pytest.MonkeyPatch) -> N
     assert not {"nonzero", "item", "is_nonzero"} & set(calls.all)
 
 
+@pytest.mark.usefixtures("layout")
 def test_an_adapter_costs_no_operation(monkeypatch: pytest.MonkeyPatch) -> None:
     per_step = []
     for lora in (False, True):
         model = make_model(lora=lora, dtype=torch.float32)
-        calls, steps = counted(model, monkeypatch, prompts=PROMPTS[:1], max_completion_length=5)
+        calls, steps = counted(model, monkeypatch, prompts=PROMPTS[:1] * 2, max_completion_length=5)
         per_step.append(calls.in_steps / steps)
     assert per_step[0] == per_step[1]
 
 
 def test_ranges_of_slots() -> None:
     """Neighbors share a call unless that wastes more positions than a call costs."""
-    assert [tuple(one) for one in ranges_of({0: 64, 1: 64, 2: 128}, 100)] == [(0, 2, 64), (2, 3, 128)]
-    assert [tuple(one) for one in ranges_of({0: 64, 1: 64, 2: 128}, 128)] == [(0, 3, 128)]
-    assert [tuple(one) for one in ranges_of({3: 64, 5: 64, 9: 64}, 100)] == [(3, 6, 64), (9, 10, 64)]
+    assert ranges_of({0: 64, 1: 64, 2: 128}, 100) == [Range(0, 2, 64), Range(2, 3, 128)]
+    assert ranges_of({0: 64, 1: 64, 2: 128}, 128) == [Range(0, 3, 128)]
+    assert ranges_of({3: 64, 5: 64, 9: 64}, 100) == [Range(3, 6, 64), Range(9, 10, 64)]
+    assert ranges_of({0: 64, 1: 64}, 100, {0: 2, 1: 3}) == [Range(0, 2, 64, 3)]
+    assert ranges_of({0: 64, 1: 64}, 100, {0: 1, 1: 3}) == [Range(0, 1, 64, 1), Range(1, 2, 64, 3)]
 
 
 def rows_of(copy: FrozenCopy, slots: Slots, count: int, *, steps: int = 0) -> Any:
-    """A decoding step of the first slots, with a plan that is the same for every step."""
+    """A decoding step of the first slots, with a plan that is the same for every step. Two slots share a prompt."""
     position_S = torch.full((slots.count,), 40 + steps, device=copy.device)
-    slot_B = torch.arange(count, device=copy.device)
-    return step_of(slot_B, position_S, [Range(0, count, slots.length)], copy.model.dtype, is_dense=True)
+    slot_B, shared = torch.arange(count, device=copy.device), None
+    if slots.entries:
+        lengths = torch.full((slots.entries,), 9, device=copy.device)
+        ranges = [Range(0, -(-count // 2), slots.prompt_length, 2)]
+        mask = mask_of(lengths, slots.prompt_length, copy.model.dtype)
+        entries = torch.arange(slots.entries, device=copy.device)
+        shared = Shared(slot_B, ranges, mask, pages=pages_of(entries, lengths, slots.prompt_length, 2))
+    ranges, page_length = [Range(0, count, slots.length)], slots.length * slots.is_paged
+    return step_of(slot_B, position_S, ranges, copy.model.dtype, is_dense=True, shared=shared, page_length=page_length)
+
+
+def slots_of(layout: str, *, length: int = 64, is_paged: bool = False) -> tuple[Slots, dict[int, tuple[int, ...]]]:
+    """8 slots with their prompts, or 4 entries with theirs."""
+    slots = Slots(8, length, *((4, length) if layout == "shared" else (0, 0)), is_paged=is_paged)
+    return slots, {place: tuple(PROMPTS[3 * place]) for place in range(slots.entries or 8)}
 
 
 def decode(copy: FrozenCopy, slots: Slots, work: Any) -> torch.Tensor:
@@ -108,13 +128,13 @@ def decode(copy: FrozenCopy, slots: Slots, work: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "llama"])
-def test_a_decoding_step_is_one_graph_per_number_of_rows(architecture: Architecture) -> None:
-    copy, slots = FrozenCopy(make_model(architecture, lora=True, dtype=torch.float32)), Slots(8, 64)
+def test_a_decoding_step_is_one_graph_per_number_of_rows(architecture: Architecture, layout: str) -> None:
+    copy, (slots, prompts) = FrozenCopy(make_model(architecture, lora=True, dtype=torch.float32)), slots_of(layout)
     eager = copy.model
     graphs = CompileCounter()
     torch.compiler.reset()
     with torch.inference_mode():
-        read_prompts(copy, slots, {slot: tuple(PROMPTS[3 * slot]) for slot in range(8)}, copy.device)
+        read_prompts(copy, slots, prompts, copy.device)
         for steps in range(3):
             for count in (8, 4, 1):
                 work = rows_of(copy, slots, count, steps=steps)
@@ -125,7 +145,8 @@ def test_a_decoding_step_is_one_graph_per_number_of_rows(architecture: Architect
     assert graphs.frame_count == 3
 
 
-def test_steps_run_on_another_device_in_its_type() -> None:
+@pytest.mark.parametrize("is_paged", [False] if pages.lacks() else [False, True])
+def test_steps_run_on_another_device_in_its_type(layout: str, is_paged: bool) -> None:
     """Fake CUDA tensors: nothing is computed, but each operation checks devices and types."""
     copy = FrozenCopy(make_model("qwen3", lora=True, dtype=torch.bfloat16))
     torch.backends.cuda.enable_cudnn_sdp(False)
@@ -137,8 +158,7 @@ def test_steps_run_on_another_device_in_its_type() -> None:
             for name, buffer in module._buffers.items():
                 module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype, device="cuda")
         copy.device, copy._unused = torch.device("cuda"), torch.empty((1, 1, 1, 1), dtype=torch.bool, device="cuda")
-        slots = Slots(8, 64)
-        prompts = {slot: tuple(PROMPTS[3 * slot]) for slot in range(8)}
+        slots, prompts = slots_of(layout, length=PAGE, is_paged=is_paged)
         found = [read_prompts(copy, slots, prompts, copy.device), decode(copy, slots, rows_of(copy, slots, 5))]
         for logits_BV in found:
             assert (logits_BV.device.type, logits_BV.dtype) == ("cuda", torch.bfloat16)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from grpo_tui.screens.dialog import AttachScreen
 from grpo_tui.screens.send_line import LineScreen
 from grpo_tui.screens.spare import SpareScreen
 from grpo_tui.widgets.box_charts import GpuChart
-from remote.events import Link, LinkChanged
+from remote.events import ClockMeasured, Link, LinkChanged
 from remote.protocol import OPERATIONS, RemoteError
 from tests.tui.conftest import BOX, Session, Start, fill, opened
 from tests.tui.fake import GPUS, LOGS, NOW, RUN, FakeClient, at, jsonl, learning_box
@@ -66,6 +68,30 @@ async def test_the_machine_is_seen_at_once(start: Start) -> None:
         assert "99 % ▲" in text or "100 % ▲" in text
         await session.until_text("notebook", "not ours", "failed (1)", "last of notebook", f"last of {RUN}")
         await session.until_text("▲ shared memory /dev/shm has 8 MiB  give it more", "✔ engine 0.2.0")
+        await session.until_text(
+            "box   last 2 hours   2× H200 · 192.0.2.10 · up 9 h 12 m   ▲ GPU 1 idle for 1 h 40 m: "
+        )
+        session.client.on_event(LinkChanged(Link.LOST, "gone"))
+        await session.until_text("box   last 2 hours   2× H200 · 192.0.2.10   ▲ GPU 1 idle for ")
+
+
+async def test_a_clock_that_is_not_set_is_pointed_out(start: Start) -> None:
+    async with start(gpu_box, wait="87/200") as session:
+        await box(session, "✔ clock within 1 s")
+        session.client.on_event(ClockMeasured(44.6))
+        await session.until_text("▲ clock 44 s behind  sudo timedatectl set-ntp true (on the box)")
+        session.client.on_event(ClockMeasured(-7_200.0))
+        await session.until_text("▲ clock 2 h 00 m ahead")
+
+
+async def test_the_machine_is_named_where_there_is_room(start: Start) -> None:
+    async with start(gpu_box, size=(80, 24), box=replace(BOX, price_per_hour=9999.0), wait="87/200") as session:
+        await session.press("5")
+        text = await session.until_text("box   last 2 hours", "▲ GPU 1 idle for 1 h 40 m: $8,")
+        assert "H200 ·" not in text
+        session.client.gpus = [GPUS[0]]
+        session.client.report()
+        await session.until_text("box   last 2 hours   1× H200 · 192.0.2.10 · up 9 h 12 m")
 
 
 async def test_history_comes_from_the_logs_of_runs(start: Start) -> None:
@@ -80,6 +106,21 @@ async def test_history_comes_from_the_logs_of_runs(start: Start) -> None:
         await session.until_text("the whole life of the box")
         low, high = screen.view.ends(session.app.store)
         assert high - low == 33_120
+
+
+async def test_what_the_gpus_did_is_saved(start: Start, downloads: Path) -> None:
+    async with start(gpu_box, wait="87/200") as session:
+        screen = await box(session)
+        await session.until(lambda: len(screen.view.history.filled.get(1, ())) > 80, "samples of the run")
+        await session.press("E")
+        await session.until(lambda: "saved 202 samples" in session.notifications())
+        head, *rows = csv.reader((downloads / "h200-a_gpus_last_2_hours.csv").read_text().splitlines())
+        assert head == ["time", "gpu", "use_percent", "memory_mib", "power_w", "temperature_c"]
+        assert [gpu for _, gpu, *_ in rows[:4]] == ["0", "1", "0", "1"]
+        assert rows[0][2:] == ["94.0", "114700.0", "612.0", "61.0"]
+        assert (len(rows), rows[0][0]) == (2 * 101, at(6_000.0))
+        await session.press("plus", "plus", "E")
+        await session.until((downloads / "h200-a_gpus_last_10_minutes.csv").exists)
 
 
 async def test_memory_power_and_temperature_are_charted(start: Start) -> None:
@@ -99,6 +140,8 @@ async def test_an_idle_gpu_costs_money(start: Start, monkeypatch: pytest.MonkeyP
     async with start(gpu_box, wait="87/200") as session:
         await box(session)
         await session.until_text("▲ GPU 1 idle for 1 h 40 m: $2.08, its share of the price")
+        await session.press("1")
+        await session.until_text("▲ idle 1 h 40 m ")
 
 
 async def test_a_missing_price_is_named(start: Start) -> None:
@@ -178,7 +221,7 @@ async def test_a_refused_list_says_why(start: Start) -> None:
         client.answers["spare_checkpoints"] = client.answers["checkpoint_sizes"] = refuse
 
     async with start(script, wait="87/200") as session:
-        await box(session, "checkpoints  the disk does not answer")
+        await box(session, "checkpoints  ✖ the disk does not answer")
         await opened(session, "d", SpareScreen)
         await session.until_text("✖ not listed: the disk does not answer")
 
@@ -197,7 +240,11 @@ async def test_a_lost_link_is_a_band(start: Start) -> None:
 async def test_attach_is_to_the_session_under_the_cursor(start: Start) -> None:
     async with start(gpu_box, wait="87/200") as session:
         await box(session, "notebook")
-        await session.press("down", "a")
+        await session.press("down", "y")
+        await session.until(lambda: "copied: the command that attaches to notebook" in session.notifications())
+        assert session.app.clipboard.startswith("ssh ")
+        assert "notebook" in session.app.clipboard
+        await session.press("a")
         await session.until(lambda: isinstance(session.app.screen, AttachScreen))
         assert session.app.screen.session == "notebook"  # type: ignore[attr-defined]
 

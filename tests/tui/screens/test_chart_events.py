@@ -98,6 +98,11 @@ async def test_enter_on_an_event_shows_its_row(start: Start) -> None:
         await session.until_text("events.jsonl", "out of memory")
         window = session.app.views.logs.window
         await session.until(lambda: window and window.current and '"crashed"' in window.current.text, "the row")
+        await session.until_text("paused")
+        assert window is not None
+        assert window.new_lines == 0, "none was added since it was opened"
+        session.client.append(f"{LOGS}/events.jsonl", jsonl([{"step": 60, "time": at(1), "event": "resumed"}]))
+        await session.until_text("paused, 1 new line")
         await session.press("escape")
         await session.until(lambda: session.app.views.name == "charts")
         assert screen.view.crosshair == 60
@@ -132,7 +137,7 @@ async def test_a_click_on_a_sign_shows_its_row(start: Start) -> None:
 async def test_a_stop_is_a_gap_of_the_time_axis(start: Start) -> None:
     async with start(eventful, wait="87/200") as session:
         screen = await shown(session)
-        await session.press("x", "x")
+        await session.press("x")
         await session.until_text("x: time", "stopped 59 m")
         await session.until(lambda: signs(session)[-1:] == "✖", "the crash")
         stop = next(one for one in screen.events.placed if one.event.sign == "S")

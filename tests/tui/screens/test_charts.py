@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 import xml.etree.ElementTree as ElementTree
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,13 @@ async def test_one_crosshair_in_all_charts(start: Start) -> None:
         text = await session.until_text("step 85", "groups: ")
         assert "entropy 0." in text
         assert {chart.crosshair for chart in screen.query(CurveChart)} == {85}
+        await session.until(lambda: re.search(r"★ reward +(\d\.\d+) .*\1●", session.text()), "the value on the curve")
+        await session.press("y")
+        assert json.loads(session.app.clipboard)["step"] == 85
+        await session.press("h")
+        await session.until_text("step 84")
+        await session.press("l")
+        await session.until_text("step 85")
         await session.press("H")
         await session.until_text("step 74")  # ten columns of 1.1 steps
         await session.press("escape")
@@ -81,6 +90,11 @@ async def test_metrics_are_chosen(start: Start) -> None:
         await session.until(lambda: drawn(session)[-1] == "reward_std")
         await session.press("less_than_sign")
         await session.until(lambda: drawn(session)[-2] == "reward_std")
+        await session.press("slash", "end", "(")
+        await session.until_text("\n     ^ invalid pattern: missing ), unterminated subpattern")
+        assert [line.name for line in panel._lines if line.name][-1:] == ["frac_reward_zero_std"], "the last good list"
+        await session.press("enter")
+        assert session.app.screen.query_one("#mistake").display, "it stays open"
         await session.press("escape")
         await session.until_text("constant: 6 hidden")
 
@@ -88,14 +102,15 @@ async def test_metrics_are_chosen(start: Start) -> None:
 async def test_axes_and_smoothing(start: Start) -> None:
     async with start(wait="87/200") as session:
         screen = await charts(session)
-        await session.press("down", "equals_sign")
-        await session.until_text("grad_norm  last 0.211 ", " log")
+        assert screen.view.logarithmic == {"grad_norm"}
         await session.press("equals_sign")
-        await session.until(lambda: not screen.view.logarithmic)
+        await session.until(lambda: screen.view.logarithmic == {"grad_norm", "reward"})
+        await session.press("down", "equals_sign")
+        await session.until(lambda: screen.view.logarithmic == {"reward"})
         await session.until_text("smoothing: auto (10 steps)")
         await session.press("comma")
         await session.until_text("smoothing: 5 steps")
-        await session.press("x", "x")
+        await session.press("x")
         await session.until_text("x: time")
         await session.until(lambda: screen.curves and screen.curves.window.x == "time" and screen.curves.is_answered)
         await session.press("left")
@@ -105,7 +120,7 @@ async def test_axes_and_smoothing(start: Start) -> None:
 async def test_the_cost_is_an_axis(start: Start) -> None:
     async with start(wait="87/200") as session:
         screen = await charts(session)
-        await session.press("x", "x", "x")
+        await session.press("x", "x")
         await session.until_text("x: cost", "range: $0.0021–$0.19", "$0.05", "$0.15")  # 87 steps of 3.1 s at $2.49/h
         await session.press("left")
         await session.until(lambda: re.search(r"step 87  [\d:]+  \$0\.19", session.text()), "the cost of the step")
@@ -115,10 +130,33 @@ async def test_the_cost_is_an_axis(start: Start) -> None:
         await session.until_text("x: step")
 
 
+async def test_a_slow_answer_is_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo_tui.model.metric_table.TABLE_COARSE_S", 0.1)
+    held: list[tuple[Future[dict[str, Any]], Future[dict[str, Any]]]] = []
+
+    class Slow(FakeClient):
+        def request(self, op: str, timeout: float = 30.0, **params: Any) -> Future[dict[str, Any]]:
+            answer = super().request(op, timeout, **params)
+            if op != "metrics":
+                return answer
+            held.append((Future(), answer))
+            return held[-1][0]
+
+    monkeypatch.setattr("tests.tui.conftest.FakeClient", Slow)
+    async with start(wait="87/200") as session:
+        await session.press("2")
+        await session.until(lambda: held)
+        await session.until(lambda: len(re.findall(r"asking the box \d+ s", session.text())) == 2, "list and chart")
+        assert len(held) == 1, "not asked again, which would drop the request in flight"
+        held[0][0].set_result(held[0][1].result())
+        await session.until_text("★ reward")
+        await session.until(lambda: len(held) == 1)
+
+
 async def test_without_a_price_there_is_no_cost(start: Start) -> None:
     async with start(wait="87/200", box=Box("h200-b", host="192.0.2.11")) as session:
         await charts(session)
-        await session.press("x", "x", "x")
+        await session.press("x", "x")
         await session.until_text("x: step")
 
 
@@ -126,8 +164,9 @@ async def test_an_axis_is_clipped_and_says_so(start: Start) -> None:
     async with start(wait="87/200") as session:
         screen = await charts(session)
         chart = next(one for one in screen.query(CurveChart) if one.metric == "grad_norm")
+        await session.press("down", "equals_sign")
         await session.until(lambda: chart._view and chart._view.y_high > 1.5)
-        await session.press("down", "vertical_line")
+        await session.press("vertical_line")
         await session.until_text("1 point above")
         assert chart._view is not None
         assert chart._view.y_high < 1.5
@@ -143,6 +182,29 @@ async def test_one_chart_fills_the_screen(start: Start) -> None:
         await session.until(lambda: getattr(screen.maximized, "metric", "") == "grad_norm")
         await session.press("escape")
         await session.until(lambda: screen.maximized is None)
+
+
+async def test_a_drag_selects_a_range(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        chart = next(one for one in screen.query(CurveChart) if one.display)
+        await session.pilot.mouse_down(chart, offset=(15, 4))
+        await session.pilot.hover(chart, offset=(25, 4))
+        assert chart.dragged is not None
+        await session.pilot.mouse_up(chart, offset=(25, 4))
+        await session.until(lambda: screen.curves and 20 < screen.curves.ends[1] - screen.curves.ends[0] < 25)
+        assert screen.view.crosshair is None, "it is not a click"
+        await session.press("0")
+        await session.until_text("range: 1–87 (all, following)")
+
+
+async def test_a_share_is_drawn_from_0_to_1(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        for chart in screen.query(CurveChart):
+            if chart.display and chart._view is not None:
+                is_share = chart.metric in ("frac_reward_zero_std", "completions/clipped_ratio")
+                assert ((chart._view.y_low, chart._view.y_high) == (0.0, 1.0)) is is_share, chart.metric
 
 
 async def test_a_click_sets_the_crosshair(start: Start) -> None:
@@ -228,7 +290,7 @@ async def test_a_chart_in_full_screen_is_saved_alone(start: Start, downloads: Pa
 async def test_another_axis_saves_the_same_steps(start: Start, downloads: Path) -> None:
     async with start(wait="87/200") as session:
         screen = await charts(session)
-        await session.press("x", "x")
+        await session.press("x")
         await session.until(lambda: screen.curves and screen.curves.window.x == "time" and screen.curves.is_answered)
         await session.press("E")
         await session.until((downloads / f"{RUN}_1-87.svg").exists, "the files")

@@ -110,6 +110,10 @@ async def test_the_tables_say_what_differs(start: Start) -> None:
         assert screen.comparison.shows_all
         (params,) = session.client.asked_for("compare_evaluations")
         assert params == {"run": RUN, "others": [FINISHED, CRASHED], "steps": [10, 20]}
+        session.client.on_event(LinkChanged(Link.LOST, "gone", retry_in_s=4.0))
+        await session.until(lambda: not session.app.store.connected)
+        session.app.store.link_since -= 720
+        await session.until(lambda: session.text().count("link lost 12 m ago") == 6, "the age in header and panels")
 
 
 async def test_runs_are_pinned_and_dropped(start: Start) -> None:
@@ -139,8 +143,12 @@ async def test_axes_smoothing_and_metrics(start: Start) -> None:
         await session.until_text("x: cost", "$0.1", "$0.2")
         await session.press("left")
         await session.until_text("at $0.21 ")
+        await session.press("number_sign", *"50", "enter")
+        await session.until_text("at $0.11 ")  # 50 of 99 steps
         await session.press("escape", "x", "full_stop")
         await session.until_text("x: step", "smoothing: 20 steps")
+        await session.press("number_sign", *"50", "enter", "h")
+        await session.until_text("at 48 ")
         await session.press("comma", "comma")
         await session.until_text("smoothing: off")
         await session.press("equals_sign")
@@ -161,7 +169,7 @@ async def test_the_mouse_sets_the_crosshair_and_pins(start: Start) -> None:
         await session.until(lambda: screen.comparison.crosshair is not None)
         y = session.app.size.height - 2
         await session.pilot.click(offset=(session.text().splitlines()[y].index("p pin"), y))
-        await session.until_text("(B pinned)")
+        await session.until_text("(C pinned)")
         await session.press("colon", *"drop run", "enter")
         await session.until_text("2 runs (A pinned)")
 
@@ -330,7 +338,7 @@ async def test_an_unread_step_of_the_other_run_says_so(start: Start) -> None:
     async with start(script, wait="87/200") as session:
         await compare(session, 2)
         await session.until_text("F: problem by problem")
-        await session.press("j", "F")
+        await session.press("F")
         await session.until_text("▲ not comparable", "completions of this step")
         assert "it has no completions of this step" in session.app.views.rollouts._message()
 

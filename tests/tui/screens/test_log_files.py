@@ -154,6 +154,10 @@ async def test_search_finds_the_next_match(start: Start) -> None:
         await session.press("n")
         await session.until(lambda: "/ searches" in session.notifications())
         assert session.app.views.name == "logs"
+        await session.press("number_sign", "3", "enter")
+        await session.until_text("line 3 of ", "paused, 1 new line")
+        session.client.append(CONSOLE, b"one\ntwo\n")
+        await session.until_text("paused, 3 new lines")
         await session.press("escape")
         assert session.app.views.name == "home"
 
@@ -250,7 +254,7 @@ async def test_a_refusal_leaves_the_rest_alive(start: Start) -> None:
         del session.client.answers["read_log"]
         await session.until_text("line 5,000 of 5,000")
         session.client.on_event(LinkChanged(Link.LOST, "gone"))
-        await session.until_text("not connected; these lines may be out of date", "line 5,000 of 5,000")
+        await session.until_text("link lost 0 s ago; these lines may be out of date", "line 5,000 of 5,000")
 
 
 async def test_a_run_without_files(start: Start) -> None:

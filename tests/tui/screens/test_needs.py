@@ -169,6 +169,10 @@ async def test_choices_are_remembered(start: Start) -> None:
         assert chosen != RUN
         await session.press("2")
         await session.until(lambda: session.app.views.name == "charts")
+        await session.until(lambda: chosen in runs.facts.configs)
+        session.app.tick()
+        session.app.views.charts.view.shown = ["loss", "entropy"]
+        await session.press("x", "x")
         session.app.theme = "grpo-light"
         session.app.tick()
     async with start() as session:
@@ -176,6 +180,8 @@ async def test_choices_are_remembered(start: Start) -> None:
         app = session.app
         assert (app.store.selected, app.theme) == (chosen, "grpo-light")
         assert (app.home.runs.order.column, app.home.runs.full_names) == ("reward", True)
+        assert app.views.charts.view.window.x == "time"
+        await session.until(lambda: app.views.charts.view.shown == ["loss", "entropy"], "the metrics of the task")
     kept = preferences_path().read_text()
     async with start(wait="87/200", fresh=True) as session:
         assert (session.app.store.selected, session.app.theme) == (RUN, "grpo-dark")

@@ -5,6 +5,7 @@ from grpo_tui.forms.evaluate import EvalScreen
 from grpo_tui.screens.help import HelpScreen
 from grpo_tui.screens.home import HomeScreen
 from grpo_tui.widgets.key_table import KeyTable
+from remote.events import Link, LinkChanged
 from tests.tui.conftest import Start
 from tests.tui.fake import RUN
 
@@ -29,6 +30,64 @@ async def test_help_lists_every_action(start: Start) -> None:
         await session.until_text("Quit; runs on the box continue")
         await session.press("escape")
         await session.until(lambda: isinstance(session.app.screen, HomeScreen))
+
+
+async def test_help_is_mounted_ahead_and_shown_at_once(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await session.until(lambda: session.app.is_screen_installed("help"))
+        screen = session.app.get_screen("help")
+        await session.until(lambda: bool(screen.query(KeyTable)), "a screen composed before it is shown")
+        table = screen.query_one(KeyTable)
+        await session.until(lambda: table.size.width > 40, "the layout of a screen that is not shown")
+        assert isinstance(session.app.screen, HomeScreen)
+        assert session.app.screen.query_one("#runs").has_focus
+        await session.press("question_mark")
+        assert session.app.screen is screen
+        assert table.has_focus
+
+
+async def test_help_opens_again_at_its_top_with_what_holds_then(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await session.press("question_mark")
+        await session.until_text("esc closes")
+        await session.press("G")
+        await session.until_text("Quit; runs on the box continue")
+        await session.press("escape", "question_mark")
+        await session.until_text("esc closes", "Launch a run")
+        assert "not connected to the box" not in session.text()
+        await session.press("escape")
+        session.client.on_event(LinkChanged(Link.LOST, "gone"))
+        await session.until(lambda: not session.app.store.connected)
+        await session.press("question_mark")
+        await session.until_text("not connected to the box")
+
+
+async def test_help_shows_the_keys_of_each_view(start: Start) -> None:
+    async with start(wait="87/200", size=(120, 60)) as session:
+        for key, view in (("2", "charts"), ("3", "rollouts"), ("1", "home")):
+            await session.press(key)
+            await session.until(lambda view=view: session.app.views.name == view)
+            await session.press("question_mark")
+            await session.until_text("esc closes", view.title())
+            table = session.app.screen.query_one(KeyTable)
+            shown = {row.help for row in table.rows}
+            assert {action.help for action in ACTIONS} & shown == {
+                action.help for action in ACTIONS if action.is_in(view)
+            }
+            await session.press("escape")
+
+
+async def test_help_fits_a_terminal_that_was_resized(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await session.press("question_mark")
+        await session.until_text("esc closes")
+        await session.press("escape")
+        await session.pilot.resize_terminal(80, 24)
+        await session.press("question_mark")
+        await session.until_text("esc closes")
+        frame = session.app.screen.query_one("#dialog")
+        await session.until(lambda: frame.region.height == 24, "the frame on the whole screen")
+        assert session.app.screen.region.contains_region(frame.region)
 
 
 async def test_palette_lists_every_action(start: Start) -> None:

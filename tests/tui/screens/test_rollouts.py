@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,13 @@ async def test_a_filter_of_the_step(start: Start) -> None:
         await session.until_text("^ a value with a parenthesis needs quotes")
         assert screen.choices.filter == "wrong text"
         assert wrong is not None
+        await session.press(*["backspace"] * len(" text~("), *" bogus>3")
+        text = await session.until_text("unknown field; known: ")
+        above, below = text[: text.index("unknown field")].splitlines()[-2:]
+        assert below.rstrip() == " " * above.index("bogus") + "^"
+        (line,) = [line for line in text.splitlines() if "unknown field" in line]
+        assert line.endswith("…")
+        assert len(line) == 120
 
 
 async def test_discarded_groups_are_marked(start: Start) -> None:
@@ -456,7 +464,8 @@ async def test_a_lost_link_keeps_what_is_known(start: Start) -> None:
 async def test_samples_are_saved(start: Start, downloads: Path) -> None:
     def script(client: FakeClient) -> None:
         learning_box(client)
-        rows = [{**row, "reason": "=1+1"} for row in rollout_rows(5)]
+        graded = {"reason": "=1+1", "answer": "7", "rewards": {"accuracy": 2, "format": 0.5}}
+        rows = [{**row, **graded, "sample": place} for place, row in enumerate(rollout_rows(5, 40))]
         client.files[LOG] = jsonl(rollout_rows(4) + rows)
 
     async with start(script, wait="87/200") as session:
@@ -465,11 +474,14 @@ async def test_samples_are_saved(start: Start, downloads: Path) -> None:
         await session.until((downloads / f"{RUN}_step_5.csv").exists, "the file")
         table = (downloads / f"{RUN}_step_5.csv").read_text().splitlines()
         assert table[0].startswith("step,group,sample,reward")
-        assert len(table) == 9
-        assert all(line.startswith("5,") and line.endswith(",'=1+1") for line in table[1:])
+        assert table[0].endswith(",reason,answer,gold,task,role,rewards/accuracy,rewards/format")
+        assert len(table) == 41
+        golds = {row["sample"]: row["gold"] for row in csv.DictReader(table)}
+        assert golds == {str(place): row["gold"] for place, row in enumerate(rollout_rows(5, 40))}
+        assert all(line.startswith("5,") and line.endswith(",,,2.0,0.5") and ",'=1+1,7," in line for line in table[1:])
         await session.press("slash", *"reward=2", "enter", "ctrl+f")
         await session.until(lambda: screen.search and screen.search.step is None and screen.search.is_done)
         await session.press("E")
         await session.until((downloads / f"{RUN}_matches.csv").exists, "the file")
-        right = [row for step in (5, 4) for row in rollout_rows(step) if row["reward"] == 2.0]
+        right = [row for row in rollout_rows(5, 40) + rollout_rows(4) if row["reward"] == 2.0]
         assert len((downloads / f"{RUN}_matches.csv").read_text().splitlines()) == 1 + len(right)

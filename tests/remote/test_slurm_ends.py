@@ -1,0 +1,56 @@
+"""How SLURM's account of a job that left no status becomes the end of its run. Stand-ins print what SLURM prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from grpo_train.run_dir import create_run
+from remote.agent.slurm.commands import final_state
+from remote.agent.slurm.states import _record_end
+
+
+def say(folder: Path, program: str, output: str, code: int = 0) -> None:
+    """A program that prints something."""
+    file = folder / program
+    file.write_text(f"#!/bin/sh\ncat <<'END'\n{output}\nEND\nexit {code}\n")
+    file.chmod(0o755)
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("states", "state", "code", "words"),
+    [
+        ("FAILED\nOUT_OF_MEMORY\nCOMPLETED", "crashed", "out_of_memory", "out of memory (job 7, OUT_OF_MEMORY)"),
+        ("TIMEOUT\nCANCELLED", "crashed", "time_limit", "the time limit ended it before it had saved (job 7, TIMEOUT)"),
+        ("NODE_FAIL", "crashed", "node_failed", "its node failed (job 7, NODE_FAIL)"),
+        ("PREEMPTED", "crashed", "preempted", "preempted, and not requeued (job 7, PREEMPTED)"),
+        ("CANCELLED by 0", "killed", "", ""),
+    ],
+)
+def test_the_account_of_a_job(root: Path, programs: Path, states: str, state: str, code: str, words: str) -> None:
+    say(programs, "sacct", states)
+    run = create_run(root, {}, "one")
+    assert _record_end(run, "7")
+    row = run.summary()
+    assert (row["state"], (row["error"] or {}).get("code", ""), (row["error"] or {}).get("summary", "")) == (
+        state,
+        code,
+        words,
+    )
+
+
+def test_without_accounting_the_controller_is_asked(programs: Path) -> None:
+    say(programs, "sacct", "Slurm accounting storage is disabled", code=1)
+    say(programs, "scontrol", "JobId=7 JobName=one JobState=OUT_OF_MEMORY Reason=OutOfMemory")
+    assert final_state("7") == "OUT_OF_MEMORY"
+    say(programs, "scontrol", "slurm_load_jobs error: Invalid job id specified", code=1)
+    assert final_state("7") == ""

@@ -1,0 +1,139 @@
+"""``train.token_budget: auto``: what is measured in the first step, and what a checkpoint keeps of it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from grpo_train.config import ConfigError, load_config
+from grpo_train.platforms.memory import QWEN2_5, activation_bytes, activation_bytes_per_token
+from grpo_train.policy.logprobs import LogprobForward
+from grpo_train.train import budget as budgets
+from grpo_train.train.budget import SMALLEST, TokenBudget, TokenCost, budget_of
+from grpo_train.train.distributed import World
+from tests.support.engine import assert_same_run, config_text, resume_here, rows, run_of, train_here, write_config
+
+GIB = 2**30
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+class Policy:
+    """What the budget looks at, on a GPU that is not there."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+
+class Peak:
+    """Allocated above what was in use, in the order of the calls."""
+
+    def __init__(self, *above: int) -> None:
+        self.values, self.resets = list(above), 0
+
+    def reset(self) -> None:
+        self.resets += 1
+
+    def above(self) -> int | None:
+        return self.values.pop(0)
+
+
+def test_the_budget_fills_free_memory() -> None:
+    assert budget_of(TokenCost(2**20, 40 * GIB), CUDA) == int(0.8 * 40 * 1024)
+    assert budget_of(TokenCost(2**20, 40 * GIB), CPU) == int(0.4 * 40 * 1024)
+    assert budget_of(TokenCost(2**20, GIB), CUDA) == SMALLEST, "a pass that does not fit is repeated with fewer rows"
+
+
+def test_bytes_are_measured_on_the_largest_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load_config(config_text(rollout__max_completion_length=32_768))
+    budget = TokenBudget(config, Policy(CUDA), World())  # type: ignore[arg-type]
+    budget._peak = peak = Peak(8 * GIB)  # type: ignore[assignment]
+    monkeypatch.setattr(budgets, "free_bytes", lambda device: 40 * GIB)
+    assert (budget.tokens, budget.is_settled) == (SMALLEST, False)
+    budget.start()
+    budget.stop(0)
+    assert budget.settle([budget.own()]) == "", "nothing was computed: the next step measures"
+    budget.start()
+    budget.stop(8192)
+    assert budget.own() == TokenCost(2**20, 40 * GIB)
+    slower = TokenCost(2**20, 20 * GIB)
+    expected = "train.token_budget: passes take up to 16,384 tokens (1.00 MiB each, 20.0 GiB free)"
+    assert budget.settle([budget.own(), None, slower]) == expected
+    assert (budget.tokens, budget.is_settled, budget.own()) == (16_384, True, None)
+    assert budget.settle([slower]) == ""
+    budget.start()
+    budget.stop(8192)
+    assert peak.resets == 2, "measured once"
+
+
+def test_repeated_kernels_take_a_budget_that_repeats() -> None:
+    config = load_config(config_text(run__deterministic=True, rollout__max_completion_length=32_768))
+    budget = TokenBudget(config, Policy(CUDA), World())  # type: ignore[arg-type]
+    assert (budget.tokens, budget.is_settled) == (SMALLEST, True)
+
+
+def test_short_micro_batches_need_no_measurement() -> None:
+    budget = TokenBudget(load_config(config_text()), Policy(CUDA), World())  # type: ignore[arg-type]
+    assert (budget.tokens, budget.is_settled, budget.is_measured) == (2 * 4 * 104, True, False)
+
+
+def test_enough_memory_takes_whole_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load_config(config_text(rollout__max_completion_length=32_768))
+    for free in (10**15, 10**16):
+        budget = TokenBudget(config, Policy(CUDA), World())  # type: ignore[arg-type]
+        assert budget.settle([TokenCost(2**20, free)]) == ""
+        assert (budget.tokens, budget.is_measured) == (2 * 4 * (64 + 32_768), True), "the same in every checkpoint"
+
+
+def test_the_estimate_is_that_of_a_prompt() -> None:
+    config = load_config(config_text())
+    shape = QWEN2_5["qwen2_5_15"]
+    per_token = activation_bytes_per_token(shape, config, "bfloat16")
+    assert activation_bytes(shape, config, "bfloat16") == 4 * 104 * per_token
+
+
+def test_a_budget_below_the_longest_completion_is_refused() -> None:
+    with pytest.raises(ConfigError) as error:
+        load_config(config_text(train__token_budget=103))
+    message = "train.token_budget 103 is below rollout.max_prompt_length 64 + rollout.max_completion_length 40"
+    assert f"{message}; set auto, or at least 104" in str(error.value)
+    assert load_config(config_text(train__token_budget=104)).token_budget == 104
+    assert load_config(config_text()).token_budget == 0
+
+
+def test_a_measured_budget_is_part_of_the_checkpoint(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Resumed with more free memory, a run takes the passes that it began with; a new run takes others."""
+    torch.set_num_threads(1)
+    original, passes = LogprobForward.__call__, []
+
+    def forward(self: LogprobForward, completions: Any, **options: Any) -> Any:
+        if torch.is_grad_enabled():
+            passes.append(len(completions))
+        return original(self, completions, **options)
+
+    monkeypatch.setattr(LogprobForward, "__call__", forward)
+    monkeypatch.setattr(budgets, "SMALLEST", 1)
+    monkeypatch.setattr(budgets, "_estimate", lambda config, policy: 100.0)
+    monkeypatch.setattr(budgets, "free_bytes", lambda device: 100 * 110 / 0.4)
+    cfg = write_config(root, train__skip_zero_advantages=False, run__total_steps=4)
+    run = train_here(root, cfg, "small")
+    assert "train.token_budget: passes take up to 110 tokens" in capfd.readouterr().out
+    assert passes[:16] == [1] * 16, "the first step takes the smallest passes"
+    assert 2 <= max(passes[16:]) < 8
+    straight = list(passes)
+    shutil.copytree(root, tmp_path / "copy", symlinks=True)
+    monkeypatch.setattr(budgets, "free_bytes", lambda device: 10**12)
+    again = run_of(tmp_path / "copy", "small")
+    passes.clear()
+    resume_here(again, "1", total=4)
+    assert passes == straight[16:]
+    assert_same_run(run, again, 4)
+    passes.clear()
+    ample = train_here(root, cfg, "ample")
+    assert passes[16:] == [8] * 6
+    assert rows(ample)[3]["grad_norm"] == pytest.approx(rows(run)[3]["grad_norm"], rel=1e-3)
