@@ -1,6 +1,7 @@
 # make demo        set everything up and train a tiny model on this machine, in the app
 # make test        set everything up and pass all tests
 # make setup       the development environment; on a GPU box: make setup-box
+# make setup-vllm  vLLM for rollout.backend: vllm; make test-vllm: its tests
 # make lint, make test-fixtures, make soak (long runs), make bench (figures), make words, make schema, make clean
 
 SHELL := /bin/bash
@@ -10,7 +11,7 @@ PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest
 PARALLEL := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 STAMP := .venv/.setup-done
 
-.PHONY: setup setup-box demo test test-fixtures lint soak bench words schema clean
+.PHONY: setup setup-box setup-vllm demo test test-vllm test-fixtures lint soak bench words schema clean
 
 setup: $(STAMP)
 
@@ -39,7 +40,14 @@ lint: $(STAMP)
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
-soak: $(STAMP)
+# vLLM pins its torch and transformers: it has an environment of its own, .vllm.
+setup-vllm:
+	bash scripts/setup.sh --vllm
+
+test-vllm: $(STAMP) setup-vllm
+	$(PYTEST) --timeout=3600 tests/soak/test_vllm.py tests/soak/test_vllm_export.py
+
+soak: $(STAMP) setup-vllm
 	$(PYTEST) $(PARALLEL) -m hypothesis --hypothesis-profile=search tests
 	$(PYTEST) --timeout=3600 -s tests/soak
 

@@ -17,7 +17,7 @@ KEYS = {
     "rollouts": ["3", "l", "l"],
     "logs": ["4"],
     "box": ["5"],
-    "compare": ["1", "g", "space", "j", "space", "j", "space", "6"],
+    "compare": ["1", "g", "space", "j", "space", "j", "space", "6", *["left"] * 12],
     "history": ["7"],
 }
 WAIT_S = 6.0

