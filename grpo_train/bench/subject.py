@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,8 +39,9 @@ class Subject:
             dtype = torch.float32 if is_master else compute_type(self.config.model, device)
         torch.manual_seed(0)
         with device:
+            # Models must not share a config: it names the attention that each one uses.
             model = AutoModelForCausalLM.from_config(
-                self.settings, dtype=dtype, attn_implementation=self.config.model.attention
+                deepcopy(self.settings), dtype=dtype, attn_implementation=self.config.model.attention
             )
         model.generation_config.eos_token_id = self.tokenizer.eos_token_id
         return model.train()

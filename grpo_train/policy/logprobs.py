@@ -93,7 +93,7 @@ class LogprobForward:
     def __call__(self, completions: Sequence[Completion], *, entropy_gradient: bool = False) -> TokenLogprobs:
         """Log-probabilities, with gradient where gradients are enabled; entropies only with ``entropy_gradient``.
 
-        Raises ValueError for a completion of an empty prompt.
+        Raises ValueError for a completion of an empty prompt, RuntimeError where packing is not safe any more.
         """
         device = self.policy.device
         if any(completion.ids and not completion.prompt_ids for completion in completions):
@@ -107,6 +107,7 @@ class LogprobForward:
         compiled = self.blocks if self.blocks and torch.is_grad_enabled() else nullcontext()
         with self.policy.autocast(), compiled:
             if self.packed:
+                self._check_attention()
                 batch: _Padded | PackedRow = pack(completions, device, width_T, self._share_prompts)
             else:
                 batch = _Padded(completions, self._pad_id, device, width_T)
@@ -120,6 +121,16 @@ class LogprobForward:
             computed=batch.tokens if isinstance(batch, _Padded) else batch.input_ids.shape[1],
             predicted=len(batch.targets),
         )
+
+    def _check_attention(self) -> None:
+        """Raises RuntimeError where something has changed the model's attention since it was probed: another one would
+        look beyond the sequences of a packed row, without an error."""
+        attention = str(self._base.config._attn_implementation)
+        if not self._flash and attention != ATTENTION:
+            raise RuntimeError(
+                f"the attention of {type(self._base).__name__} was changed from '{ATTENTION}' to '{attention}' (do two "
+                "models share a config?): packed log-probabilities would be wrong"
+            )
 
     @torch.no_grad()
     def score(self, completions: Sequence[Completion], batch_size: int = 0) -> list[Tensor]:

@@ -6,10 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from grpo_train.bench.floors import Figure, Rates, decode_floor, prefill_floor
+from grpo_train.bench.subject import make_subject
 from grpo_train.cli import bench as command
+from grpo_train.config.schema import Config
 from grpo_train.platforms.memory import QWEN2_5
+from grpo_train.policy.logprobs import LogprobForward
+from grpo_train.rollout import Completion
 from tests.support.engine import grpo_train
 
 H200 = Rates(copy=4.3e12, products=7.8e14, disk=1e9)
@@ -65,6 +70,17 @@ def test_bad_options_are_named(root: Path, options: list[str], message: str) -> 
     done = grpo_train("bench", *options, root=root)
     assert done.returncode == 2
     assert message in done.stderr
+
+
+def test_models_of_a_subject_keep_their_attention() -> None:
+    """A model made later, as by a comparison, changes nothing in the policy."""
+    subject = make_subject(Config.model_validate({"model": {"backbone": "tiny", "adapter": "none", "device": "cpu"}}))
+    policy = subject.policy(torch.device("cpu"))
+    forward = LogprobForward(policy, temperature=1.0)
+    completions = [Completion(tuple(range(20)), tuple(range(n)), (), True) for n in (5, 9)]
+    before = forward(completions)
+    subject.model(torch.device("cpu"))
+    assert torch.equal(forward(completions).logps, before.logps)
 
 
 def test_floor_of_decoding() -> None:

@@ -364,6 +364,16 @@ def test_missing_sliding_window_is_noticed(monkeypatch: pytest.MonkeyPatch) -> N
     assert not forward.packed
 
 
+def test_a_changed_attention_is_refused() -> None:
+    """As by a second model that is made from the same config: the first one would see beyond its sequences."""
+    policy = policy_of(qwen2())
+    forward = forward_of(policy)
+    assert forward.packed
+    Qwen2ForCausalLM._from_config(policy.model.config, attn_implementation="sdpa")
+    with pytest.raises(RuntimeError, match="was changed from 'sdpa_packed' to 'sdpa'"):
+        forward(completions_of())
+
+
 def test_eager_attention_pads() -> None:
     policy = policy_of(qwen2(), torch.float32)
     policy.model.set_attn_implementation("eager")
