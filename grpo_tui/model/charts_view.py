@@ -36,6 +36,8 @@ class ChartsView:
     """Metrics whose y axis leaves out the extremes."""
     crosshair: float | None = None
     filter: str = ""
+    _places: dict[str, int] = field(default_factory=dict)
+    """Where hidden metrics were, so that they come back there."""
 
     def to_json(self) -> dict[str, Any]:
         """What is kept for the next start: axes and smoothing."""
@@ -67,11 +69,12 @@ class ChartsView:
         """Show or hide a metric; returns False if there is no room for another."""
         shown = self.metrics(logged)
         if name in shown:
+            self._places[name] = shown.index(name)
             shown.remove(name)
         elif len(shown) >= MOST_SHOWN:
             return False
         else:
-            shown.append(name)
+            shown.insert(self._places.pop(name, len(shown)), name)
         self.shown = shown
         return True
 

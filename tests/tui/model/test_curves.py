@@ -281,6 +281,9 @@ def test_metrics_are_shown_hidden_and_moved() -> None:
     logged = ["reward", "loss", "entropy", *(f"m{i}" for i in range(20))]
     view = ChartsView()
     assert view.metrics(logged) == ["reward", "loss", "entropy"]
+    view.toggle("reward", logged)
+    view.toggle("reward", logged)
+    assert view.metrics(logged) == ["reward", "loss", "entropy"], "back where it was"
     view.toggle("loss", logged)
     view.move("entropy", -1, logged)
     assert view.metrics(logged) == ["entropy", "reward"]
