@@ -10,14 +10,18 @@ from dataclasses import dataclass
 
 import resvg_py
 
+from grpo_tui.model.chart_events import Placed
 from grpo_tui.model.curves import Curve, Mark
 from grpo_tui.model.formatting import metric_value, power_labels, tick_labels
+from grpo_tui.model.run_events import CRASH, EVALUATION, WORDS
 from grpo_tui.widgets.braille import View, log_ticks, ticks
 from grpo_tui.widgets.chart_axis import view_of
 
 WIDTH, HEIGHT = 480, 240
 """Of one chart."""
 LEFT, RIGHT, TOP, BOTTOM = 56, 16, 34, 26
+SIGNS = HEIGHT - BOTTOM - 5
+"""Height of the signs of events, above the axis."""
 LEGEND = 16
 """Height of a line of a legend."""
 ACROSS = 2
@@ -37,11 +41,15 @@ class Drawing:
     color: str
     is_log: bool
     is_smoothed: bool
+    events: Sequence[Placed] = ()
+    """What happened to the run, in any range."""
 
 
 def charts_svg(title: str, charts: Sequence[Drawing], ends: tuple[float, float], label: Callable[[float], str]) -> str:
     """The charts below a title. ``ends``: first and last x; ``label``: the text of an x, "" for none."""
-    return page(title, [list(_chart(chart, ends, label)) for chart in charts])
+    signs = {one.event.sign for chart in charts for one in chart.events if ends[0] <= one.x <= ends[1]}
+    legend = ["".join(_legend(signs))] if signs else []
+    return page(title, [list(_chart(chart, ends, label)) for chart in charts], legend)
 
 
 def page(title: str, charts: Sequence[Sequence[str]], legend: Sequence[str] = ()) -> str:
@@ -77,7 +85,9 @@ def png_of(svg: str) -> bytes | None:
 
 def _chart(chart: Drawing, ends: tuple[float, float], label: Callable[[float], str]) -> Iterator[str]:
     marks = scaled(chart.curve.marks, ends, chart.is_log)
-    view = view_of(chart.metric, marks, ends, chart.is_log)
+    found = {one: accuracy for one in chart.events if (accuracy := _accuracy_of(one, chart)) is not None}
+    results = scaled([Mark(one.x, *[found[one]] * 5, False) for one in found], ends, chart.is_log)
+    view = view_of(chart.metric, [*marks, *results], ends, chart.is_log)
     last = metric_value(chart.curve.last) if chart.curve.last is not None else ""
     said = f"last {last}, thick line smoothed" if chart.is_smoothed else last
     yield from axes(chart.metric, said, view, ends, chart.is_log, label)
@@ -92,9 +102,46 @@ def _chart(chart: Drawing, ends: tuple[float, float], label: Callable[[float], s
     yield from line(marks, view, chart.is_smoothed, chart.color)
     for x in chart.curve.gaps:
         if ends[0] <= x <= ends[1]:
-            yield (
-                f'<path d="M{_x(x, view) - 3:.1f} {HEIGHT - BOTTOM - 7}l6 6m0-6l-6 6" stroke="#c02a1c" fill="none"/>'
-            )
+            yield _cross(_x(x, view), SIGNS)
+    for result in results:
+        yield _diamond(_x(result.x, view), _y(result.last, view))
+    for one in chart.events:
+        if one not in found and ends[0] <= one.x <= ends[1]:
+            yield _sign(one.event.sign, _x(one.x, view), SIGNS)
+
+
+def _accuracy_of(one: Placed, chart: Drawing) -> float | None:
+    """The result of an evaluation, on a chart of the accuracy."""
+    return one.event.accuracy if chart.metric == "accuracy" else None
+
+
+def _legend(signs: set[str]) -> Iterator[str]:
+    """What signs mean."""
+    x = 4.0
+    for sign, word in WORDS.items():
+        if sign in signs:
+            yield _sign(sign, x, -4)
+            yield f'<text x="{x + 8}" fill="#5d6b7a">{escape(word)}</text>'
+            x += 28 + 6 * len(word)
+
+
+def _sign(sign: str, x: float, y: float) -> str:
+    """The sign of an event around a point; shapes are drawn, as not every font has them."""
+    if sign == CRASH:
+        return _cross(x, y)
+    if sign == EVALUATION:
+        return _diamond(x, y)
+    return f'<text x="{x:.1f}" y="{y + 3}" font-size="9" fill="#1d2733" text-anchor="middle">{escape(sign)}</text>'
+
+
+def _cross(x: float, y: float) -> str:
+    """Of a crash, or a value that is not a number."""
+    return f'<path d="M{x - 3:.1f} {y - 3:.1f}l6 6m0-6l-6 6" stroke="#c02a1c" fill="none"/>'
+
+
+def _diamond(x: float, y: float) -> str:
+    """Of an evaluation."""
+    return f'<path d="M{x:.1f} {y - 4:.1f}l4 4l-4 4l-4 -4Z" fill="#6a3fc0" stroke="#ffffff" stroke-width="0.6"/>'
 
 
 def scaled(marks: Sequence[Mark], ends: tuple[float, float], is_log: bool) -> list[Mark]:

@@ -299,10 +299,13 @@ class ChartsScreen(CrosshairScreen):
         whole = self.maximized
         names = [whole.metric] if isinstance(whole, CurveChart) else self.drawn
         drawings = [
-            Drawing(name, curve, CHARTS[slot % len(CHARTS)].light, name in view.logarithmic, curves.is_averaged(curve))
+            Drawing(
+                name, curve, CHARTS[slot % len(CHARTS)].light, name in view.logarithmic, curves.is_averaged(curve),
+                self.events.placed,
+            )
             for slot, name in enumerate(self.drawn)
             if name in names and (curve := curves.curves.get(name)) is not None
-        ]
+        ]  # fmt: skip
         x = view.window.x
         label = partial(axis_label, axis=x, price=self.store.price_per_hour)
         title = f"{curves.run}, {AXIS_NAMES[x]} {label(low)}–{label(high)}"

@@ -20,8 +20,10 @@ from hypothesis import strategies as st
 from grpo_train.run_dir.files import to_float, to_json
 from grpo_tui import chart_svg, downloads
 from grpo_tui.chart_svg import Drawing, charts_svg, png_of
+from grpo_tui.model.chart_events import Placed
 from grpo_tui.model.curves import Curve
 from grpo_tui.model.export import header_of, lines_of, pages, request_of, steps_between
+from grpo_tui.model.run_events import CRASH, EVALUATION, STOP, RunEvent
 from remote.protocol.index import MAX_CELLS, MAX_WIDTH, Columns
 from tests.support.index import Box, make_run
 
@@ -131,6 +133,26 @@ def test_a_picture_has_its_words() -> None:
     wordless = re.sub("<text.*?</text>", "", svg)
     assert wordless != svg
     assert png_of(svg) != png_of(wordless)
+
+
+def test_a_picture_has_the_events() -> None:
+    """Evaluations at their accuracy, a crash as a cross, others as their letter; those out of range are left out."""
+    events = [
+        Placed(1.0, RunEvent(EVALUATION, 1, None, "evaluated", accuracy=0.5)),
+        Placed(1.5, RunEvent(STOP, 1, None, "stopped")),
+        Placed(2.0, RunEvent(CRASH, 2, None, "crashed")),
+        Placed(9.0, RunEvent(STOP, 9, None, "stopped")),
+    ]
+    pictures = {}
+    for metric in ("accuracy", "reward"):
+        drawing = Drawing(metric, curve_of([0.2, 0.8]), "#00775a", False, False, events)
+        pictures[metric] = charts_svg("gsm8k", [drawing], (0.0, 2.0), str)
+        assert ">held-out evaluation</text>" in pictures[metric], "what the sign means"
+        pictures[metric] = pictures[metric].partition(f">{metric}<")[2]
+        assert [pictures[metric].count(sign) for sign in (">S</text>", "#c02a1c", "#6a3fc0")] == [1, 1, 1]
+    heights = {metric: re.search(r'd="M[\d.]+ ([\d.]+)l4 4', svg) for metric, svg in pictures.items()}
+    accuracy, reward = (float(found[1]) for found in heights.values() if found)
+    assert accuracy < reward, "at its accuracy; elsewhere above the axis"
 
 
 def test_no_picture_without_a_font(monkeypatch: pytest.MonkeyPatch) -> None:
