@@ -6,9 +6,11 @@ from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir
 from grpo_train.tasks import TaskDefaults
 from grpo_train.train.distributed import World
-from grpo_train.train.resume import process_differences
+from grpo_train.train.resume import new_keys, process_differences
 from grpo_train.train.state import TrainingState
 
+NAMED = 3
+"""New keys that the report names."""
 GSPO_EPSILON = 0.01
 """Above this, ``algorithm.epsilon`` hardly clips with gspo, whose ratio is a mean over tokens."""
 
@@ -60,6 +62,10 @@ def _differences(config: Config, world: World, state: TrainingState) -> list[str
     """Reasons why a resume is not bit-exact."""
     differences = process_differences(state.saved_info, state.info())
     differences += [f"{key}: was {old}, is {new}" for key, (old, new) in state.changes.items()]
+    if added := new_keys(state.saved_info.get("config") or {}, config):
+        named = ", ".join(added[:NAMED])
+        more = f" and {len(added) - NAMED} more keys" if len(added) > NAMED else ""
+        differences.append(f"the saved config does not have {named}{more} (from an earlier version?)")
     if state.step and state.noise_scale and _is_measured(config, world) and not state.noise_scale.steps:
         differences.append("noise scale: averages were not saved and restart")
     if state.step % config.steps_per_buffer and state.buffer is None:

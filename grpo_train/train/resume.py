@@ -26,8 +26,19 @@ def config_changes(saved: Mapping[str, Any], config: Config) -> Changes:
     """Keys that training depends on whose value differs from the saved config's."""
     before, after = flat_keys(saved), flat_keys(config.model_dump(mode="json"))
     total = [] if config.optimizer.schedule == "constant" else ["run.total_steps"]
-    keys = ["run.seed", *total, *(key for key in after if re.split(r"[.[]", key)[0] in TRAINING_SECTIONS)]
+    keys = ["run.seed", *total, *filter(_is_of_training, after)]
     return {key: (before[key], after[key]) for key in keys if key in before and before[key] != after[key]}
+
+
+def new_keys(saved: Mapping[str, Any], config: Config) -> list[str]:
+    """Keys that training depends on which the saved config does not have: an earlier version wrote it, or a section was
+    added. None without a saved config."""
+    before, after = flat_keys(saved), flat_keys(config.model_dump(mode="json"))
+    return [key for key in after if _is_of_training(key) and key not in before] if before else []
+
+
+def _is_of_training(key: str) -> bool:
+    return re.split(r"[.[]", key)[0] in TRAINING_SECTIONS
 
 
 def check_position(changes: Changes, step: int, config: Config, config_file: Path) -> None:

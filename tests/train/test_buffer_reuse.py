@@ -12,7 +12,7 @@ from grpo_train.config import load_config
 from grpo_train.run_dir import write_manifest
 from grpo_train.supervisor.resume import prepare_resume
 from grpo_train.train.generators import seed_everything
-from grpo_train.train.resume import check_position, config_changes
+from grpo_train.train.resume import check_position, config_changes, new_keys
 from grpo_train.train.worker import main
 from tests.support.engine import (
     assert_same_run,
@@ -133,6 +133,14 @@ def test_seed_may_change_within_a_buffer() -> None:
     changes = config_changes(saved.model_dump(mode="json"), config)
     assert changes == {"run.seed": (3, 4)}
     check_position(changes, 3, config, Path("config.yaml"))
+
+
+def test_keys_that_an_earlier_version_did_not_save() -> None:
+    config = load_config("")
+    saved = config.model_dump(mode="json")
+    assert new_keys(saved, config) == new_keys({}, config) == []
+    del saved["rollout"]["backend"], saved["tracking"]
+    assert (new_keys(saved, config), config_changes(saved, config)) == (["rollout.backend"], {})
 
 
 @pytest.mark.parametrize(
