@@ -23,7 +23,15 @@ from grpo_train.run_dir.files import atomic_write, to_float
 from grpo_train.run_dir.kill import kill_run
 from grpo_train.run_dir.slurm_job import node_count
 from grpo_train.run_dir.status import being_checked
-from grpo_train.train.preflight import check_engine, check_nodes, check_offline, check_start, make_demo_model, make_run
+from grpo_train.train.preflight import (
+    check_engine,
+    check_nodes,
+    check_offline,
+    check_start,
+    kept_shape,
+    make_demo_model,
+    make_run,
+)
 from grpo_train.train.schedule import extension_note
 
 if TYPE_CHECKING:
@@ -147,7 +155,9 @@ def resume(
         config = with_changes(config, run={"total_steps": total})
         if overrides:
             weights = ckpt if never_saved else run.checkpoint(from_step).path
+            shape = {} if never_saved else kept_shape(before, config)
             config = check_start(config, run.root, weights, partial(print, file=sys.stderr if as_json else sys.stdout))
+            config = with_changes(config, model=shape)
         else:
             check_nodes(config)
             check_device(config.model.device, 1 if no_torchrun else config.run.nproc // node_count(config.run.nodes))

@@ -31,6 +31,7 @@ from grpo_train.rewards import load_rewards
 from grpo_train.rewards.signatures import TRL_PREFIX, split_prefix
 from grpo_train.rollout.vllm.server import check_servers
 from grpo_train.run_dir import RunDir, create_run
+from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import read_json
 from grpo_train.run_dir.root import SWEEP_VARIABLE, Launch
 from grpo_train.run_dir.slurm_job import node_count
@@ -42,6 +43,14 @@ from grpo_train.tracking.wandb.settings import check as check_wandb
 from grpo_train.train import pass_rates
 from grpo_train.train.curriculum import Curriculum
 from grpo_train.train.try_rewards import try_rewards
+
+SHAPE = {
+    "lora_rank": "r",
+    "lora_alpha": "lora_alpha",
+    "lora_dropout": "lora_dropout",
+    "lora_targets": "target_modules",
+}
+"""Keys of ``model`` that an adapter is created with, by their names in ``adapter_config.json``."""
 
 
 def check_engine() -> None:
@@ -209,16 +218,25 @@ def _data_path(path: str, root: Path) -> str:
     return pinned_path(path) if is_hub_path(path) else str(locate(path, root))
 
 
+def kept_shape(before: Config, config: Config) -> dict[str, Any]:
+    """The ``lora_*`` keys of a run that resumes from a checkpoint, as its config has them. Raises UserError where one
+    was changed: the saved adapter keeps its shape."""
+    if before.model.adapter != "lora":
+        return {}
+    own = {key: getattr(before.model, key) for key in SHAPE}
+    for key, value in own.items():
+        if (new := getattr(config.model, key)) != value:
+            raise UserError(
+                f"model.{key} cannot become {new} when a run resumes: its adapter was saved with {value}; leave it "
+                "out, or start a new run"
+            )
+    return own
+
+
 def _shape_of(adapter: Path) -> dict[str, Any]:
     """The ``lora_*`` keys that an adapter was created with; they override the config's."""
     adapter_config = read_json(adapter / "adapter_config.json") or {}
-    keys = {
-        "lora_rank": "r",
-        "lora_alpha": "lora_alpha",
-        "lora_dropout": "lora_dropout",
-        "lora_targets": "target_modules",
-    }
-    found = {key: adapter_config[name] for key, name in keys.items() if adapter_config.get(name) is not None}
+    found = {key: adapter_config[name] for key, name in SHAPE.items() if adapter_config.get(name) is not None}
     if isinstance(found.get("lora_targets"), list):
         found["lora_targets"] = sorted(found["lora_targets"])
     return found

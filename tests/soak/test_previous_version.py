@@ -18,7 +18,6 @@ from remote.events import BoxGreeted
 from tests.support.agent import connected, eventually
 from tests.support.engine import (
     REPOSITORY,
-    assert_same_run,
     config_text,
     grpo_train,
     rows,
@@ -83,7 +82,7 @@ def test_an_older_engine_is_named_and_works(box: Box, root: Path) -> None:
         eventually(lambda: steps_logged(run) == [1, 2, 3, 4] and finished(run), 120)
 
 
-def test_its_run_resumes_bit_for_bit_and_its_evaluation_is_read(root: Path, engine: Path) -> None:
+def test_its_run_resumes_up_to_rounding_and_its_evaluation_is_read(root: Path, engine: Path) -> None:
     def previous(*words: str) -> None:
         command = [str(engine), *words, "--root", str(root)]
         done = subprocess.run(command, cwd=engine.parent, capture_output=True, text=True, timeout=200)
@@ -97,8 +96,12 @@ def test_its_run_resumes_bit_for_bit_and_its_evaluation_is_read(root: Path, engi
 
     done = grpo_train("resume", "--training-run", "half", "--additional-steps", "3", root=root)
     assert done.returncode == 0, done.stdout
-    assert "not bit" not in done.stdout
-    assert_same_run(run_of(root, "half"), run_of(root, "whole"), 6)
+    assert "this resume is not bit-exact: the saved config does not have " in done.stdout
+    half, whole = (rows(run_of(root, name)) for name in ("half", "whole"))
+    for ours, theirs in zip(half, whole, strict=True):
+        assert ours["reward"] == theirs["reward"], "the same completions"
+        assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-6)
+        assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-4)
     again = grpo_train("eval", "--training-run", "whole", "--steps", "6", "--num-problems", "24", root=root)
     assert again.returncode == 0, again.stdout + again.stderr
     assert "step_6: accuracy" in again.stdout

@@ -11,12 +11,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from grpo_train.config import load_config
+from grpo_train.config import load_config, with_changes
 from grpo_train.run_dir import RunDir, RunDirError
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.version import FORMAT
 from grpo_train.supervisor.resume import prepare_resume
-from grpo_train.train.preflight import check_offline
+from grpo_train.train.preflight import check_offline, kept_shape
 from grpo_train.train.worker import main
 from tests.support.engine import (
     DAMAGES,
@@ -24,7 +24,9 @@ from tests.support.engine import (
     config_text,
     damage,
     events,
+    grpo_train,
     resume_here,
+    rows,
     run_of,
     steps_logged,
     train_here,
@@ -48,6 +50,21 @@ def test_start_from_a_step_a_model_or_an_adapter(straight: RunDir) -> None:
         assert saved.keys() == given.keys()
         for key in saved:
             torch.testing.assert_close(saved[key], given[key], atol=1e-9, rtol=0)
+
+
+def test_a_resume_with_changes_keeps_the_shape_of_its_adapter(root: Path) -> None:
+    """``all-linear`` stays, though the adapter names its modules: nothing of the training has changed."""
+    run = train_here(root, write_config(root, run__total_steps=1, model__adapter="lora"), "lora")
+    words = ("--training-run", "lora", "--additional-steps", "1", "--set", "eval.num_problems=9", "--no-torchrun")
+    done = grpo_train("resume", *words, root=root)
+    assert done.returncode == 0, done.stdout + done.stderr
+    logged = rows(run, "events.jsonl")
+    (resumed,) = (list(event["changes"]) for event in logged if event["event"] == "resumed")
+    assert resumed == ["run.total_steps", "eval.num_problems"]
+    assert [event["differences"] for event in logged if event["event"] == "training"] == [[], []]
+    before = load_config(run.config_file.read_text())
+    with pytest.raises(UserError, match=r"model\.lora_rank cannot become 9 when a run resumes: .* saved with 4"):
+        kept_shape(before, with_changes(before, model={"lora_rank": 9}))
 
 
 def test_adapter_over_a_full_model_resumes(straight: RunDir) -> None:
