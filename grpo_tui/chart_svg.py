@@ -86,7 +86,8 @@ def png_of(svg: str) -> bytes | None:
 def _chart(chart: Drawing, ends: tuple[float, float], label: Callable[[float], str]) -> Iterator[str]:
     marks = scaled(chart.curve.marks, ends, chart.is_log)
     found = {one: accuracy for one in chart.events if (accuracy := _accuracy_of(one, chart)) is not None}
-    results = scaled([Mark(one.x, *[found[one]] * 5, False) for one in found], ends, chart.is_log)
+    at_results = [Mark(one.x, a, a, a, a, a, False) for one, a in found.items()]
+    results = scaled(at_results, ends, chart.is_log)
     view = view_of(chart.metric, [*marks, *results], ends, chart.is_log)
     last = metric_value(chart.curve.last) if chart.curve.last is not None else ""
     said = f"last {last}, thick line smoothed" if chart.is_smoothed else last
