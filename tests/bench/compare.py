@@ -15,6 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 from grpo_tui.app import GrpoApp
 from grpo_tui.model.compare import LETTERS
 from grpo_tui.options import Options

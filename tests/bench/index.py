@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 from remote import intake
 from tests.support.agent import RawAgent
 
