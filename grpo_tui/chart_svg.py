@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import resvg_py
 
-from grpo_tui.model.chart_events import Placed
+from grpo_tui.model.chart_events import Placed, accuracies
 from grpo_tui.model.curves import Curve, Mark
 from grpo_tui.model.formatting import metric_value, power_labels, tick_labels
 from grpo_tui.model.run_events import CRASH, EVALUATION, WORDS
@@ -42,12 +42,12 @@ class Drawing:
     is_log: bool
     is_smoothed: bool
     events: Sequence[Placed] = ()
-    """What happened to the run, in any range."""
+    """What happened to the run, in the range that is drawn."""
 
 
 def charts_svg(title: str, charts: Sequence[Drawing], ends: tuple[float, float], label: Callable[[float], str]) -> str:
     """The charts below a title. ``ends``: first and last x; ``label``: the text of an x, "" for none."""
-    signs = {one.event.sign for chart in charts for one in chart.events if ends[0] <= one.x <= ends[1]}
+    signs = {one.event.sign for chart in charts for one in chart.events}
     legend = ["".join(_legend(signs))] if signs else []
     return page(title, [list(_chart(chart, ends, label)) for chart in charts], legend)
 
@@ -85,7 +85,7 @@ def png_of(svg: str) -> bytes | None:
 
 def _chart(chart: Drawing, ends: tuple[float, float], label: Callable[[float], str]) -> Iterator[str]:
     marks = scaled(chart.curve.marks, ends, chart.is_log)
-    found = {one: accuracy for one in chart.events if (accuracy := _accuracy_of(one, chart)) is not None}
+    found = accuracies(chart.metric, chart.events)
     at_results = [Mark(one.x, a, a, a, a, a, False) for one, a in found.items()]
     results = scaled(at_results, ends, chart.is_log)
     view = view_of(chart.metric, [*marks, *results], ends, chart.is_log)
@@ -107,13 +107,8 @@ def _chart(chart: Drawing, ends: tuple[float, float], label: Callable[[float], s
     for result in results:
         yield _diamond(_x(result.x, view), _y(result.last, view))
     for one in chart.events:
-        if one not in found and ends[0] <= one.x <= ends[1]:
+        if one not in found:
             yield _sign(one.event.sign, _x(one.x, view), SIGNS)
-
-
-def _accuracy_of(one: Placed, chart: Drawing) -> float | None:
-    """The result of an evaluation, on a chart of the accuracy."""
-    return one.event.accuracy if chart.metric == "accuracy" else None
 
 
 def _legend(signs: set[str]) -> Iterator[str]:

@@ -85,7 +85,7 @@ class Compiling:
                 raise
             reason = _reason(error)
         self._forward.blocks = None
-        print(f"train.compile: blocks are no longer compiled: {reason}", flush=True)
+        print(f"train.compile: training continues without compiled blocks: {reason}", flush=True)
         release_memory()
         return work()
 

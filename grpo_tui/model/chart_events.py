@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from grpo_tui.model.curves import Curves, Mark
@@ -20,6 +20,12 @@ class Placed(NamedTuple):
 
     x: float
     event: RunEvent
+
+
+def accuracies(metric: str, placed: Iterable[Placed]) -> dict[Placed, float]:
+    """The evaluations with a result, which is a value of the chart of the accuracy, and of no other."""
+    found = {one: one.event.accuracy for one in placed} if metric == "accuracy" else {}
+    return {one: accuracy for one, accuracy in found.items() if accuracy is not None}
 
 
 class ChartEvents:

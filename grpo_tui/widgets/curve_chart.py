@@ -17,7 +17,7 @@ from grpo_train.run_dir.files import to_float
 from grpo_tui.charts import CHARTS
 from grpo_tui.model.alarms import Rule
 from grpo_tui.model.asking import waiting_words
-from grpo_tui.model.chart_events import ChartEvents, Gap, Placed, gaps_of
+from grpo_tui.model.chart_events import ChartEvents, Gap, Placed, accuracies, gaps_of
 from grpo_tui.model.clip import left_out, percentiles
 from grpo_tui.model.curves import FAILED_S, Curve, Curves, Mark
 from grpo_tui.model.formatting import metric_value, power_labels, tick_labels
@@ -272,12 +272,9 @@ class CurveChart(ChartMouse):
 
     def _results(self) -> dict[Placed, Mark]:
         """The evaluations in the range, each with its accuracy on the axis: on a chart of the accuracy only."""
-        if self.metric != "accuracy":
-            return {}
         found = {}
-        for one in self.events.placed:
-            a = one.event.accuracy
-            if a is not None and (a > 0 or not self.is_log):
+        for one, a in accuracies(self.metric, self.events.placed).items():
+            if a > 0 or not self.is_log:
                 (found[one],) = self._scaled([Mark(one.x, a, a, a, a, a, False)])
         return found
 

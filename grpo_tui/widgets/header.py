@@ -70,7 +70,8 @@ class HeaderBar(Line):
             told.append((0, part((copy.progress.label(), "$primary"))))
         light, room = self._light(room)
         if store.runs:
-            told.append((4, part((f"{len(store.live_runs())} live · {len(store.runs):,} runs", MUTED))))
+            noun = "run" if len(store.runs) == 1 else "runs"
+            told.append((4, part((f"{len(store.live_runs())} live · {len(store.runs):,} {noun}", MUTED))))
         if (price := store.price_per_hour) is not None:
             told.append((1, part((f"{money(price)}/h", MUTED))))
             if (seconds := history.today_s(store.now())) is not None:

@@ -38,8 +38,8 @@ def program_is_beside_views(width: int, is_short: bool) -> bool:
     return width >= PROGRAM_FROM and not is_short
 
 
-class Bar(Line):
-    """Texts that can be clicked."""
+class ClickableLine(Line):
+    """Texts that can be clicked. Not named Bar: Textual's styles of the Bar in a ProgressBar would apply to it."""
 
     spans: Sequence[Span] = ()
 
@@ -55,7 +55,7 @@ class Bar(Line):
         return [(action, action.reason(situation)) for action in actions]
 
 
-class KeyBar(Bar):
+class KeyBar(ClickableLine):
     """Made from the action registry. An unavailable action is dim; its key shows why."""
 
     def __init__(self, store: Store, actions: tuple[Action, ...], readonly: bool, *, view: str, id: str) -> None:
@@ -152,7 +152,7 @@ def key_and_label(action: Action, reason: str = "") -> Content:
     return Content.from_markup(f"[bold {tone}]$key[/] [$grpo-muted]$label[/]", key=key, label=action.label)
 
 
-class ViewBar(Bar):
+class ViewBar(ClickableLine):
     """The views and their keys; the one that is shown stands out. Left out on a terminal of few rows."""
 
     def __init__(self, store: Store, actions: tuple[Action, ...], *, view: str, id: str) -> None:

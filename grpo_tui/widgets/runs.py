@@ -96,7 +96,7 @@ class RunsPanel(ListPanel):
             title += Content.from_markup(" [$error]✖ $why[/]", why=runs.mistake.message)
         if rows and not self._has_heading(order.column):
             by = f"sorted by {order.column} {order.arrow}"
-            title += Content.from_markup(" [$text-muted]$by[/]", by=by)
+            title += Content.from_markup(" [$text-muted]· $by[/]", by=by)
         fresh = Freshness(self.store.topic_problem("runs"), "warn")
         if self.store.recalled_at is not None:
             fresh = Freshness(f"as it was {duration(self.store.now() - self.store.recalled_at)} ago", "warn")

@@ -136,12 +136,11 @@ def test_a_picture_has_its_words() -> None:
 
 
 def test_a_picture_has_the_events() -> None:
-    """Evaluations at their accuracy, a crash as a cross, others as their letter; those out of range are left out."""
+    """Evaluations at their accuracy, a crash as a cross, others as their letter."""
     events = [
         Placed(1.0, RunEvent(EVALUATION, 1, None, "evaluated", accuracy=0.5)),
         Placed(1.5, RunEvent(STOP, 1, None, "stopped")),
         Placed(2.0, RunEvent(CRASH, 2, None, "crashed")),
-        Placed(9.0, RunEvent(STOP, 9, None, "stopped")),
     ]
     pictures = {}
     for metric in ("accuracy", "reward"):

@@ -179,9 +179,9 @@ async def test_older_completions_can_be_browsed(start: Start) -> None:
 async def test_filter_hides_runs(start: Start) -> None:
     async with start(wait="87/200") as session:
         await session.press("slash", *"crash")
-        await session.until_text("/crash", "1 of 4 sorted")
+        await session.until_text("/crash", "1 of 4 · sorted")
         await session.press("enter", "escape")
-        await session.until(lambda: "1 of 4 sorted" not in session.text())
+        await session.until(lambda: "1 of 4 · sorted" not in session.text())
 
 
 async def test_filter_selects_a_matching_run(start: Start) -> None:
@@ -385,7 +385,7 @@ async def test_a_panel_that_is_not_seen_takes_no_key(start: Start) -> None:
 async def test_a_mistake_keeps_the_last_list(start: Start) -> None:
     async with start(wait="87/200") as session:
         await session.press("slash", *"reward>1.5 step<90")
-        await session.until_text("1 of 4 sorted")
+        await session.until_text("1 of 4 · sorted")
         await session.press("space", "(")
         await session.until_text("^ a condition is missing after '('")
         assert [row.name for row in session.app.home.runs.rows] == [RUN], "the last good list"
@@ -415,7 +415,7 @@ async def test_the_filter_reads_metrics_and_config(start: Start) -> None:
 async def test_an_unknown_field_is_named(start: Start, text: str, said: str) -> None:
     async with start(wait="87/200") as session:
         await session.press("slash", *"state:running")
-        await session.until_text("1 of 4 sorted")
+        await session.until_text("1 of 4 · sorted")
         await session.press(*f" {text}")
         await session.until_text(f"^ {said}")
         assert [row.name for row in session.app.home.runs.rows] == [RUN], "the list of the rest"

@@ -121,11 +121,11 @@ async def mark_sort_and_name(session: Session) -> None:
 
 async def filter_and_clear(session: Session) -> None:
     await session.press("slash", *"crashed", "enter")
-    await session.until_text("of 4 sorted")
+    await session.until_text("of 4 · sorted")
     await still(session)
     check_nothing_is_old(session)
     await session.press("escape")
-    await session.until(lambda: "of 4 sorted" not in session.text())
+    await session.until(lambda: "of 4 · sorted" not in session.text())
 
 
 async def open_and_close_a_dialog(session: Session) -> None:
