@@ -26,6 +26,8 @@ settings.register_profile("same", settings.get_profile("search"), derandomize=Tr
 settings.load_profile("same")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+LONG = ("test_every_action.py", "test_snapshots.py", "test_home.py")
+"""Files of the app's tests, which are the last ones, that take a minute or more."""
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +90,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     A worker that gets a long file when the others have nothing left makes them wait for minutes.
     """
-    items.sort(key=lambda item: item.path.name != "test_every_action.py")
+    items.sort(key=lambda item: item.path.name not in LONG)
     for item in items:
         if "gsm8k_dir" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.official_data)
