@@ -25,7 +25,7 @@ from remote.transports.ssh_config import parse_jump, resolve
 from tests.support.agent import QUICK, agents, connected, eventually
 from tests.support.patience import PATIENCE
 from tests.support.proxy import ChaosProxy
-from tests.support.sshd import Sshd, make_key
+from tests.support.sshd import Sshd, make_key, start_ssh_agent
 
 
 @pytest.fixture
@@ -205,10 +205,9 @@ def test_encrypted_keys_work_through_the_ssh_agent(
     own_sshd.authorized_keys.write_text(Path(f"{locked}.pub").read_text())
     trust(tmp_path / "hosts", own_sshd, "h200")
     socket = tmp_path / "agent"
-    server = subprocess.Popen(["ssh-agent", "-D", "-a", str(socket)], stdout=subprocess.DEVNULL)
+    server = start_ssh_agent(socket)
     try:
         monkeypatch.setenv("SSH_AUTH_SOCK", str(socket))
-        eventually(socket.exists)
         askpass = tmp_path / "askpass"
         askpass.write_text("#!/bin/sh\necho secret words\n")
         askpass.chmod(0o755)

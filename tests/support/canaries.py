@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from tests.support.agent import eventually
+from tests.support.sshd import start_ssh_agent
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _LETTERS = string.ascii_letters + string.digits
@@ -39,10 +39,8 @@ def write_private(path: Path, text: str) -> Path:
 def ssh_agent(folder: Path) -> Iterator[str]:
     """An SSH agent without a key; yields its socket."""
     socket = folder / "agent"
-    command = ["ssh-agent", "-D", "-a", str(socket)]
-    agent = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    agent = start_ssh_agent(socket)
     try:
-        eventually(socket.exists)
         yield str(socket)
     finally:
         agent.terminate()

@@ -17,7 +17,7 @@ from remote.events import ClientEvent, HostKeyAsked, Link, LinkChanged, Question
 from remote.timing import Timing
 from tests.support.agent import Recorder, eventually
 from tests.support.network import add_link_local, own_network
-from tests.support.sshd import Sshd, make_key
+from tests.support.sshd import Sshd, make_key, start_ssh_agent
 
 PATIENT = Timing(backoff_first=0.05, backoff_most=0.1, step=10.0)
 LOST_TIMES = 3
@@ -104,9 +104,7 @@ class Lab:
     def agent(self, *keys: Path) -> str:
         """The socket of an ssh-agent that holds keys."""
         socket = self.folder / f"agent{len(self._agents)}"
-        self._agents.append(subprocess.Popen(["ssh-agent", "-D", "-a", str(socket)], stdout=subprocess.DEVNULL))
-        while not socket.exists():
-            assert self._agents[-1].poll() is None
+        self._agents.append(start_ssh_agent(socket))
         for key in keys:
             environment = {**os.environ, "SSH_AUTH_SOCK": str(socket)}
             subprocess.run(["ssh-add", "-q", str(key)], env=environment, check=True, stdin=subprocess.DEVNULL)

@@ -158,6 +158,17 @@ def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
     return path
 
 
+def start_ssh_agent(path: Path) -> subprocess.Popen[bytes]:
+    """An SSH agent without a key that answers at ``path``: the file exists a moment before it does."""
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(path)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    while True:
+        with socket.socket(socket.AF_UNIX) as probe, suppress(FileNotFoundError, ConnectionRefusedError):
+            probe.connect(str(path))
+            return agent
+        assert agent.poll() is None, "ssh-agent ended"
+        time.sleep(0.01)
+
+
 def free_port() -> int:
     """A port below those that the system gives to connections, so that none takes it while the server is down."""
     while True:
