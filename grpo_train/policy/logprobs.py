@@ -284,9 +284,8 @@ class LogprobForward:
         self.kernel = " and ".join(sorted(row.kernels)) or self.kernel
         narrow = (self.policy.autocast_dtype or found.dtype) in (torch.float16, torch.bfloat16)
         if device.type == "cuda" and narrow and "buckets" in row.kernels:
-            self.notes.append(
-                "torch's varlen_attn does not support this model here: packed attention runs in buckets by length"
-            )
+            reason = "; ".join(sorted(row.problems))
+            self.notes.append(f"packed attention runs in buckets by length, without torch's varlen_attn: {reason}")
 
     def _not_packed(self, reason: str) -> None:
         self.notes.append(f"{type(self._base).__name__}: log-probabilities are computed with padding, because {reason}")

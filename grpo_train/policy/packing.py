@@ -118,6 +118,8 @@ class PackedRow:
     """Sliding windows used by attention layers."""
     kernels: set[str] = field(default_factory=set)
     """Kernels used by attention layers."""
+    problems: set[str] = field(default_factory=set)
+    """Why varlen_attn is not used."""
     _masks: dict[tuple[int, int], Tensor] = field(default_factory=dict)
 
     def model_inputs(self, *, flash: bool = False) -> dict[str, Any]:
@@ -291,7 +293,10 @@ def packed_attention(
     if device == "cuda" and dropout == 0.0 and query.dtype in (torch.float16, torch.bfloat16):
         heads = (query.shape[1], key.shape[1], query.shape[3])
         length = trial_length(packed_row.longest)
-        if (call := varlen_call(heads, scale, window, query.dtype, query.device, length)) is not None:
+        call = varlen_call(heads, scale, window, query.dtype, query.device, length)
+        if isinstance(call, str):
+            packed_row.problems.add(call)
+        else:
             packed_row.kernels.add("varlen_attn")
             return _by_varlen(call, rows, packed_row, window).unsqueeze(0), None
     packed_row.kernels.add("buckets")

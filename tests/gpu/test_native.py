@@ -66,14 +66,14 @@ def test_cuda_graphs_generate_the_same_tokens_faster(make_root: Callable[[], Pat
 
 @pytest.mark.parametrize("compile_layers", [False, True], ids=["eager", "compiled"])
 def test_nothing_is_switched_off(make_root: Callable[[], Path], compile_layers: bool) -> None:
-    """Pages, shared prompts, compiled layers and graphs pass their trials; shared and copied prompts agree."""
+    """FlashAttention, shared prompts, compiled layers and graphs pass their trials; shared and copied prompts agree."""
     policy = on_gpu(make_root(), "bfloat16")
     prompts = [prompt for prompt in prompts_of(policy.tokenizer)[:16] for _ in range(4)]
     tokens = []
     for is_shared in (False, True):
         backend = NativeBackend(policy.model, policy.tokenizer, compile_layers=compile_layers)
         assert backend.fallbacks == []
-        assert backend._is_paged
+        assert backend._is_flash
         backend._can_share = is_shared
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(native.SHARE_FROM, "cuda", 0)

@@ -201,8 +201,8 @@ def test_varlen_kernel_matches_single_sequences(
 def test_oldest_varlen_signature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(varlen, "varlen_attn", as_in_2_10)
     assert varlen_call((4, 2, 16), 0.25, None, torch.bfloat16, CPU, 64)
-    assert varlen_call((4, 2, 16), 0.3, None, torch.bfloat16, CPU, 64) is None
-    assert varlen_call((4, 2, 16), 0.25, 5, torch.bfloat16, CPU, 64) is None
+    assert varlen_call((4, 2, 16), 0.3, None, torch.bfloat16, CPU, 64) == "that of this torch has no scale"
+    assert varlen_call((4, 2, 16), 0.25, 5, torch.bfloat16, CPU, 64) == "that of this torch has no window_size"
 
 
 @pytest.mark.parametrize("fault", ["wrong", "refuses"])
@@ -214,7 +214,9 @@ def test_wrong_kernel_is_not_used(monkeypatch: pytest.MonkeyPatch, fault: str) -
         return stand_in(q, k, v, torch.tensor([0, len(q)]), scale=scale, window=window_size, grouped=enable_gqa)
 
     monkeypatch.setattr(varlen, "varlen_attn", faulty)
-    assert varlen_call((4, 2, 16), 0.25, None, torch.bfloat16, CPU, 64) is None
+    assert varlen_call((4, 2, 16), 0.25, None, torch.bfloat16, CPU, 64) == (
+        "no kernel for this head dimension" if fault == "refuses" else "a trial differs from sdpa"
+    )
 
 
 @pytest.mark.usefixtures("fresh_probe")
@@ -229,7 +231,7 @@ def test_the_trial_runs_the_lengths_of_training(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(varlen, "varlen_attn", wrong_when_long)
     assert varlen_call((4, 2, 16), 0.25, None, torch.bfloat16, CPU, 128)
-    assert varlen_call((4, 2, 16), 0.25, None, torch.bfloat16, CPU, 256) is None
+    assert varlen_call((4, 2, 16), 0.25, None, torch.bfloat16, CPU, 256) == "a trial differs from sdpa"
     assert [trial_length(n) for n in (3, 32, 33, 1000, 100_000)] == [32, 32, 64, 1024, 4096]
 
     def no_memory(*_: Any, scale: Any = None, window_size: Any = None, enable_gqa: bool = False) -> Tensor:

@@ -15,9 +15,9 @@ from grpo_train.policy.memory import free_bytes
 from grpo_train.rollout.draw import Draw, Ends
 from grpo_train.rollout.halving import Halving
 from grpo_train.rollout.native.decoding import Decoding, OnToken
+from grpo_train.rollout.native.flash import lacks
 from grpo_train.rollout.native.graphs import Record, StepGraphs, cuda_recorder
-from grpo_train.rollout.native.pages import PAGE
-from grpo_train.rollout.native.slots import Slots
+from grpo_train.rollout.native.slots import ATTENTION_APART, ATTENTION_INSIDE, Slots
 from grpo_train.rollout.native.trial import Trial
 from grpo_train.rollout.native.weights import FrozenCopy, UnsupportedModelError
 
@@ -79,14 +79,11 @@ class NativeBackend:
         self._position_bytes = trial.run(is_shared=False)
         shared = partial(trial.run, is_shared=True)
         self._can_share = self._tried(shared, "rollouts keep a copy of the prompt for each completion")
-        self._is_paged = False
+        self._is_flash = False
         if self._device.type == "cuda" and self._model.dtype.itemsize == 2:
-            self._is_paged = self._try_pages(trial)
+            self._is_flash = self._try_flash(trial)
         if compile_layers:
-            self._copy.compile(COMPILER)
-            compiled = partial(trial.run, is_shared=self._can_share, is_paged=self._is_paged)
-            if not self._tried(compiled, "rollouts without compiled layers, which are slower"):
-                self._copy.leave_compiled()
+            self._compile(trial)
         self._recorder: Callable[[], Record] | None = None
         """Makes what records decoding steps; None = they are launched kernel by kernel."""
         if cuda_graphs and self._device.type == "cuda":
@@ -178,11 +175,25 @@ class NativeBackend:
         self._recorder = None
         self._fall_back(f"rollouts without CUDA graphs, which are slower: {reason}")
 
-    def _try_pages(self, trial: Trial) -> bool:
-        """Whether torch's kernel for pages gives the same, with whatever prompts are shared."""
-        without = "rollouts without attention by pages, which reads what completions that ended have left"
+    def _try_flash(self, trial: Trial) -> bool:
+        """Whether FlashAttention gives the same, with whatever prompts are shared."""
+        without = "rollouts without FlashAttention, which are slower"
+        if reason := lacks():
+            self._fall_back(f"{without}: {reason}")
+            return False
         layouts = (False, True) if self._can_share else (False,)
-        return all(self._tried(partial(trial.run, is_shared=one, is_paged=True), without) for one in layouts)
+        return all(self._tried(partial(trial.run, is_shared=one, is_flash=True), without) for one in layouts)
+
+    def _compile(self, trial: Trial) -> None:
+        compiled = partial(trial.run, is_shared=self._can_share, is_flash=self._is_flash)
+        ways = [(ATTENTION_APART, "rollouts without compiled layers, which are slower")]
+        if self._is_flash:
+            ways.insert(0, (ATTENTION_INSIDE, "rollouts with attention outside of compiled layers, which are slower"))
+        for attention, without in ways:
+            self._copy.compile(COMPILER, attention)
+            if self._tried(compiled, without):
+                return
+            self._copy.leave_compiled()
 
     def _room(self, prompts: Sequence[Sequence[int]], budget: int) -> _Room:
         lengths = {tuple(prompt): len(prompt) for prompt in prompts}
@@ -193,8 +204,7 @@ class NativeBackend:
         return self._rounded_room(longest + own, 0, 0)
 
     def _rounded_room(self, length: int, entries: int, prompt_length: int) -> _Room:
-        step = PAGE if self._is_paged else LENGTH_STEP
-        return _Room(-(-length // step) * step, entries, -(-prompt_length // step) * step, self._is_paged)
+        return _Room(_rounded(length), entries, _rounded(prompt_length), self._is_flash)
 
     def _fitting(self, room: _Room) -> int:
         """Slots that fit into memory."""
@@ -227,6 +237,10 @@ class NativeBackend:
         print(message, flush=True)
 
 
+def _rounded(length: int) -> int:
+    return -(-length // LENGTH_STEP) * LENGTH_STEP
+
+
 @dataclass(frozen=True)
 class _Room:
     """Lengths of the slots of a call, and the entries of the prompts that its completions share."""
@@ -235,9 +249,9 @@ class _Room:
     entries: int
     """Different prompts; 0 = each slot has its own copy."""
     prompt_length: int
-    is_paged: bool = False
+    is_flash: bool = False
 
     def slots(self, count: int, *, spare: bool) -> Slots:
         """``count`` slots and the entries that they need; ``spare``: one more of each."""
         entries = min(self.entries, count) + spare if self.entries else 0
-        return Slots(count + spare, self.length, entries, self.prompt_length, self.is_paged)
+        return Slots(count + spare, self.length, entries, self.prompt_length, self.is_flash)

@@ -25,8 +25,8 @@ from grpo_train.policy.packing import pack
 from grpo_train.rollout.draw import NO_TOKEN, Draw, Ends, uniforms
 from grpo_train.rollout.native import graphs as recorded
 from grpo_train.rollout.native.entries import Entries, lanes_of
+from grpo_train.rollout.native.flash import Spans, spans_of
 from grpo_train.rollout.native.graphs import StepGraphs
-from grpo_train.rollout.native.pages import Pages, pages_of
 from grpo_train.rollout.native.slots import (
     CALL_COST,
     SHARED_CALL_COST,
@@ -116,7 +116,7 @@ class Decoding:
         """Logits of the first token after a shared prompt."""
         self._most = 1
         """Completions that share a prompt, at most."""
-        self._prompt_pages: Pages | None = None
+        self._prompt_spans: Spans | None = None
         self._slot_B = state(0)
         """Slot of each row of a step: those in use, ascending, then the last one for rows that fill up a shape."""
         self._in_use: list[tuple[int, int]] = []
@@ -135,9 +135,9 @@ class Decoding:
         """Each completion as it ends, with its index. Raises PolicyError for NaN."""
         waiting = deque(prompts.items())
         self._most = min(max(Counter(prompts.values()).values(), default=1), self._usable)
-        if self._slots.is_paged and self._entries is not None:
+        if self._slots.is_flash and self._entries is not None:
             entry_E = torch.arange(self._slots.entries, device=self._device)
-            self._prompt_pages = pages_of(entry_E, self._length_E, self._slots.prompt_length, self._most)
+            self._prompt_spans = spans_of(entry_E, self._length_E, self._slots.prompt_length, self._most)
         while waiting or self._rows:
             free = [slot for slot in range(self._usable) if slot not in self._rows]
             fresh: list[int] = []
@@ -198,7 +198,7 @@ class Decoding:
         rows = sorted(self._rows)
         ends = {slot: self._end(self._rows[slot]) for slot in rows}
         needed = {slot: min(self._slots.length, _rounded(end)) for slot, end in ends.items()}
-        if self._graphs is not None or self._slots.is_paged:
+        if self._graphs is not None or self._slots.is_flash:
             return self._plan_shape(rows, max(needed.values()))
         self._slack = min(needed[slot] - ends[slot] for slot in rows)
         kind = self._device.type if self._device.type in CALL_COST else "cuda"
@@ -220,7 +220,7 @@ class Decoding:
 
     def _plan_shape(self, rows: list[int], width: int) -> None:
         """As :meth:`_plan`, with few shapes: recorded steps have a power of two of rows; all have all entries."""
-        width = self._slots.length if self._slots.is_paged else -(-width // recorded.WIDTH_STEP) * recorded.WIDTH_STEP
+        width = self._slots.length if self._slots.is_flash else -(-width // recorded.WIDTH_STEP) * recorded.WIDTH_STEP
         self._ranges = [Range(0, self._slots.count, min(self._slots.length, width))]
         size = len(rows) if self._graphs is None else recorded.rows_of(len(rows), self._usable)
         every = [Range(0, self._slots.entries, self._slots.prompt_length, self._most)]
@@ -234,7 +234,7 @@ class Decoding:
         self._slot_B.copy_(slots)
         if self._entries is not None:
             lane_B.copy_(lanes)
-            self._shared = Shared(lane_B, every, self._mask_E11P, pages=self._prompt_pages)
+            self._shared = Shared(lane_B, every, self._mask_E11P, spans=self._prompt_spans)
 
     def _step(self) -> None:
         """Draw the next token of each row. What changes from step to step is in tensors that stay where they are."""
@@ -242,7 +242,7 @@ class Decoding:
         own_S = self._position_S if self._entries is None else self._position_S - self._offset_S
         work = step_of(
             slot_B, own_S, self._ranges, self._dtype,
-            is_dense=self._is_dense, shared=self._shared, page_length=self._slots.length * self._slots.is_paged,
+            is_dense=self._is_dense, shared=self._shared, flash_length=self._slots.length * self._slots.is_flash,
         )  # fmt: skip
         position_B = self._position_S[slot_B]
         ids_B1 = self._token_S[slot_B].unsqueeze(1)

@@ -24,12 +24,17 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 from grpo_train.policy.packing import PackedRow, packed_attention
-from grpo_train.rollout.native.pages import Pages, paged_attention, pages_of
+from grpo_train.rollout.native.flash import Spans, flash_attention, spans_of
 
 ATTENTION = "sdpa_slots"
 """Name of our attention in transformers."""
 ATTENTION_APART = "sdpa_slots_apart"
 """The same for compiled layers: it is not compiled, as it depends on more than shapes."""
+ATTENTION_INSIDE = "sdpa_slots_inside"
+"""FlashAttention of steps, compiled with its layer: it depends on tensors alone."""
+LAYER = "slots_layer"
+"""Attribute of an attention module with its part of :attr:`Slots.layers`: code that looked it up by number would be
+compiled for each layer."""
 CALL_COST = {"cpu": 2**9, "cuda": 2**18}
 """Cost of an attention call in positions of slots that it looks at, by device type."""
 SHARED_CALL_COST = {"cpu": 2**11, "cuda": 2**18}
@@ -76,7 +81,7 @@ class Shared:
     """Of all entries; added to the scores."""
     is_dense: bool = False
     """Whether the rows are in the order of the lanes, and fill them."""
-    pages: Pages | None = None
+    spans: Spans | None = None
     """Of all entries, for all lanes."""
 
 
@@ -95,7 +100,7 @@ class Step:
     """Whether every slot of the ranges is a row, from the first one on."""
     shared: Shared | None = None
     """None where each slot has its own copy of the prompt."""
-    pages: Pages | None = None
+    spans: Spans | None = None
     """Of the rows' slots; None = the kernels of sdpa, range by range."""
 
 
@@ -110,29 +115,32 @@ class Slots:
     """Prompts that completions share; 0 = slots have their own copies."""
     prompt_length: int = 0
     """Positions of an entry."""
-    is_paged: bool = False
-    """Whether the positions of a slot are neighbors in memory, as pages require, instead of those of a head."""
+    is_flash: bool = False
+    """Whether steps attend by FlashAttention."""
     layers: dict[int, tuple[Tensor, Tensor, Tensor, Tensor]] = field(default_factory=dict)
-    """Keys and values by layer, (S, G, length, D) each, then those of the entries, (E, G, prompt_length, D) each."""
+    """Keys and values by layer, (S, G, length, D) each, then those of the entries, (E, G, prompt_length, D) each; for
+    FlashAttention (S, length, G, D) and (E, prompt_length, G, D)."""
     work: Prompts | Step | None = None
     """What the forward pass in progress does."""
 
     def attend(self, module: Any, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
         """Write keys and values (1 or B, G, N or 1, D), and attend; returns (1 or B, N or 1, Q, D)."""
-        keys, values, prompt_keys, prompt_values = self._layer(int(module.layer_idx), key, value)
+        layer = self._layer(int(module.layer_idx), key, value)
+        keys, values, prompt_keys, prompt_values = layer
         if isinstance(self.work, Prompts):
             at = (self.work.place_K, self.work.position_K)
             caches = (prompt_keys, prompt_values) if self.entries else (keys, values)
             for cache, new in zip(caches, (key, value), strict=True):
-                cache.transpose(1, 2)[at] = new[0].transpose(0, 1)[self.work.token_K]
+                by_position = cache if self.is_flash else cache.transpose(1, 2)
+                by_position[at] = new[0].transpose(0, 1)[self.work.token_K]
             return packed_attention(module, query, key, value, None, scaling=scale, packed_row=self.work.row)[0]
         assert self.work is not None
+        if self.work.spans is not None:
+            return _by_spans(self.work, query, key, value, layer, scale)
         step, groups = self.work, key.shape[1]
         at = (step.slot_B, step.position_B)
         for cache, new in ((keys, key), (values, value)):
             cache.transpose(1, 2)[at] = new[:, :, 0]
-        if step.pages is not None:
-            return self._by_pages(step, query.squeeze(2), self.layers[int(module.layer_idx)], scale).unsqueeze(1)
         # The queries that share keys take the place of several query positions.
         query_BGRD = query.unflatten(1, (groups, -1)).squeeze(3)
         own_BGRD, own_BGR = self._own(step, query_BGRD, keys, values, scale)
@@ -140,19 +148,6 @@ class Slots:
             return own_BGRD.flatten(1, 2).unsqueeze(1)
         prompt_BGRD, prompt_BGR = _of_prompts(step.shared, query_BGRD, prompt_keys, prompt_values, scale)
         return _joined(own_BGRD, own_BGR, prompt_BGRD, prompt_BGR).flatten(1, 2).unsqueeze(1)
-
-    def _by_pages(self, step: Step, query_BQD: Tensor, layer: Sequence[Tensor], scale: float | None) -> Tensor:
-        """Attention to the slots of rows, and to the prompts that they share."""
-        keys, values, prompt_keys, prompt_values = (x.transpose(1, 2) for x in layer)
-        assert step.pages is not None
-        own_BQD, own_BQ = paged_attention(query_BQD, keys, values, step.pages, scale)
-        if step.shared is None or step.shared.pages is None:
-            return own_BQD
-        lane_B, pages = step.shared.lane_B, step.shared.pages
-        lanes = len(pages.used_N) * pages.queries
-        query_LQD = query_BQD.new_zeros((lanes, *query_BQD.shape[1:])).index_copy_(0, lane_B, query_BQD)
-        prompt_LQD, prompt_LQ = paged_attention(query_LQD, prompt_keys, prompt_values, pages, scale)
-        return _joined(own_BQD, own_BQ, prompt_LQD[lane_B], prompt_LQ[lane_B])
 
     def _own(
         self, step: Step, query_BGRD: Tensor, keys: Tensor, values: Tensor, scale: float | None
@@ -187,12 +182,29 @@ class Slots:
             made = []
             for (n, length), x in itertools.product(sizes, (key, value)):
                 heads, width = x.shape[1], x.shape[3]
-                if self.is_paged:
-                    made.append(x.new_zeros((n, length, heads, width)).transpose(1, 2))
-                else:
-                    made.append(x.new_zeros((n, heads, length, width)))
+                shape = (n, length, heads, width) if self.is_flash else (n, heads, length, width)
+                made.append(x.new_zeros(shape))
             self.layers[index] = (made[0], made[1], made[2], made[3])
         return self.layers[index]
+
+
+def _by_spans(
+    step: Step, query: Tensor, key: Tensor, value: Tensor, layer: Sequence[Tensor], scale: float | None
+) -> Tensor:
+    """As :meth:`Slots.attend`, for a step by FlashAttention."""
+    keys, values, prompt_keys, prompt_values = layer
+    keys[step.slot_B, step.position_B] = key[:, :, 0]
+    values[step.slot_B, step.position_B] = value[:, :, 0]
+    assert step.spans is not None
+    query_BQD = query.squeeze(2)
+    own_BQD, own_BQ = flash_attention(query_BQD, keys, values, step.spans, scale)
+    if step.shared is None or step.shared.spans is None:
+        return own_BQD.unsqueeze(1)
+    lane_B, spans = step.shared.lane_B, step.shared.spans
+    lanes = len(spans.used_N) * spans.queries
+    query_LQD = query_BQD.new_zeros((lanes, *query_BQD.shape[1:])).index_copy_(0, lane_B, query_BQD)
+    prompt_LQD, prompt_LQ = flash_attention(query_LQD, prompt_keys, prompt_values, spans, scale)
+    return _joined(own_BQD, own_BQ, prompt_LQD[lane_B], prompt_LQ[lane_B]).unsqueeze(1)
 
 
 def _of_prompts(
@@ -260,16 +272,16 @@ def step_of(
     *,
     is_dense: bool = False,
     shared: Shared | None = None,
-    page_length: int = 0,
+    flash_length: int = 0,
 ) -> Step:
     """A step of the slots in use; the arguments are those of :class:`Step`, ``position_S`` is of all slots.
 
-    ``page_length``: length of a slot, for attention by pages; 0 = by ranges.
+    ``flash_length``: length of a slot, for FlashAttention; 0 = by ranges.
     """
-    if page_length:
+    if flash_length:
         position_B = position_S[slot_B]
-        pages = pages_of(slot_B, position_B + 1, page_length)
-        return Step(slot_B, position_B, [], position_S.new_empty(0), is_dense=False, shared=shared, pages=pages)
+        spans = spans_of(slot_B, position_B + 1, flash_length)
+        return Step(slot_B, position_B, [], position_S.new_empty(0), is_dense=False, shared=shared, spans=spans)
     width = max(one.width for one in ranges)
     return Step(
         slot_B, position_S[slot_B], ranges, mask_of(position_S + 1, width, dtype), is_dense=is_dense, shared=shared
@@ -326,10 +338,14 @@ def slots_attention(
     if found := [name for name in unknown if kwargs.get(name) is not None]:
         raise NotImplementedError(f"its attention has {', '.join(found)}")
     assert slots is not None
+    layer = getattr(module, LAYER, None)
+    if layer is not None and isinstance(slots.work, Step):
+        return _by_spans(slots.work, query, key, value, layer, scaling), None
     return slots.attend(module, query, key, value, scaling), None
 
 
 AttentionInterface.register(ATTENTION, slots_attention)
 AttentionInterface.register(ATTENTION_APART, torch.compiler.disable(slots_attention))
-for name in (ATTENTION, ATTENTION_APART):
+AttentionInterface.register(ATTENTION_INSIDE, slots_attention)
+for name in (ATTENTION, ATTENTION_APART, ATTENTION_INSIDE):
     AttentionMaskInterface.register(name, sdpa_mask)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from grpo_train.policy.memory import is_out_of_memory
 from grpo_train.rollout.native.decoding import read_prompts
-from grpo_train.rollout.native.pages import PAGE, pages_of
+from grpo_train.rollout.native.flash import spans_of
 from grpo_train.rollout.native.slots import Range, Shared, Slots, mask_of, step_of
 from grpo_train.rollout.native.weights import FrozenCopy, UnsupportedModelError
 
@@ -15,7 +15,7 @@ PROMPTS = (tuple(range(3, 12)), tuple(range(5, 10)))
 OF_ROW = [0, 0, 1]
 """The prompt of each row."""
 STEPS = 3
-LENGTH = PAGE
+LENGTH = 64
 """Positions of a slot."""
 TOLERANCE = {2: 0.1, 4: 1e-3, 8: 1e-9}
 """Norm of the difference of logits from the reference's, relative to them, by bytes of the compute type: in
@@ -29,16 +29,16 @@ class Trial:
         self._copy = copy
         self._expected: Tensor | None = None
 
-    def run(self, *, is_shared: bool, is_paged: bool = False) -> int:
+    def run(self, *, is_shared: bool, is_flash: bool = False) -> int:
         """Compare; returns the bytes of keys and values of one position.
 
         Args:
             is_shared: whether the rows share the keys and values of their prompts.
-            is_paged: whether attention is computed by pages.
+            is_flash: whether attention is computed by FlashAttention.
 
         Raises UnsupportedModelError with the reason.
         """
-        slots = Slots(len(OF_ROW), LENGTH, *((len(PROMPTS), LENGTH) if is_shared else (0, 0)), is_paged=is_paged)
+        slots = Slots(len(OF_ROW), LENGTH, *((len(PROMPTS), LENGTH) if is_shared else (0, 0)), is_flash=is_flash)
         try:
             with torch.inference_mode(), torch.autocast(self._copy.device.type, enabled=False):
                 found = self._decode(slots)
@@ -52,7 +52,7 @@ class Trial:
         if not slots.layers or not (found - self._expected).norm() <= allowed:
             raise UnsupportedModelError("its logits differ from those of transformers' own attention")
         keys, values, *_ = next(iter(slots.layers.values()))
-        return sum(x[0, :, 0].numel() * x.element_size() for x in (keys, values)) * len(slots.layers)
+        return sum(x[0].numel() * x.element_size() for x in (keys, values)) // LENGTH * len(slots.layers)
 
     def _decode(self, slots: Slots) -> Tensor:
         """Logits (rows, tokens, V) after the prompts and after each step."""
@@ -61,8 +61,8 @@ class Trial:
         length_B, slot_B = torch.tensor(lengths, device=device), torch.arange(len(OF_ROW), device=device)
         if slots.entries:
             length_E = torch.tensor([len(prompt) for prompt in PROMPTS], device=device)
-            ranges, pages = [Range(0, len(PROMPTS), LENGTH, 2)], pages_of(slot_B[: len(PROMPTS)], length_E, LENGTH, 2)
-            shared: Shared | None = Shared(slot_B, ranges, mask_of(length_E, LENGTH, dtype), pages=pages)
+            ranges, spans = [Range(0, len(PROMPTS), LENGTH, 2)], spans_of(slot_B[: len(PROMPTS)], length_E, LENGTH, 2)
+            shared: Shared | None = Shared(slot_B, ranges, mask_of(length_E, LENGTH, dtype), spans=spans)
             first_B = torch.zeros_like(length_B)
             found = [read_prompts(self._copy, slots, dict(enumerate(PROMPTS)), device)[OF_ROW]]
         else:
@@ -70,8 +70,10 @@ class Trial:
             found = [read_prompts(self._copy, slots, {k: PROMPTS[n] for k, n in enumerate(OF_ROW)}, device)]
         for step in range(STEPS):
             ranges = [Range(0, len(OF_ROW), LENGTH)]
-            page_length = LENGTH * slots.is_paged
-            work = step_of(slot_B, first_B + step, ranges, dtype, is_dense=True, shared=shared, page_length=page_length)
+            flash_length = LENGTH * slots.is_flash
+            work = step_of(
+                slot_B, first_B + step, ranges, dtype, is_dense=True, shared=shared, flash_length=flash_length
+            )
             position_B1 = (length_B + step).unsqueeze(1)
             found.append(self._copy.logits(slots, work, torch.full_like(position_B1, 3 + step), position_B1, 1)[:, -1])
         return torch.stack(found, 1).double()

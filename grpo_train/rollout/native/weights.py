@@ -18,7 +18,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
 from torch import Tensor
 
-from grpo_train.rollout.native.slots import ATTENTION, ATTENTION_APART, Prompts, Slots, Step
+from grpo_train.rollout.native.slots import ATTENTION, ATTENTION_INSIDE, LAYER, Prompts, Slots, Step
 
 
 class UnsupportedModelError(Exception):
@@ -69,9 +69,12 @@ class FrozenCopy:
             keep: ``logits_to_keep`` of transformers: indices in the row, or the number of last tokens.
         """
         slots.work = work
-        is_compiled = self._attention == ATTENTION_APART
+        is_compiled, is_step = self._attention != ATTENTION, isinstance(work, Step)
+        if self._attention == ATTENTION_INSIDE and is_step:
+            for module in self._attentions:
+                setattr(module, LAYER, slots.layers[module.layer_idx])
         # Rows of prompts have another length each time.
-        with torch.compiler.set_stance("force_eager") if is_compiled and isinstance(work, Prompts) else nullcontext():
+        with torch.compiler.set_stance("force_eager") if is_compiled and not is_step else nullcontext():
             logits: Tensor = self.model(
                 input_ids=ids,
                 position_ids=positions,
@@ -82,9 +85,12 @@ class FrozenCopy:
             ).logits
         return logits
 
-    def compile(self, backend: str) -> None:
-        """Compile the decoder layers, for steps only; all layers use the same code."""
-        self._set_layers(ATTENTION_APART)
+    def compile(self, backend: str, attention: str) -> None:
+        """Compile the decoder layers, for steps only; all layers use the same code.
+
+        ``attention``: ``ATTENTION_APART``, or ``ATTENTION_INSIDE`` for slots with FlashAttention.
+        """
+        self._set_layers(attention)
         for layer in self._layers():
             layer.compile(backend=backend)
 
@@ -117,7 +123,13 @@ class FrozenCopy:
 
     def _set_layers(self, attention: str) -> None:
         self._attention = attention
+        for module in self._attentions:
+            setattr(module, LAYER, None)
         self.model.set_attn_implementation(attention)
+
+    @property
+    def _attentions(self) -> list[Any]:
+        return [module for module in self.model.modules() if hasattr(module, "layer_idx") and hasattr(module, "q_proj")]
 
     def _layers(self) -> list[Any]:
         names = set(self.model._no_split_modules or ())

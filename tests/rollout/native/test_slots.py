@@ -13,10 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from grpo_train.rollout.draw import Draw
 from grpo_train.rollout.native import backend as native
-from grpo_train.rollout.native import pages
+from grpo_train.rollout.native import flash
 from grpo_train.rollout.native.backend import NativeBackend
 from grpo_train.rollout.native.decoding import read_prompts
-from grpo_train.rollout.native.pages import PAGE, pages_of
+from grpo_train.rollout.native.flash import spans_of
 from grpo_train.rollout.native.slots import Range, Shared, Slots, mask_of, ranges_of, step_of
 from grpo_train.rollout.native.weights import FrozenCopy, _set
 from grpo_train.tiny.architectures import Architecture
@@ -111,14 +111,16 @@ def rows_of(copy: FrozenCopy, slots: Slots, count: int, *, steps: int = 0) -> An
         ranges = [Range(0, -(-count // 2), slots.prompt_length, 2)]
         mask = mask_of(lengths, slots.prompt_length, copy.model.dtype)
         entries = torch.arange(slots.entries, device=copy.device)
-        shared = Shared(slot_B, ranges, mask, pages=pages_of(entries, lengths, slots.prompt_length, 2))
-    ranges, page_length = [Range(0, count, slots.length)], slots.length * slots.is_paged
-    return step_of(slot_B, position_S, ranges, copy.model.dtype, is_dense=True, shared=shared, page_length=page_length)
+        shared = Shared(slot_B, ranges, mask, spans=spans_of(entries, lengths, slots.prompt_length, 2))
+    ranges, flash_length = [Range(0, count, slots.length)], slots.length * slots.is_flash
+    return step_of(
+        slot_B, position_S, ranges, copy.model.dtype, is_dense=True, shared=shared, flash_length=flash_length
+    )
 
 
-def slots_of(layout: str, *, length: int = 64, is_paged: bool = False) -> tuple[Slots, dict[int, tuple[int, ...]]]:
+def slots_of(layout: str, *, length: int = 64, is_flash: bool = False) -> tuple[Slots, dict[int, tuple[int, ...]]]:
     """8 slots with their prompts, or 4 entries with theirs."""
-    slots = Slots(8, length, *((4, length) if layout == "shared" else (0, 0)), is_paged=is_paged)
+    slots = Slots(8, length, *((4, length) if layout == "shared" else (0, 0)), is_flash=is_flash)
     return slots, {place: tuple(PROMPTS[3 * place]) for place in range(slots.entries or 8)}
 
 
@@ -145,8 +147,8 @@ def test_a_decoding_step_is_one_graph_per_number_of_rows(architecture: Architect
     assert graphs.frame_count == 3
 
 
-@pytest.mark.parametrize("is_paged", [False] if pages.lacks() else [False, True])
-def test_steps_run_on_another_device_in_its_type(layout: str, is_paged: bool) -> None:
+@pytest.mark.parametrize("is_flash", [False] if flash.lacks() else [False, True])
+def test_steps_run_on_another_device_in_its_type(layout: str, is_flash: bool) -> None:
     """Fake CUDA tensors: nothing is computed, but each operation checks devices and types."""
     copy = FrozenCopy(make_model("qwen3", lora=True, dtype=torch.bfloat16))
     torch.backends.cuda.enable_cudnn_sdp(False)
@@ -158,7 +160,7 @@ def test_steps_run_on_another_device_in_its_type(layout: str, is_paged: bool) ->
             for name, buffer in module._buffers.items():
                 module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype, device="cuda")
         copy.device, copy._unused = torch.device("cuda"), torch.empty((1, 1, 1, 1), dtype=torch.bool, device="cuda")
-        slots, prompts = slots_of(layout, length=PAGE, is_paged=is_paged)
+        slots, prompts = slots_of(layout, is_flash=is_flash)
         found = [read_prompts(copy, slots, prompts, copy.device), decode(copy, slots, rows_of(copy, slots, 5))]
         for logits_BV in found:
             assert (logits_BV.device.type, logits_BV.dtype) == ("cuda", torch.bfloat16)
