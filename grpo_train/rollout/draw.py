@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch.nn.functional import pad
@@ -18,6 +19,9 @@ NO_TOKEN = 2**31 - 1
 """Placeholder before the first token of a completion; not part of any stop string."""
 
 
+BlockSums: TypeAlias = Callable[[torch.Tensor, float], tuple[torch.Tensor, torch.Tensor]]
+
+
 @dataclass(frozen=True)
 class Draw:
     """How the next token is chosen. A checkpoint's generation_config is ignored."""
@@ -26,6 +30,8 @@ class Draw:
     """0 = the likeliest token, the first of equals."""
     top_p: float = 1.0
     top_k: int = 0
+    sums: BlockSums | None = None
+    """A compiled :func:`block_sums`; None = as it is."""
 
     @property
     def is_random(self) -> bool:
@@ -41,33 +47,59 @@ class Draw:
         """
         if uniform_B is None:
             return logits_BV.argmax(dim=-1), None
-        scores_BV = logits_BV.float() / self.temperature
+        temperature = self.temperature
+        if self.top_k or self.top_p < 1:
+            logits_BV, temperature = logits_BV.float() / temperature, 1.0
         if self.top_k:
-            scores_BV = TopKLogitsWarper(self.top_k)(None, scores_BV)
+            logits_BV = TopKLogitsWarper(self.top_k)(None, logits_BV)
         if self.top_p < 1:
-            scores_BV = TopPLogitsWarper(self.top_p)(None, scores_BV)
+            logits_BV = TopPLogitsWarper(self.top_p)(None, logits_BV)
+        if logits_BV.shape[-1] > SMALL_VOCABULARY:
+            return _draw_by_blocks(logits_BV, temperature, uniform_B.unsqueeze(1), self.sums or block_sums)
+        scores_BV = logits_BV.float() / temperature
         logp_BV = scores_BV.log_softmax(dim=-1)
         token_B1 = invert(logp_BV.exp(), uniform_B.unsqueeze(1))
         return token_B1.squeeze(1), logp_BV.gather(1, token_B1).squeeze(1)
 
 
 def invert(probs_BV: torch.Tensor, uniform_B1: torch.Tensor) -> torch.Tensor:
-    """The tokens (B, 1) whose share of the cumulative distribution, in float64, contains ``uniform_B1``.
+    """The tokens (B, 1) whose share of the cumulative distribution, in float64, contains ``uniform_B1``. Tokens of
+    probability 0 are never drawn."""
+    return _search(_cumulative(probs_BV), uniform_B1, is_share=True)
 
-    Tokens of probability 0 are never drawn. A large vocabulary is searched block by block, so that no (B, V) in float64
-    is made: first the sums of the blocks, then one block of each row.
-    """
-    if probs_BV.shape[-1] <= SMALL_VOCABULARY:
-        return _search(_cumulative(probs_BV), uniform_B1, is_share=True)
-    if missing := -probs_BV.shape[-1] % BLOCK:
-        probs_BV = pad(probs_BV, (0, missing))
-    blocks_BKN = probs_BV.unflatten(1, (-1, BLOCK))
-    ends_BK = _cumulative(blocks_BKN.sum(dim=-1, dtype=torch.float64))
+
+def block_sums(logits_BV: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """The largest logits / temperature of each block of :data:`BLOCK` tokens, (B, K), and the sum of
+    exp(logits / temperature - largest) in float64, (B, K); in one pass over the logits where it is compiled."""
+    scores_BV = logits_BV.float() / temperature
+    if missing := -scores_BV.shape[-1] % BLOCK:
+        scores_BV = pad(scores_BV, (0, missing), value=-torch.inf)
+    blocks_BKN = scores_BV.unflatten(1, (-1, BLOCK))
+    most_BK = blocks_BKN.amax(dim=-1)
+    # Where no token is possible, exp(-inf - -inf) would be NaN.
+    most_BK = torch.where(most_BK == -torch.inf, 0.0, most_BK)
+    return most_BK, (blocks_BKN - most_BK.unsqueeze(-1)).exp().sum(dim=-1, dtype=torch.float64)
+
+
+def _draw_by_blocks(
+    logits_BV: torch.Tensor, temperature: float, uniform_B1: torch.Tensor, sums: BlockSums
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A large vocabulary is searched block by block, so that neither all probabilities nor a (B, V) in float64 is made:
+    first the sums of the blocks, then one block of each row."""
+    most_BK, sum_BK = sums(logits_BV, temperature)
+    most_B1 = most_BK.amax(dim=-1, keepdim=True)
+    ends_BK = _cumulative(sum_BK * (most_BK - most_B1).double().exp())
+    total_B1 = ends_BK[:, -1:]
     block_B1 = _search(ends_BK, uniform_B1, is_share=True)
     before_B1 = pad(ends_BK, (1, 0)).gather(1, block_B1)
-    inside_BN = blocks_BKN.gather(1, block_B1.unsqueeze(2).expand(-1, -1, BLOCK)).squeeze(1)
-    target_B1 = uniform_B1 * ends_BK[:, -1:] - before_B1
-    return block_B1 * BLOCK + _search(_cumulative(inside_BN), target_B1, is_share=False)
+    at_BN = block_B1 * BLOCK + torch.arange(BLOCK, device=logits_BV.device)
+    last = logits_BV.shape[-1] - 1
+    inside_BN = logits_BV.gather(1, at_BN.clamp(max=last)).float() / temperature
+    inside_BN = inside_BN.masked_fill(at_BN > last, -torch.inf)
+    target_B1 = uniform_B1 * total_B1 - before_B1
+    within_B1 = _search(_cumulative((inside_BN - most_B1).exp()), target_B1, is_share=False)
+    logp_B1 = (inside_BN.gather(1, within_B1) - most_B1).double() - total_B1.log()
+    return (block_B1 * BLOCK + within_B1).squeeze(1), logp_B1.squeeze(1).float()
 
 
 def _cumulative(values_BN: torch.Tensor) -> torch.Tensor:

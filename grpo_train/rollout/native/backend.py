@@ -12,7 +12,7 @@ import torch
 from grpo_train.policy.completion import Completion
 from grpo_train.policy.locate import PolicyError
 from grpo_train.policy.memory import free_bytes
-from grpo_train.rollout.draw import Draw, Ends
+from grpo_train.rollout.draw import SMALL_VOCABULARY, BlockSums, Draw, Ends, block_sums
 from grpo_train.rollout.halving import Halving
 from grpo_train.rollout.native.decoding import Decoding, OnToken
 from grpo_train.rollout.native.flash import lacks
@@ -67,7 +67,8 @@ class NativeBackend:
 
         Raises UnsupportedModelError for a model that this backend cannot run.
         """
-        self._copy = FrozenCopy(model, dtype)
+        device = next(model.parameters()).device
+        self._copy = FrozenCopy(model, dtype, is_fused=device.type == "cuda")
         self._model = self._copy.model
         self._device = self._copy.device
         self._ends = Ends(self._model, tokenizer, stop)
@@ -82,6 +83,8 @@ class NativeBackend:
         self._is_flash = False
         if self._device.type == "cuda" and self._model.dtype.itemsize == 2:
             self._is_flash = self._try_flash(trial)
+        self._sums: BlockSums | None = None
+        """Compiled; None = as they are."""
         if compile_layers:
             self._compile(trial)
         self._recorder: Callable[[], Record] | None = None
@@ -113,7 +116,7 @@ class NativeBackend:
         if not prompts:
             return []
         room = self._room(prompts, max_completion_length)
-        draw, fitting = Draw(temperature, top_p, top_k), self._fitting(room)
+        draw, fitting = Draw(temperature, top_p, top_k, self._sums), self._fitting(room)
         completions: dict[int, Completion] = {}
 
         def flow(indices: list[int], size: int) -> Iterator[tuple[int, Completion]]:
@@ -192,8 +195,29 @@ class NativeBackend:
         for attention, without in ways:
             self._copy.compile(COMPILER, attention)
             if self._tried(compiled, without):
+                self._compile_sums()
                 return
             self._copy.leave_compiled()
+
+    def _compile_sums(self) -> None:
+        vocabulary = int(self._model.config.get_text_config().vocab_size)
+        if vocabulary > SMALL_VOCABULARY:
+            sums = torch.compile(block_sums, backend=COMPILER)
+            if self._tried(partial(self._try_sums, sums, vocabulary), "rollouts with an uncompiled draw of tokens"):
+                self._sums = sums
+
+    def _try_sums(self, sums: BlockSums, vocabulary: int) -> None:
+        """Raises UnsupportedModelError where ``sums`` differs from :func:`block_sums`."""
+        for rows in (2, 3):  # the second number is compiled for any
+            shape = (rows, vocabulary)
+            logits = torch.sin(torch.arange(rows * vocabulary, device=self._device)).view(shape).to(self._model.dtype)
+            try:
+                found = sums(logits, 0.7)
+            except RuntimeError as error:
+                raise UnsupportedModelError((str(error) or repr(error)).strip().splitlines()[0]) from error
+            pairs = zip(found, block_sums(logits, 0.7), strict=True)
+            if not all(torch.allclose(a.double(), b.double(), rtol=1e-5, atol=1e-6) for a, b in pairs):
+                raise UnsupportedModelError("its sums differ")
 
     def _room(self, prompts: Sequence[Sequence[int]], budget: int) -> _Room:
         lengths = {tuple(prompt): len(prompt) for prompt in prompts}

@@ -269,28 +269,32 @@ class Decoding:
         known = torch.cat([self._recent_SR[slot_B], drawn_BK], dim=1)
         windows = known[:, 1:].unfold(1, recent, 1).flatten(0, 1) if recent else drawn_BK.flatten().unsqueeze(1)
         ended_BK = self._ends(drawn_BK.flatten(), windows).view(drawn_BK.shape)
-        report = torch.stack([drawn_BK.double(), self._value_SK[slot_B].double(), ended_BK.double()], dim=-1)
+        report = torch.stack([drawn_BK.double(), self._value_SK[slot_B].double(), ended_BK.double()])
         last = drawn_BK.shape[1] - 1
         self._recent_SR[slot_B] = known[:, last : last + recent]
         self._drawn_SK[slot_B, 0] = drawn_BK[:, last]
+        tokens, values, ends = report.cpu().numpy()  # one transfer
+        drawn, logps = tokens.astype(int).tolist(), values.tolist()
         done = []
-        for slot, columns in zip(sorted(self._rows), report.tolist(), strict=True):  # one transfer
-            row = self._rows[slot]
-            for token, value, has_ended in columns if slot in fresh else columns[1:]:
-                if value != value:
-                    raise PolicyError("logits contain NaN or Inf: the weights are damaged or overflow in their dtype")
-                if on_token is not None:
-                    on_token(row.index, len(row.ids), int(token))
-                row.ids.append(int(token))
-                if self._draw.is_random:
-                    row.logps.append(value)
-                if has_ended or len(row.ids) == self._budget:
-                    completion = Completion(row.prompt, tuple(row.ids), tuple(row.logps), bool(has_ended))
-                    done.append((row.index, completion))
-                    del self._rows[slot]
-                    if self._entries is not None:
-                        self._entries.leave(row.entry)
-                    break
+        for number, slot in enumerate(sorted(self._rows)):
+            row, first = self._rows[slot], 0 if slot in fresh else 1
+            ended = np.flatnonzero(ends[number, first:])
+            room = self._budget - len(row.ids)
+            has_ended = bool(len(ended) > 0 and ended[0] < room)
+            stop = first + min(room, last + 1 - first, int(ended[0]) + 1 if has_ended else last + 1)
+            if np.isnan(values[number, first:stop]).any():
+                raise PolicyError("logits contain NaN or Inf: the weights are damaged or overflow in their dtype")
+            if on_token is not None:
+                for place, token in enumerate(drawn[number][first:stop], len(row.ids)):
+                    on_token(row.index, place, token)
+            row.ids += drawn[number][first:stop]
+            if self._draw.is_random:
+                row.logps += logps[number][first:stop]
+            if has_ended or len(row.ids) == self._budget:
+                done.append((row.index, Completion(row.prompt, tuple(row.ids), tuple(row.logps), has_ended)))
+                del self._rows[slot]
+                if self._entries is not None:
+                    self._entries.leave(row.entry)
         self._slack = -1 if done else self._slack - self._every
         yield from done
 

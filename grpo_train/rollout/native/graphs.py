@@ -59,8 +59,9 @@ class StepGraphs:
 
 
 def rows_of(count: int, most: int) -> int:
-    """Rows of the recorded step for ``count`` rows: the next power of two, or all slots."""
-    return min(most, 1 << (count - 1).bit_length())
+    """Rows of the recorded step for ``count`` rows: the next power of two from 2 on, or all slots. Compiled code for a
+    single row would be another one."""
+    return min(most, 1 << max(1, (count - 1).bit_length()))
 
 
 def cuda_recorder() -> Record:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
 from torch import Tensor
 
+from grpo_train.rollout.native.fused import fuse
 from grpo_train.rollout.native.slots import ATTENTION, ATTENTION_INSIDE, LAYER, Prompts, Slots, Step
 
 
@@ -42,10 +43,14 @@ class FrozenCopy:
     own, which :meth:`sync` writes in place, so that addresses never change.
     """
 
-    def __init__(self, model: Any, dtype: torch.dtype | None = None) -> None:
+    def __init__(self, model: Any, dtype: torch.dtype | None = None, *, is_fused: bool = False) -> None:
         """Copy ``model``, with or without a LoRA adapter.
 
-        ``dtype``: compute type; None = that of the model's embedding. Raises UnsupportedModelError.
+        Args:
+            dtype: compute type; None = that of the model's embedding.
+            is_fused: compute linear layers of one input together.
+
+        Raises UnsupportedModelError.
         """
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         dtype = dtype or base.get_input_embeddings().weight.dtype
@@ -55,6 +60,9 @@ class FrozenCopy:
         self._attention = ATTENTION
         self._own: list[_Own] = []
         self._fill(base, dtype)
+        if is_fused:
+            moved = fuse(self.model, {each.target.data_ptr() for each in self._own})
+            self._own = [replace(each, target=moved.get(each.target.data_ptr(), each.target)) for each in self._own]
         self.model.requires_grad_(False).eval()
         self.device: torch.device = self.model.device
         # transformers passes a 4-D mask on and builds no other; our attention ignores it.

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 import torch
 
+from grpo_train.rollout.native import backend as native
 from grpo_train.rollout.native.backend import NativeBackend
+from grpo_train.rollout.native.weights import FrozenCopy
 from grpo_train.rollout.transformers_backend import TransformersBackend
-from tests.rollout.native.models import TOKENIZER, generate, make_model
+from grpo_train.tiny.architectures import Architecture
+from tests.rollout.native.models import TOKENIZER, generate, make_model, with_adapter
 
 
 def change(model: Any) -> None:
@@ -30,6 +34,39 @@ def test_completions_are_of_the_last_sync(lora: bool) -> None:
     after = generate(backend)
     assert [one.ids for one in after] == [one.ids for one in generate(reference)]
     assert after != before
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("lora", [False, True], ids=["all weights", "lora"])
+def test_layers_of_one_input_are_computed_together(
+    architecture: Architecture, lora: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_model(architecture, lora=lora)
+    plain = NativeBackend(model, TOKENIZER)
+    monkeypatch.setattr(native, "FrozenCopy", lambda model, dtype, is_fused: FrozenCopy(model, dtype, is_fused=True))
+    backend = NativeBackend(model, TOKENIZER)
+    kinds = Counter(type(module).__name__ for module in backend._model.modules())
+    assert kinds["First"] == 2 * model.config.num_hidden_layers
+    assert kinds["Other"] == 3 * model.config.num_hidden_layers
+    addresses = {name: weight.data_ptr() for name, weight in backend._model.named_parameters()}
+    assert generate(backend) == generate(plain)
+    change(model)
+    for each in (backend, plain):
+        each.sync()
+    for name, weight in plain._model.named_parameters():
+        assert torch.equal(backend._model.get_parameter(name), weight)
+    assert generate(backend) == generate(plain)
+    assert {name: weight.data_ptr() for name, weight in backend._model.named_parameters()} == addresses
+
+
+def test_shared_weights_are_not_copied_to_be_computed_together() -> None:
+    model = with_adapter(make_model().requires_grad_(False), target_modules=["q_proj"])
+    copy = FrozenCopy(model, is_fused=True)
+    kinds = Counter(type(module).__name__ for module in copy.model.modules())
+    assert kinds["First"] == 0
+    assert copy.model.get_parameter("model.layers.0.mlp.up_proj.weight").data_ptr() in {
+        weight.data_ptr() for weight in model.parameters()
+    }
 
 
 def test_sync_reads_a_switched_off_adapter() -> None:
