@@ -18,13 +18,13 @@ from typing import Any
 import torch
 
 from grpo_train.bench.against import against_generate, against_trl
-from grpo_train.bench.floors import Figure
 from grpo_train.bench.measure import (
     REPEATS,
     Trainer,
     machine_rates,
     rollout_figures,
     save_figure,
+    sync_figure,
     train_figure,
 )
 from grpo_train.bench.subject import make_subject, shape_of
@@ -50,8 +50,11 @@ def bench(
     rates = machine_rates(device, dtype, scratch)
     step_prompts = subject.prompts(config.rollout.buffer_size)
     trainer = Trainer(subject.policy(device), config, step_prompts)
+    forward = trainer.forward
+    found = (forward.description, *forward.notes, trainer.compiling.note, *trainer.backend.fallbacks)
+    notes = [note for note in found if note]
     compared: dict[str, dict[str, Any]] = {}
-    figures: list[Figure] = []
+    figures = [sync_figure(trainer, shape, rates)]
     for count in rows:
         _say(f"generating {count} completions at once")
         prompts = [list(ids) for ids in subject.tokenizer(subject.prompts(count, seed=1))["input_ids"]]
@@ -80,6 +83,7 @@ def bench(
         "dtype": name,
         "versions": {package: version(package) for package in ("torch", "transformers", "peft")},
         "threads": torch.get_num_threads(),
+        "notes": notes,
         "model": config.model.backbone,
         "adapter": config.model.adapter,
         "prompt_length": config.rollout.max_prompt_length,

@@ -54,7 +54,7 @@ def against_generate(trainer: Trainer, prompts: list[list[int]], length: int, ro
 
 
 def _turn(trainer: Trainer, prompts: list[list[int]], length: int, cache: str, device: torch.device) -> Turn:
-    found, ours = timed(device, partial(trainer.generate, prompts, length))
+    found, ours = timed(device, partial(trainer.rollout, prompts, length))
     tokens, theirs = timed(device, partial(_generate, trainer, prompts, length, cache))
     return Turn(ours / sum(len(completion.ids) for completion in found), theirs / tokens)
 

@@ -25,6 +25,7 @@ from grpo_train.rollout.backends import make_backend
 from grpo_train.run_dir import create_run
 from grpo_train.train.buffer import RolloutBuffer
 from grpo_train.train.checkpoint import take_snapshot
+from grpo_train.train.compiling import Compiling
 from grpo_train.train.distributed import World
 from grpo_train.train.gradients import GradientSum
 from grpo_train.train.loop import accumulate_gradients
@@ -101,16 +102,22 @@ class Trainer:
             packing=config.train.packing,
             chunked=config.train.chunked_logprobs,
         )
+        self.compiling = Compiling(self.forward, config, World())
+        self.compiling.decide(None)
         self.rows = RowLimit(config.microbatch_size * config.rollout.num_generations, "train.microbatch_size")
         self._peak = PeakMemory(policy.device)
         self._drawn = 0
 
+    def sync(self) -> None:
+        """Rollouts use the policy's weights from now on."""
+        with self.policy.autocast():
+            self.backend.sync()
+
     def generate(self, prompts: Sequence[Sequence[int]], length: int) -> list[Completion]:
-        """One completion of each prompt, of at most ``length`` tokens."""
+        """One completion of each prompt, of at most ``length`` tokens, with the weights of the last sync."""
         seeds = range(self._drawn, self._drawn + len(prompts))
         self._drawn += len(prompts)
         with self.policy.autocast():
-            self.backend.sync()
             return self.backend.generate(
                 prompts,
                 seeds=seeds,
@@ -119,12 +126,17 @@ class Trainer:
                 batch_size=self.config.rollout.generation_batch_size,
             )
 
+    def rollout(self, prompts: Sequence[Sequence[int]], length: int) -> list[Completion]:
+        """What a training step does before it rewards completions: sync and generate."""
+        self.sync()
+        return self.generate(prompts, length)
+
     def step(self) -> Step:
         """Rollouts, gradient, update. Every third completion of a group is rewarded, so that no group is skipped."""
         device, rollout = self.policy.device, self.config.rollout
         self._peak.reset()
         repeated = [prompt for prompt in self.prompts for _ in range(rollout.num_generations)]
-        completions, generating = timed(device, partial(self.generate, repeated, rollout.max_completion_length))
+        completions, generating = timed(device, partial(self.rollout, repeated, rollout.max_completion_length))
         buffer = _buffer(completions, rollout.num_generations)
         sums, accumulating = timed(device, lambda: self.rows.run(partial(self._accumulate, buffer)))
         _, updating = timed(device, self._update)
@@ -143,8 +155,11 @@ class Trainer:
         self.gradients.close()
 
     def _accumulate(self, buffer: RolloutBuffer, max_rows: int) -> TokenSums:
-        self.gradients.start()
-        return accumulate_gradients(self.forward, buffer, 0, self.gradients, self.config, max_rows=max_rows)
+        def work() -> TokenSums:
+            self.gradients.start()
+            return accumulate_gradients(self.forward, buffer, 0, self.gradients, self.config, max_rows=max_rows)
+
+        return self.compiling.run(work)
 
     def _update(self) -> None:
         self.gradients.all_reduce(World())
@@ -167,6 +182,16 @@ def _buffer(completions: list[Completion], generations: int) -> RolloutBuffer:
 def reward_of(row: int, generations: int) -> float:
     """Reward of a step's completion ``row``."""
     return float(row % generations % 3 == 0)
+
+
+def sync_figure(trainer: Trainer, shape: Shape, rates: Rates) -> Figure:
+    """Taking over the weights that are trained: each is read and written once in the compute type."""
+    device, config = trainer.policy.device, trainer.config
+    trainer.sync()
+    seconds = median(timed(device, trainer.sync)[1] for _ in range(REPEATS))
+    trained = shape.layers * shape.layer_parameters if config.model.adapter == "lora" else shape.parameters
+    written = trained * compute_type(config.model, device).itemsize
+    return Figure("sync", 0, written, "bytes", seconds, 2 * written / rates.copy)
 
 
 def rollout_figures(

@@ -136,6 +136,8 @@ def _show(found: dict[str, Any]) -> None:
         f"copy {rates['copy'] / 1e9:,.0f} GB/s, matrix products {rates['products'] / 1e12:,.2f} TFLOP/s, disk "
         f"{rates['disk'] / 1e9:.2f} GB/s ({found['disk']})"
     )
+    for note in found["notes"]:
+        print(note)
     print()
     table(("", "rows", "measured", "hardware allows", "share"), [_figure_row(figure) for figure in found["figures"]])
     split = found["step"]

@@ -38,12 +38,12 @@ def test_measurements_and_comparisons(root: Path, capsys: pytest.CaptureFixture[
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert [(figure["name"], figure["rows"]) for figure in found["figures"]] == [
-        ("prefill", 1), ("decode", 1), ("prefill", 8), ("decode", 8), ("prefill", 16), ("decode", 16), ("train", 0),
-        ("save", 0),
+        ("sync", 0), ("prefill", 1), ("decode", 1), ("prefill", 8), ("decode", 8), ("prefill", 16), ("decode", 16),
+        ("train", 0), ("save", 0),
     ]  # fmt: skip
     assert all(figure["seconds"] > 0 and figure["floor_seconds"] > 0 for figure in found["figures"])
     # Four prompts of 64 tokens, read once, and 16 completions of 8 tokens, whose last predicts nothing.
-    train = found["figures"][6]
+    train = found["figures"][7]
     assert train["amount"] == 4 * 64 + 16 * 7
     assert set(found["against"]) == {"generate, 1 rows", "generate, 8 rows", "generate, 16 rows", "trl"}
     assert all(each["ratio"] > 0 for each in found["against"].values())
@@ -56,6 +56,7 @@ def test_measurements_and_comparisons(root: Path, capsys: pytest.CaptureFixture[
     text = capsys.readouterr().out
     assert "train (share = MFU)" in text
     assert "backbone: tiny" in text
+    assert "log-probabilities: rows packed" in text
 
 
 @pytest.mark.parametrize(

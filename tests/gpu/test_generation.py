@@ -27,7 +27,8 @@ def backend(make_root: Callable[[], Path]) -> Iterator[TransformersBackend]:
         vocab_size=151_936, hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14,
         num_key_value_heads=2, tie_word_embeddings=True,
     )  # fmt: skip
-    model = Qwen2ForCausalLM(settings).bfloat16().cuda().eval()
+    with torch.device("cuda"):
+        model = Qwen2ForCausalLM(settings).bfloat16().eval()
     tokenizer = AutoTokenizer.from_pretrained(make_root() / "models" / "tiny")
     free, _ = torch.cuda.mem_get_info()
     ballast = torch.empty(max(0, free - LEFT), dtype=torch.uint8, device="cuda")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from grpo_train.policy.loading import Policy
 from grpo_train.policy.logprobs import LogprobForward, pad_values
 from grpo_train.policy.memory import free_bytes
 from grpo_train.rollout.native import backend as native
@@ -26,6 +27,11 @@ def prompts_of(tokenizer: Any) -> list[list[int]]:
     return found
 
 
+def copy_of(policy: Policy, **options: Any) -> NativeBackend:
+    """As training makes it: weights and caches in the policy's compute type."""
+    return NativeBackend(policy.model, policy.tokenizer, dtype=policy.autocast_dtype, **options)
+
+
 def test_samples_equal_those_of_transformers(make_root: Callable[[], Path]) -> None:
     policy = on_gpu(make_root(), "float32")
     prompts = prompts_of(policy.tokenizer)
@@ -38,7 +44,7 @@ def test_samples_equal_those_of_transformers(make_root: Callable[[], Path]) -> N
 
 def test_logprobs_in_bfloat16(make_root: Callable[[], Path]) -> None:
     policy = on_gpu(make_root(), "bfloat16")
-    found = NativeBackend(policy.model, policy.tokenizer).generate(prompts_of(policy.tokenizer), **OPTIONS)
+    found = copy_of(policy).generate(prompts_of(policy.tokenizer), **OPTIONS)
     with torch.no_grad():
         tokens = LogprobForward(policy, temperature=1.0)(found)
     sampled = pad_values([one.logps for one in found], tokens.logps.shape[1]).to(policy.device)
@@ -53,7 +59,7 @@ def test_cuda_graphs_generate_the_same_tokens_faster(make_root: Callable[[], Pat
     prompts = prompts_of(policy.tokenizer)
     seconds, tokens = {}, {}
     for is_recorded in (True, False):
-        backend = NativeBackend(policy.model, policy.tokenizer, cuda_graphs=is_recorded)
+        backend = copy_of(policy, cuda_graphs=is_recorded)
         assert (backend._recorder is not None) is is_recorded, "the trial failed: see the line that it printed"
         tokens[is_recorded] = [one.ids for one in backend.generate(prompts, batch_size=24, **OPTIONS)]
         began = time.perf_counter()
@@ -71,7 +77,7 @@ def test_nothing_is_switched_off(make_root: Callable[[], Path], compile_layers: 
     prompts = [prompt for prompt in prompts_of(policy.tokenizer)[:16] for _ in range(4)]
     tokens = []
     for is_shared in (False, True):
-        backend = NativeBackend(policy.model, policy.tokenizer, compile_layers=compile_layers)
+        backend = copy_of(policy, compile_layers=compile_layers)
         assert backend.fallbacks == []
         assert backend._is_flash
         backend._can_share = is_shared
@@ -85,7 +91,7 @@ def test_nothing_is_switched_off(make_root: Callable[[], Path], compile_layers: 
 
 def test_the_host_waits_only_at_looks(make_root: Callable[[], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     policy = on_gpu(make_root(), "bfloat16")
-    backend = NativeBackend(policy.model, policy.tokenizer)
+    backend = copy_of(policy)
     prompts = prompts_of(policy.tokenizer)
     backend.generate(prompts, batch_size=24, **OPTIONS)
     step = Decoding._step
@@ -103,7 +109,7 @@ def test_the_host_waits_only_at_looks(make_root: Callable[[], Path], monkeypatch
 
 def test_slots_fit_into_the_free_memory(make_root: Callable[[], Path], capsys: pytest.CaptureFixture[str]) -> None:
     policy = on_gpu(make_root(), "bfloat16")
-    backend = NativeBackend(policy.model, policy.tokenizer)
+    backend = copy_of(policy)
     free = free_bytes(policy.device)
     ballast = torch.empty(max(0, free - 2**30), dtype=torch.uint8, device=policy.device)
     prompts = prompts_of(policy.tokenizer) * 64

@@ -11,12 +11,19 @@ from grpo_train.run_dir import RunDir
 from tests.support.engine import assert_same_run, resume_here, rows, steps_logged, train_here, write_config
 
 
-@pytest.mark.parametrize("adapter", ["none", "lora"])
-@pytest.mark.parametrize("dtype", ["auto", "float32"])
-def test_training_and_resume(root: Path, adapter: str, dtype: str) -> None:
-    """Steps run on the GPU, sampler and trainer agree, and a resume ends with finite metrics."""
+@pytest.mark.parametrize(
+    ("adapter", "dtype", "compiled"),
+    [("lora", "auto", "auto"), ("none", "auto", "off"), ("none", "float32", "off")],
+)
+def test_training_and_resume(root: Path, adapter: str, dtype: str, compiled: str) -> None:
+    """Steps run on the GPU, sampler and trainer agree, and a resume ends with finite metrics.
+
+    Compiling takes 10 to 20 s at every start.
+    """
     assert torch.cuda.is_available(), "these tests need a GPU"
-    cfg = write_config(root, model__adapter=adapter, model__dtype=dtype)
+    cfg = write_config(
+        root, model__adapter=adapter, model__dtype=dtype, rollout__compile=compiled, train__compile=compiled
+    )
     run = train_here(root, cfg, "gpu", "--until", "3")
     resume_here(run)
     assert steps_logged(run) == [1, 2, 3, 4, 5, 6]
@@ -38,7 +45,8 @@ def seconds_of(run: RunDir) -> float:
 
 def test_kernels_that_repeat(root: Path) -> None:
     """Two runs are equal bit for bit; how much slower they are than a third one."""
-    cfg = write_config(root, "repeats.yaml", run__deterministic=True, model__dtype="bfloat16")
+    same = {"model__dtype": "bfloat16", "rollout__compile": "off", "train__compile": "off"}
+    cfg = write_config(root, "repeats.yaml", run__deterministic=True, **same)
     try:
         first, again = train_here(root, cfg, "one"), train_here(root, cfg, "two")
         assert_same_run(first, again, 6)
@@ -46,5 +54,5 @@ def test_kernels_that_repeat(root: Path) -> None:
     finally:
         torch.use_deterministic_algorithms(False)
         torch.backends.cuda.enable_mem_efficient_sdp(True)
-    free = train_here(root, write_config(root, "free.yaml", model__dtype="bfloat16"), "free")
+    free = train_here(root, write_config(root, "free.yaml", **same), "free")
     print(f"with repeating kernels {slow / seconds_of(free):.2f} times as long")
