@@ -89,7 +89,8 @@ def _agrees(
 ) -> bool:
     """Whether ``call`` matches sdpa in float32 on three sequences, in values and gradients."""
     lengths = (9, 17, length)
-    with torch.enable_grad(), torch.autocast(device.type, enabled=False):
+    # Its answer is kept for the process; the first question may come from a rollout, which has no gradients.
+    with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
         # Independent numbers: sums of regular ones cancel out, which leaves the rounding errors of their parts.
         normal = torch.Generator().manual_seed(0)
         shapes = [(sum(lengths), count, heads[2]) for count in (heads[0], heads[1], heads[1], heads[0])]

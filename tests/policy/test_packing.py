@@ -220,6 +220,17 @@ def test_wrong_kernel_is_not_used(monkeypatch: pytest.MonkeyPatch, fault: str) -
 
 
 @pytest.mark.usefixtures("fresh_probe")
+def test_the_trial_in_a_rollout_is_that_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer is kept: a rollout, which has no gradients, may ask first."""
+    monkeypatch.setattr(varlen, "varlen_attn", as_in_2_12)
+    with torch.inference_mode():
+        assert callable(varlen_call((4, 2, 16), 0.25, None, torch.bfloat16, CPU, 64))
+    assert varlen_call.cache_info().misses == 1
+    assert callable(varlen_call((4, 2, 16), 0.25, None, torch.bfloat16, CPU, 64))
+    assert varlen_call.cache_info().misses == 1
+
+
+@pytest.mark.usefixtures("fresh_probe")
 def test_the_trial_runs_the_lengths_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that is wrong for long sequences only, and one that lacks memory, which says nothing about it."""
 
