@@ -63,7 +63,9 @@ def _changed(piece: Piece, problem: str) -> StoreError:
     return StoreError(f"{piece.path}: {problem}", code="changed")
 
 
-def check_content(chunks: Iterable[bytes], where: str, size: int, sha256: str, on_bytes: OnBytes | None = None) -> None:
+def check_content(
+    chunks: Iterable[bytes | memoryview], where: str, size: int, sha256: str, on_bytes: OnBytes | None = None
+) -> None:
     """Hash an object's bytes. Raises StoreError (``damaged``) if they are not the expected ones."""
     digest, count = hashlib.sha256(), 0
     for chunk in chunks:

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
+from grpo_train.backup.direct import Output
 from grpo_train.backup.job import Job
 from grpo_train.backup.parallel import for_each
 from grpo_train.backup.snapshot import Part, StoredFile
@@ -81,18 +81,20 @@ def fetch_file(store: Store, file: StoredFile, target: Path, job: Job) -> None:
     partial.unlink(missing_ok=True)
     descriptor = open_for_writing(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, file.mode | 0o600)
     try:
-        with os.fdopen(descriptor, "wb") as output:
+        try:
+            output = Output(descriptor, file.size)
             for part in file.parts:
                 _fetch_whole_part(store, part, output, file, job)
             output.flush()
-            os.fsync(output.fileno())
+        finally:
+            os.close(descriptor)
         os.replace(partial, target)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
 
 
-def _fetch_whole_part(store: Store, part: Part, output: IO[bytes], file: StoredFile, job: Job) -> None:
+def _fetch_whole_part(store: Store, part: Part, output: Output, file: StoredFile, job: Job) -> None:
     start = output.tell()
     for attempt in range(_AGAIN + 1):
         try:
@@ -100,11 +102,10 @@ def _fetch_whole_part(store: Store, part: Part, output: IO[bytes], file: StoredF
         except StoreError as error:
             if error.code != "damaged" or attempt == _AGAIN:
                 raise StoreError(f"{file.path}: {error}", code=error.code) from None
-            output.seek(start)
-            output.truncate()
+            output.rewind(start)
 
 
-def _fetch_part(store: Store, part: Part, output: IO[bytes], job: Job) -> None:
+def _fetch_part(store: Store, part: Part, output: Output, job: Job) -> None:
     digest, size = hashlib.sha256(), 0
     for chunk in store.read(part.key):
         size += len(chunk)

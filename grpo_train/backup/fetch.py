@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo_train.backup.content import RateLimit
+from grpo_train.backup.direct import Output
 from grpo_train.backup.download import check_space
 from grpo_train.backup.folder import FolderStore
 from grpo_train.backup.job import Job, OnProgress, working_on
@@ -147,14 +148,16 @@ def _fetch_one(store: Store, entry: Entry, target: Path, job: Job) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.partial")
     partial.unlink(missing_ok=True)
-    size = 0
-    with os.fdopen(open_for_writing(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as output:
+    descriptor = open_for_writing(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        output = Output(descriptor, entry.size)
         for chunk in store.read(entry.key):
-            size += output.write(chunk)
+            output.write(chunk)
             job.add(moved=len(chunk))
         output.flush()
-        os.fsync(output.fileno())
-    if size != entry.size:
-        raise StoreError(f"{entry.key}: {size} bytes instead of {entry.size}", code="damaged")
+    finally:
+        os.close(descriptor)
+    if output.tell() != entry.size:
+        raise StoreError(f"{entry.key}: {output.tell()} bytes instead of {entry.size}", code="damaged")
     os.replace(partial, target)
     job.add(files=1, what=target.name)

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from grpo_train.backup.content import CHUNK, RateLimit, check_content, read_piece
+from grpo_train.backup.direct import Output, read_from_disk
 from grpo_train.backup.keys import check_key, check_prefix, is_key, is_partial, partial_name
 from grpo_train.backup.same_disk import mount_point, on_same_device, shows
 from grpo_train.backup.store import Entry, OnBytes, Piece, StoreError
@@ -78,23 +79,17 @@ class FolderStore:
                 if on_bytes:
                     on_bytes(len(chunk))
 
-        self._write(key, content)
+        self._write(key, content, piece.size)
 
     def write_small(self, key: str, data: bytes) -> None:
-        self._write(key, lambda: [data])
+        self._write(key, lambda: [data], len(data))
 
     def prove(self, key: str, size: int, sha256: str, on_bytes: OnBytes | None = None) -> bool:
         self.read_back(key, size, sha256, on_bytes)
         return True
 
     def read_back(self, key: str, size: int, sha256: str, on_bytes: OnBytes | None = None) -> None:
-        with self._errors(key):
-            descriptor = self._open(key)
-            try:  # what this machine still has in memory proves nothing about the disk
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(descriptor)
-        check_content(self.read(key), str(self._file(key)), size, sha256, on_bytes)
+        check_content(self._read_from_disk(key), str(self._file(key)), size, sha256, on_bytes)
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -146,17 +141,18 @@ class FolderStore:
 
     # ------------------------------------------------------------------------------------------------- writing
 
-    def _write(self, key: str, content: Callable[[], Iterable[bytes]]) -> None:
+    def _write(self, key: str, content: Callable[[], Iterable[bytes]], size: int) -> None:
         file = self._file(key)
         with self._errors(key):
             partial, descriptor = self._create_partial(file)
             try:
-                with os.fdopen(descriptor, "wb", buffering=0) as output:
+                try:
+                    output = Output(descriptor, size)
                     for chunk in content():
-                        view = memoryview(chunk)
-                        while view:
-                            view = view[output.write(view) :]
-                    os.fsync(output.fileno())
+                        output.write(chunk)
+                    output.flush()
+                finally:
+                    os.close(descriptor)
                 os.replace(partial, file)
             except BaseException:
                 with suppress(OSError):
@@ -220,6 +216,16 @@ class FolderStore:
         for path, folders, names in os.walk(self.path / folder):
             folders.sort()
             yield from (Path(path, name) for name in names if is_partial(name))
+
+    def _read_from_disk(self, key: str) -> Iterator[memoryview]:
+        with self._errors(key):
+            descriptor = self._open(key)
+            try:
+                for block in read_from_disk(descriptor):
+                    self._take(len(block))
+                    yield block
+            finally:
+                os.close(descriptor)
 
     def _open(self, key: str) -> int:
         """Descriptor of an object's file."""
