@@ -1,6 +1,6 @@
 """``python -m grpo_train.bench CONFIG SCRATCH [--against NAMES] [--rows N,…] [--length N]``: print one JSON object.
 
-``grpo-train bench`` resolves the config, runs this process and shows the result. Not measured on a GPU.
+``grpo-train bench`` resolves the config, runs this process and shows the result.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Runs ``grpo-train bench`` with Qwen2.5-1.5B's shape: as LoRA, with all weights trained, then against ``generate`` and
 TRL. What does not fit into the time is left out and named. Run ``python -m pytest -s tests/gpu`` first: what is wrong
-is not worth measuring. ``--model tiny`` tries the script on a CPU. Not run on a GPU yet.
+is not worth measuring. ``--model tiny`` tries the script on a CPU. Not run as a whole on a GPU yet.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Native rollouts on CUDA: tokens of the transformers backend, no waiting between looks, memory. Never run on a GPU."""
+"""Native rollouts on CUDA: tokens of the transformers backend, no waiting between looks, memory."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Run(Section):
     """Seed of data order, sampling and new weights."""
     deterministic: bool = False
     """Use only kernels that repeat bit for bit on a GPU, which are slower, so that two runs of a config are equal. On a
-    CPU they are in any case. Not measured on a GPU."""
+    CPU they are in any case."""
     max_restarts: NonNegativeInt = 0
     """Maximum number of restarts after crashes, each from the latest checkpoint. The count is reset after save_every
     steps of progress. An error of the config, the data or a checkpoint, and the same exception twice at the same step,

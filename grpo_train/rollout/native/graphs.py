@@ -2,7 +2,7 @@
 
 A graph repeats the same kernels on the same addresses. A step therefore takes everything that changes from tensors that
 stay where they are, and there is a graph for each of few shapes: a number of rows, which unused rows fill up, and a
-number of positions. Not measured on a GPU.
+number of positions.
 """
 
 from __future__ import annotations
