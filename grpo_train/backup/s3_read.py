@@ -44,19 +44,20 @@ class Reader:
         first = self._fetch(full, where, start, "", stop)
         if not first:
             return
-        yield from first.blocks
         at = start + first.length
         coming: deque[Future[_Range | None]] = deque()
         with self._lock:
             self._callers += 1
         try:
-            while at < first.size or coming:
+            fetched: _Range | None = first
+            while fetched or coming or at < first.size:
                 ahead = max(1, self._transfers // self._callers)
                 while at < first.size and len(coming) < ahead:
                     coming.append(self._workers.submit(self._fetch, full, where, at, first.etag, stop))
                     at += RANGE
-                if fetched := coming.popleft().result():
+                if fetched:  # used while the next ones are on their way
                     yield from fetched.blocks
+                fetched = coming.popleft().result() if coming else None
         finally:
             stop.set()
             for future in coming:

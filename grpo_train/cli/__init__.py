@@ -3,36 +3,13 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from grpo_train.cli import (
-    backup,
-    bench,
-    clean,
-    data,
-    destinations,
-    environment,
-    evaluate,
-    export,
-    fit,
-    generate,
-    history,
-    keeper,
-    look,
-    make,
-    plan,
-    platform,
-    report,
-    selftest,
-    tensorboard,
-    tidy,
-    track,
-    train,
-    usage,
-)
 from grpo_train.cli.output import fail
 from grpo_train.config.environment import load_environment
 from grpo_train.run_dir.errors import UserError
@@ -42,14 +19,104 @@ from grpo_train.run_dir.version import FORMAT, VERSION
 __all__ = ["app", "main"]
 
 
+HIDDEN = ""
+COMMANDS: dict[str, dict[str, str]] = {
+    "Train": {
+        "train": "train.train",
+        "plan": "plan.plan",
+        "resume": "train.resume",
+        "stop": "train.stop",
+        "join": "train.join",
+        "sweep": "train.sweep",
+        "keeper": "keeper.keeper",
+    },
+    HIDDEN: {
+        "supervise": "train.supervise",
+        "check-caches": "train.check_caches",
+    },
+    "Evaluate": {
+        "eval": "evaluate.evaluate",
+        "generate": "generate.generate",
+        "regrade": "evaluate.regrade",
+        "compare": "evaluate.compare",
+    },
+    "Inspect": {
+        "runs": "look.runs",
+        "show": "look.show",
+        "report": "report.report",
+        "tensorboard": "tensorboard.tensorboard",
+        "history": "history.history",
+        "usage": "usage.usage",
+        "track": "track.track",
+        "tasks": "look.tasks",
+        "device": "look.device",
+        "platform": "platform.platform",
+        "env": "environment.env",
+        "fit": "fit.fit",
+        "bench": "bench.bench",
+        "selftest": "selftest.selftest",
+    },
+    "Back up": {
+        "backup": "backup.backup",
+        "backup-all": "backup.backup_all",
+        "list-backups": "backup.list_",
+        "destinations": "destinations.destinations",
+        "verify-backup": "backup.verify_backup",
+        "restore": "backup.restore",
+        "cleanup": "tidy.cleanup",
+        "archive": "tidy.archive",
+        "clean": "clean.clean",
+        "prune-backups": "tidy.prune_backups",
+        "fetch": "tidy.fetch_",
+        "safe-to-terminate": "tidy.safe",
+    },
+    "Data": {
+        "check-dataset": "data.check_dataset",
+    },
+    "Create": {
+        "export": "export.export",
+        "tiny-model": "make.tiny_model",
+        "fetch-model": "make.fetch_model",
+        "init": "make.init",
+        "schema": "make.schema",
+    },
+}
+"""By the heading of their help: each command's name, and the module and function that run it. A module is imported when
+one of its commands runs, or for the help of all of them."""
+PLACES = {name: (place, panel) for panel, places in COMMANDS.items() for name, place in places.items()}
+
+
 class Commands(TyperGroup):
-    """A UserError that a command does not handle is a usage error."""
+    """Commands that are imported when they run. A UserError that one does not handle is a usage error."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.commands: Any = dict.fromkeys(PLACES)  # names, for suggestions
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(PLACES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return _command(cmd_name) if cmd_name in PLACES else None
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except UserError as error:
             fail(error, 2)
+
+
+@cache
+def _command(name: str) -> Any:
+    place, panel = PLACES[name]
+    module_name, _, function = place.partition(".")
+    module = import_module(f"grpo_train.cli.{module_name}")
+    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+    command = single.command(
+        name, rich_help_panel=panel or None, hidden=panel == HIDDEN, epilog=getattr(module, "EPILOG", None)
+    )
+    command(getattr(module, function))
+    return typer.main.get_command(single)
 
 
 app = typer.Typer(
@@ -76,53 +143,6 @@ def options(
     ] = False,
 ) -> None:
     pass
-
-
-app.command(rich_help_panel="Train")(train.train)
-app.command(rich_help_panel="Train")(plan.plan)
-app.command(rich_help_panel="Train")(train.resume)
-app.command(rich_help_panel="Train")(train.stop)
-app.command(rich_help_panel="Train")(train.join)
-app.command(rich_help_panel="Train")(train.sweep)
-app.command(rich_help_panel="Train")(keeper.keeper)
-app.command(hidden=True)(train.supervise)
-app.command(hidden=True)(train.check_caches)
-app.command("eval", rich_help_panel="Evaluate")(evaluate.evaluate)
-app.command(rich_help_panel="Evaluate")(generate.generate)
-app.command(rich_help_panel="Evaluate")(evaluate.regrade)
-app.command(rich_help_panel="Evaluate")(evaluate.compare)
-app.command(rich_help_panel="Inspect")(look.runs)
-app.command(rich_help_panel="Inspect")(look.show)
-app.command(rich_help_panel="Inspect")(report.report)
-app.command(rich_help_panel="Inspect")(tensorboard.tensorboard)
-app.command(rich_help_panel="Inspect", epilog=history.EPILOG)(history.history)
-app.command(rich_help_panel="Inspect")(usage.usage)
-app.command(rich_help_panel="Inspect")(track.track)
-app.command(rich_help_panel="Inspect")(look.tasks)
-app.command(rich_help_panel="Inspect")(look.device)
-app.command(rich_help_panel="Inspect")(platform.platform)
-app.command(rich_help_panel="Inspect")(environment.env)
-app.command(rich_help_panel="Inspect")(fit.fit)
-app.command(rich_help_panel="Inspect")(bench.bench)
-app.command(rich_help_panel="Inspect")(selftest.selftest)
-app.command(rich_help_panel="Back up")(backup.backup)
-app.command("backup-all", rich_help_panel="Back up")(backup.backup_all)
-app.command("list-backups", rich_help_panel="Back up")(backup.list_)
-app.command(rich_help_panel="Back up")(destinations.destinations)
-app.command("verify-backup", rich_help_panel="Back up")(backup.verify_backup)
-app.command(rich_help_panel="Back up")(backup.restore)
-app.command(rich_help_panel="Back up")(tidy.cleanup)
-app.command(rich_help_panel="Back up")(tidy.archive)
-app.command(rich_help_panel="Back up")(clean.clean)
-app.command("prune-backups", rich_help_panel="Back up")(tidy.prune_backups)
-app.command("fetch", rich_help_panel="Back up")(tidy.fetch_)
-app.command("safe-to-terminate", rich_help_panel="Back up")(tidy.safe)
-app.command(rich_help_panel="Data")(data.check_dataset)
-app.command(rich_help_panel="Create")(export.export)
-app.command(rich_help_panel="Create")(make.tiny_model)
-app.command(rich_help_panel="Create")(make.fetch_model)
-app.command(rich_help_panel="Create")(make.init)
-app.command(rich_help_panel="Create")(make.schema)
 
 
 def main() -> None:

@@ -21,7 +21,6 @@ from grpo_train.backup.store import StoreError
 from grpo_train.backup.take import BackupResult
 from grpo_train.backup.upload import TRANSFERS
 from grpo_train.backup.verify import VerifyResult, verify
-from grpo_train.cli import train
 from grpo_train.cli.options import AsJson, Root, TrainingRun
 from grpo_train.cli.output import table
 from grpo_train.cli.tidy import Keep, KeepLatest, clean_and_note, how_many
@@ -219,6 +218,8 @@ def restore(
     for each in everything:
         print_omitted(each.omitted)
     if resume:
+        from grpo_train.cli import train  # with the schema of configs
+
         train.resume(
             result.path, from_step="latest", additional_steps=None, nproc=None, set_=None, no_torchrun=False, root=root
         )

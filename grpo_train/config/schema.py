@@ -12,7 +12,7 @@ from grpo_train.config.sections.algorithm import Algorithm, LossType, Optimizer,
 from grpo_train.config.sections.backup import Backup
 from grpo_train.config.sections.base import Section, conflict
 from grpo_train.config.sections.evaluation import Eval
-from grpo_train.config.sections.model import BACKBONES, Model, Rollout
+from grpo_train.config.sections.model import Model, Rollout
 from grpo_train.config.sections.notify import Notify
 from grpo_train.config.sections.run import Run
 from grpo_train.config.sections.task import Curriculum, PassRate, Sandbox, Task
@@ -20,7 +20,7 @@ from grpo_train.config.sections.tracking import Tracking
 from grpo_train.config.sections.workflow import Budget, Workflow
 
 __all__ = [
-    "BACKBONES", "Algorithm", "Backup", "Budget", "Config", "Curriculum", "Eval", "LossType", "Model", "Notify",
+    "Algorithm", "Backup", "Budget", "Config", "Curriculum", "Eval", "LossType", "Model", "Notify",
     "Optimizer", "PassRate", "Rollout", "Run", "Sandbox", "Section", "Task", "Tracking", "Train", "Workflow",
 ]  # fmt: skip
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_train.config.loading import load_config, read_config_text
-from grpo_train.config.schema import BACKBONES, Config
+from grpo_train.config.schema import Config
 from grpo_train.evaluation.request import EvalError, EvalRequest
 from grpo_train.evaluation.targets import NO_MODEL, Target, find_run, holds_model
 from grpo_train.platforms.hub_models import check_hub_model
 from grpo_train.policy.locate import (
+    BACKBONES,
     PolicyError,
     adapter_of,
     base_of_checkpoint,

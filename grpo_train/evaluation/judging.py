@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
+from grpo_train.evaluation.results.stored import GRADER_ERROR
 from grpo_train.tasks import Attempt, Problem, Task
 
-GRADER_ERROR = "grader_error"
-"""Reason of an attempt whose grader failed; counted separately, and judged again by the next evaluation."""
 _NO_VERDICT: dict[str, Any] = {
     "item": -1, "answer": None, "correct": False, "flexible": None, "formatted": False, "reason": "", "score": None,
     "metrics": {}, "facts": {},

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.config import with_changes
-from grpo_train.config.schema import BACKBONES, Config
+from grpo_train.config.schema import Config
 from grpo_train.platforms.facts import GpuFacts, Platform
 from grpo_train.platforms.hub_models import model_config
 from grpo_train.platforms.memory import QWEN2_5, Shape, training_bytes
-from grpo_train.policy.locate import PolicyError, hub_id, resolve_backbone
+from grpo_train.policy.locate import BACKBONES, PolicyError, hub_id, resolve_backbone
 
 MEMORY_SHARE = 0.85
 """Share of a GPU's memory that an estimate may fill."""

@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from grpo_train.config.schema import BACKBONES
-from grpo_train.policy.locate import HUB_SOURCE, PolicyError, check_files, hub_id
+from grpo_train.policy.locate import BACKBONES, HUB_SOURCE, PolicyError, check_files, hub_id
 from grpo_train.run_dir import remove_tree
 from grpo_train.run_dir.files import atomic_write, to_json
 from grpo_train.tasks.shared.hub import hub_answers

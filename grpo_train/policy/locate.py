@@ -5,13 +5,22 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from grpo_train.config.schema import BACKBONES
 from grpo_train.run_dir import sha256
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import read_json
 from grpo_train.run_dir.manifest import weights_problem
 from grpo_train.run_dir.suggest import did_you_mean
 
+BACKBONES = {
+    "tiny": "models/tiny",
+    "qwen2_5_05": "Qwen/Qwen2.5-0.5B",
+    "qwen2_5_15": "Qwen/Qwen2.5-1.5B",
+    "qwen2_5_3": "Qwen/Qwen2.5-3B",
+    "qwen2_5_05_instruct": "Qwen/Qwen2.5-0.5B-Instruct",
+    "qwen2_5_15_instruct": "Qwen/Qwen2.5-1.5B-Instruct",
+    "qwen2_5_3_instruct": "Qwen/Qwen2.5-3B-Instruct",
+}
+"""Short names for ``model.backbone``: a hub ID, or a directory relative to the root."""
 VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken", "tekken.json")
 """Files that hold a tokenizer's vocabulary."""
 

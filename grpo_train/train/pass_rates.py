@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.config import schema
-from grpo_train.config.schema import BACKBONES, Config
-from grpo_train.policy.locate import PolicyError, recorded_base, resolve_backbone
+from grpo_train.config.schema import Config
+from grpo_train.policy.locate import BACKBONES, PolicyError, recorded_base, resolve_backbone
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.files import atomic_write, read_json, read_jsonl, to_json
 from grpo_train.tasks import Problem, TaskError

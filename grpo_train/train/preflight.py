@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.config import load_config, read_config_text, schema, with_changes
-from grpo_train.config.schema import BACKBONES, Config
+from grpo_train.config.schema import Config
 from grpo_train.platforms.choices import resolve
 from grpo_train.platforms.facts import read_machine
 from grpo_train.platforms.hub_models import check_hub_model
 from grpo_train.policy.device import check_device
 from grpo_train.policy.locate import (
+    BACKBONES,
     PolicyError,
     adapter_of,
     check_base,

@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from grpo_train.config import load_config
-from grpo_train.config.schema import BACKBONES
 from grpo_train.platforms.choices import MEMORY_SHARE
 from grpo_train.platforms.memory import (
     QWEN2_5,
@@ -20,6 +19,7 @@ from grpo_train.platforms.memory import (
     state_bytes,
     training_bytes,
 )
+from grpo_train.policy.locate import BACKBONES
 from grpo_train.tasks import Attempt, Verdict
 from grpo_train.tiny.architectures import Architecture
 from grpo_train.tiny.model import make_random_model

@@ -8,17 +8,6 @@ from pydantic import Field
 
 from grpo_train.config.sections.base import NonNegativeInt, PositiveFloat, PositiveInt, Section
 
-BACKBONES = {
-    "tiny": "models/tiny",
-    "qwen2_5_05": "Qwen/Qwen2.5-0.5B",
-    "qwen2_5_15": "Qwen/Qwen2.5-1.5B",
-    "qwen2_5_3": "Qwen/Qwen2.5-3B",
-    "qwen2_5_05_instruct": "Qwen/Qwen2.5-0.5B-Instruct",
-    "qwen2_5_15_instruct": "Qwen/Qwen2.5-1.5B-Instruct",
-    "qwen2_5_3_instruct": "Qwen/Qwen2.5-3B-Instruct",
-}
-"""Short names for ``model.backbone``: a hub ID, or a directory relative to the root."""
-
 
 class Model(Section):
     """The model to train."""

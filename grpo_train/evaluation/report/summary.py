@@ -21,7 +21,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from grpo_train.evaluation.judging import GRADER_ERROR
 from grpo_train.evaluation.report.match_table import match_table
 from grpo_train.evaluation.report.statistics import (
     Estimate,
@@ -33,6 +32,7 @@ from grpo_train.evaluation.report.statistics import (
     percentiles,
     reported_ks,
 )
+from grpo_train.evaluation.results.stored import GRADER_ERROR
 from grpo_train.rewards.number_parser import parse_number
 from grpo_train.tasks.shared.base import means
 

@@ -6,17 +6,19 @@ import ast
 import hashlib
 import importlib.metadata
 import inspect
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpo_train
-from grpo_train.config.schema import Config
+from grpo_train.evaluation.results.stored import digest
 from grpo_train.rewards.user_code import load_function
 from grpo_train.sandbox import isolation
-from grpo_train.tasks import Task
+
+if TYPE_CHECKING:
+    from grpo_train.config.schema import Config
+    from grpo_train.tasks import Task
 
 PACKAGE = Path(grpo_train.__file__).parent if grpo_train.__file__ else Path(grpo_train.__path__[0])
 GRADING_ROOMS = ("rewards", "sandbox", "tasks", "games")
@@ -47,11 +49,6 @@ def grader_key(task: Task, config: Config) -> str:
             _gather(Path(file), files, libraries)
     sources = {_name(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
     return digest({"sources": sources, "libraries": {name: _version(name) for name in sorted(libraries)}})
-
-
-def digest(value: Any) -> str:
-    """SHA-256 of a value's JSON."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
 def _gather(file: Path, files: dict[Path, None], libraries: set[str]) -> None:

@@ -16,7 +16,8 @@ from typing import Any
 from grpo_train.config.schema import Config
 from grpo_train.evaluation.opponents import opponent_checkpoints, opponents_of
 from grpo_train.evaluation.plan import EvalPlan, temperature_of
-from grpo_train.evaluation.results.grading_key import digest, grading_key
+from grpo_train.evaluation.results.grading_key import grading_key
+from grpo_train.evaluation.results.stored import digest
 from grpo_train.evaluation.targets import Target
 from grpo_train.policy.locate import adapter_of, base_of_checkpoint, hub_commit, hub_id, model_folder, resolve_backbone
 from grpo_train.run_dir import sha256

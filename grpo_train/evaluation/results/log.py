@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from grpo_train.evaluation.results.grading_key import digest
+from grpo_train.evaluation.results.stored import digest
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.files import append_jsonl, parse_time, read_jsonl, to_float, utc_now
 from grpo_train.tasks import Task

@@ -6,18 +6,19 @@ samples, and restored when those settings are requested again.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from grpo_train.evaluation.judging import GRADER_ERROR
-from grpo_train.evaluation.results.grading_key import digest
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import fsync_path, read_json, remove_tree
 from grpo_train.run_dir.formats import current_row
 
+GRADER_ERROR = "grader_error"
+"""Reason of an attempt whose grader failed; counted separately, and judged again by the next evaluation."""
 SUPERSEDED = "superseded"
 RERUN_HINT = "evaluate the step again (grpo-train eval)"
 ROW_KEYS = frozenset({"index", "correct"})
@@ -25,6 +26,11 @@ ROW_KEYS = frozenset({"index", "correct"})
 
 COMPLETION_FIELDS = ("seed", "completion", "length", "truncated")
 """Keys of a line of completions.jsonl that were generated, not judged."""
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of a value's JSON."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
 class DamagedError(UserError):
