@@ -14,13 +14,13 @@ from grpo_train.backup.s3_errors import cause_of
 from grpo_train.backup.s3_requests import Requests
 from grpo_train.backup.store import StoreError
 
-RANGE = 8 << 20
+RANGE = 12 << 20
 _BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
 class _Range:
-    blocks: list[bytes]
+    blocks: deque[bytes]
     """As they were read: to join them would copy every byte."""
     length: int
     """Bytes of all blocks."""
@@ -51,12 +51,12 @@ class Reader:
         try:
             fetched: _Range | None = first
             while fetched or coming or at < first.size:
-                ahead = max(1, self._transfers // self._callers)
+                ahead = max(1, self._transfers // self._callers - 1)
                 while at < first.size and len(coming) < ahead:
                     coming.append(self._workers.submit(self._fetch, full, where, at, first.etag, stop))
                     at += RANGE
-                if fetched:  # used while the next ones are on their way
-                    yield from fetched.blocks
+                while fetched and fetched.blocks:  # used, and freed, while the next ones are on their way
+                    yield fetched.blocks.popleft()
                 fetched = coming.popleft().result() if coming else None
         finally:
             stop.set()
@@ -69,7 +69,7 @@ class Reader:
         """The range that begins at ``start``; None past the end. A broken connection is continued where it was."""
         from botocore.exceptions import BotoCoreError
 
-        blocks: list[bytes] = []
+        blocks: deque[bytes] = deque()
         length, backoff = 0, self._requests.backoff(stop)
         while True:
             response = self._get(full, where, start + length, start + RANGE, etag, stop)
