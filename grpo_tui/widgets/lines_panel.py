@@ -272,7 +272,9 @@ class LinesPanel(ScrollPanel):
         width = self.text_width
         index = self._first + round(self.scroll_offset.y) + y
         if index not in self._cache:
-            self._cache[index] = (self.source.item(index), self._paint(index, y, width))
+            # A line that has arrived since the last tick is not shown yet.
+            item = self.source.item(index) if self._first <= index < self._end else None
+            self._cache[index] = (item, self._paint(index, y, width))
         return self._cache[index][1]
 
     def _paint(self, index: int, y: int, width: int) -> Strip:

@@ -39,6 +39,26 @@ async def test_dropped_lines_do_not_move_the_reader(start: Start, monkeypatch: p
         assert panel.render_line(0).text == top
 
 
+async def test_lines_that_arrive_before_the_panel_is_updated_are_shown(start: Start) -> None:
+    """The screen may be painted at any time between two ticks."""
+
+    def script(client: FakeClient) -> None:
+        learning_box(client)
+        client.files[f"{LOGS}/console.log"] = b""
+
+    async with start(script, wait="87/200") as session:
+        panel = session.app.screen.query_one("#log", LinesPanel)
+        logs = session.app.store.logs
+        assert logs is not None
+        await session.press("l")
+        await session.until_text("no output yet")
+        panel.content_changed()  # as at a tick
+        logs.feed("console", 0, b"first line\nlast line\n")
+        assert "first line" not in session.text(), "painted, with what the last tick knew"
+        panel.tick()
+        await session.until_text("first line", "last line")
+
+
 async def test_very_long_line_is_truncated(start: Start) -> None:
     def script(client: FakeClient) -> None:
         learning_box(client)
