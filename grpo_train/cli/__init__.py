@@ -1,4 +1,5 @@
-"""``grpo-train``: the command line of the engine, one file per command group. No torch in this process."""
+"""``grpo-train``: the command line of the engine, one file per command group, imported when one of its commands runs.
+No torch in this process."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from grpo_train.run_dir.version import FORMAT, VERSION
 
 __all__ = ["app", "main"]
 
-
 HIDDEN = ""
+"""Heading of the commands that the help does not list."""
 COMMANDS: dict[str, dict[str, str]] = {
     "Train": {
         "train": "train.train",

@@ -332,8 +332,9 @@ def test_without_colors(snap_compare: Compare, view: str, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("view", ["charts", "box"])
 def test_loading(snap_compare: Compare, view: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in ("curve_chart", "waiting"):  # no seconds: the machine's speed would be in the picture
-        monkeypatch.setattr(f"grpo_tui.widgets.{place}.WAIT_S", math.inf)
+    # No seconds: the machine's speed would be in the picture.
+    for place in ("widgets.curve_chart", "widgets.waiting", "model.asking"):
+        monkeypatch.setattr(f"grpo_tui.{place}.WAIT_S", math.inf)
     silent = ("series", "box_facts")
     assert taken(snap_compare, app(full_box, silent=silent), view, (120, 40), "asking the box")
 
