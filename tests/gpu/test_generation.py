@@ -56,7 +56,7 @@ def test_automatic_batch_fits_and_fills_memory(
     share = (torch.cuda.max_memory_allocated() - before) / free
     print(f"{size} completions at once take {share:.2f} of {free / 2**30:.1f} GiB")
     assert "out of memory" not in capsys.readouterr().out
-    assert share > 0.5
+    assert share > 0.6
 
 
 def test_too_large_batch_is_halved(backend: TransformersBackend, capsys: pytest.CaptureFixture[str]) -> None:
