@@ -22,7 +22,7 @@ LEAST = 16 << 20
 
 
 class Output:
-    """A file that is written in order, from its start. Raises OSError."""
+    """A file that is written in order, from its start; a context that closes it. Raises OSError."""
 
     def __init__(self, descriptor: int, size: int) -> None:
         """``descriptor``: of an empty file, open for writing; ``size``: the bytes that are expected."""
@@ -31,6 +31,12 @@ class Output:
         self._buffer = mmap.mmap(-1, BUFFER) if self._direct else None
         self._filled = 0
         self._written = 0
+
+    def __enter__(self) -> Output:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
 
     def tell(self) -> int:
         """Bytes so far."""

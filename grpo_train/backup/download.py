@@ -81,13 +81,10 @@ def fetch_file(store: Store, file: StoredFile, target: Path, job: Job) -> None:
     partial.unlink(missing_ok=True)
     descriptor = open_for_writing(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, file.mode | 0o600)
     try:
-        try:
-            output = Output(descriptor, file.size)
+        with Output(descriptor, file.size) as output:
             for part in file.parts:
                 _fetch_whole_part(store, part, output, file, job)
             output.flush()
-        finally:
-            os.close(descriptor)
         os.replace(partial, target)
     except BaseException:
         partial.unlink(missing_ok=True)

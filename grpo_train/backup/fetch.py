@@ -148,15 +148,11 @@ def _fetch_one(store: Store, entry: Entry, target: Path, job: Job) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.partial")
     partial.unlink(missing_ok=True)
-    descriptor = open_for_writing(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    try:
-        output = Output(descriptor, entry.size)
+    with Output(open_for_writing(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL), entry.size) as output:
         for chunk in store.read(entry.key):
             output.write(chunk)
             job.add(moved=len(chunk))
         output.flush()
-    finally:
-        os.close(descriptor)
     if output.tell() != entry.size:
         raise StoreError(f"{entry.key}: {output.tell()} bytes instead of {entry.size}", code="damaged")
     os.replace(partial, target)

@@ -146,13 +146,10 @@ class FolderStore:
         with self._errors(key):
             partial, descriptor = self._create_partial(file)
             try:
-                try:
-                    output = Output(descriptor, size)
+                with Output(descriptor, size) as output:
                     for chunk in content():
                         output.write(chunk)
                     output.flush()
-                finally:
-                    os.close(descriptor)
                 os.replace(partial, file)
             except BaseException:
                 with suppress(OSError):

@@ -36,16 +36,12 @@ def read(file: Path) -> bytes:
 
 
 def write(file: Path, data: bytes, step: int, expected: int | None = None) -> None:
-    descriptor = open_new(file)
-    try:
-        output = Output(descriptor, len(data) if expected is None else expected)
+    with Output(open_new(file), len(data) if expected is None else expected) as output:
         for start in range(0, len(data), step):
             output.write(data[start : start + step])
         assert output.tell() == len(data)
         output.flush()
         assert output.tell() == len(data)
-    finally:
-        os.close(descriptor)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -77,9 +73,8 @@ def test_any_order_of_writes_and_rewinds(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(direct, "LEAST", least)
         patch.setattr(direct, "BUFFER", 2 * BLOCK)
-        descriptor = open_new(file)
-        try:
-            output, expected = Output(descriptor, 0), b""
+        expected = b""
+        with Output(open_new(file), 0) as output:
             for is_rewind, size, share in steps:
                 if is_rewind:
                     expected = expected[: int(share * len(expected))]
@@ -89,8 +84,6 @@ def test_any_order_of_writes_and_rewinds(
                     expected += content(size)
                 assert output.tell() == len(expected)
             output.flush()
-        finally:
-            os.close(descriptor)
     assert file.read_bytes() == expected
     assert read(file) == expected
 
