@@ -42,17 +42,22 @@ def test_a_scale_that_is_too_large_is_halved(root: Path, monkeypatch: pytest.Mon
     torch.set_num_threads(1)
     scaler = functools.partial(torch.amp.GradScaler, init_scale=2.0**34)
     monkeypatch.setattr(torch.amp, "GradScaler", scaler)
+    spread = torch.tensor([1.0, -1.0])  # each step has a gradient, whatever the model answers
+    monkeypatch.setattr("grpo_train.train.loop.compute_advantages", lambda samples, *_: spread.repeat(len(samples) // 2))
     run = train_here(root, write_config(root, run__total_steps=16, model__dtype="float16"), "halved")
     lines = rows(run)
     skipped = [line["step"] for line in lines if line["grad_norm"] in ("NaN", "Infinity")]
-    assert skipped == list(range(1, len(skipped) + 1))
-    assert 0 < len(skipped) < 16
-    for step in skipped:
-        levels = {record["code"]: record["level"] for record in lines[step - 1]["health"]}
-        assert levels["loss_scale_lowered"] == "info"
+    assert skipped[0] == 1
+    assert len(skipped) < 16
+    for before, line in zip(lines, [*lines[1:], None], strict=True):
+        levels = {record["code"]: record["level"] for record in before["health"]}
+        halved = before["step"] in skipped
+        assert levels.get("loss_scale_lowered") == ("info" if halved else None)
         assert "gradient_not_finite" not in levels
-        assert lines[step]["loss_scale"] == lines[step - 1]["loss_scale"] / 2
-    assert weights_hash(run, len(skipped)) == weights_hash(run, 1)
+        if line is not None:
+            assert line["loss_scale"] == before["loss_scale"] / (2 if halved else 1)
+    first = next(step for step in range(1, 17) if step not in skipped)
+    assert weights_hash(run, first - 1) == weights_hash(run, 1)
     assert weights_hash(run, 16) != weights_hash(run, 1)
 
 

@@ -16,7 +16,10 @@ TOLERANCE = 1e-12
 
 
 def prepare() -> Callable[[Any], bool | str]:
-    """Import math-verify, with its README's settings for rewards, and return the function that answers requests."""
+    """Import math-verify, with its README's settings for rewards, and return the function that answers requests.
+
+    It has answered already, so that the time limit of an answer does not cover what happens once.
+    """
     import logging
 
     from latex2sympy2_extended import NormalizationConfig
@@ -52,6 +55,9 @@ def prepare() -> Callable[[Any], bool | str]:
         equal = verify(gold, given, strict=True, timeout_seconds=None, raise_on_error=True)
         return bool(equal) and is_close(gold[0], given[0])
 
+    # The first comparison compiles patterns and fills sympy's caches: a second of CPU time that no answer should pay.
+    answer({"gold": "x^2+2x+1", "answer": "(x+1)^2"})
+    answer({"gold": "1", "text": r"\boxed{1}"})
     return answer
 
 
