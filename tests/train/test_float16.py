@@ -43,7 +43,9 @@ def test_a_scale_that_is_too_large_is_halved(root: Path, monkeypatch: pytest.Mon
     scaler = functools.partial(torch.amp.GradScaler, init_scale=2.0**34)
     monkeypatch.setattr(torch.amp, "GradScaler", scaler)
     spread = torch.tensor([1.0, -1.0])  # each step has a gradient, whatever the model answers
-    monkeypatch.setattr("grpo_train.train.loop.compute_advantages", lambda samples, *_: spread.repeat(len(samples) // 2))
+    monkeypatch.setattr(
+        "grpo_train.train.loop.compute_advantages", lambda samples, *_: spread.repeat(len(samples) // 2)
+    )
     run = train_here(root, write_config(root, run__total_steps=16, model__dtype="float16"), "halved")
     lines = rows(run)
     skipped = [line["step"] for line in lines if line["grad_norm"] in ("NaN", "Infinity")]
