@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.support.engine import REPOSITORY, environment
+from tests.support.patience import PATIENCE
 
 ONE_PROCESS = """
 from pathlib import Path
@@ -24,6 +25,11 @@ def test_leaving_ends_the_threads(tmp_path: Path) -> None:
     """A fresh process: what is imported after the group exists must not keep it."""
     code = ONE_PROCESS.format(file=tmp_path / "store")
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment(), cwd=REPOSITORY, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code],
+        env=environment(),
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE * 60,
     )
     assert done.returncode == 0, done.stderr

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 SERVE = str(Path(__file__).with_name("serve.py"))
-START_SECONDS = 60.0
-"""Time limit of a start, imports included."""
+START_SECONDS = 180.0
+"""Time limit of a start, imports included, which a disk or network under load delays by minutes."""
 PATIENCE = 10.0
 """Wall-clock limit of an answer as a multiple of the CPU limit: a helper may have to wait for a core.
 
