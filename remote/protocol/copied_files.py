@@ -21,7 +21,7 @@ from remote.protocol.messages import ProtocolError, RemoteError
 LOCK = ".lock"
 RESERVE_BYTES = 64 << 20
 """Left free on a disk."""
-FLUSH_BYTES = 128 << 20
+FLUSH_BYTES = 32 << 20
 """Bytes after which a file is flushed while more arrive, so that the end does not wait for all of it."""
 
 Progress = Callable[[Item, int], None]

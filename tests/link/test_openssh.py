@@ -15,7 +15,7 @@ import pytest
 
 from remote.boxes import Box, BoxesError, parse_boxes
 from remote.client import BoxClient
-from remote.events import HostKeyAsked, Link, LinkChanged, QuestionAsked, QuestionWithdrawn
+from remote.events import BoxGreeted, HostKeyAsked, Link, LinkChanged, QuestionAsked, QuestionWithdrawn
 from remote.transports import Refused
 from remote.transports.choice import attach_argv, choose
 from remote.transports.openssh_setup import Program, live
@@ -111,6 +111,15 @@ def test_a_new_key_is_stored_under_the_box(place: Lab) -> None:
             assert first or not [event for event in recorder.events if isinstance(event, HostKeyAsked)]
     assert settings["host_keys_file"].read_text() == f"gpu-box {place.public(server.host_key)}\n"
     assert not place.known.exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "cipher"), [("", "aes128-gcm@openssh.com"), ("Ciphers aes256-ctr", "aes256-ctr")], ids=["ours", "theirs"]
+)
+def test_a_fast_cipher_unless_the_user_names_one(place: Lab, line: str, cipher: str) -> None:
+    settings = options(place, place.config(place.server(), line))
+    with connected(box_of(place), **settings) as (_, recorder):
+        assert recorder.wait_for(BoxGreeted, 30).algorithms["cipher"] == cipher
 
 
 def test_a_known_key_is_not_asked_for(place: Lab) -> None:
