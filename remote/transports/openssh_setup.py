@@ -32,9 +32,9 @@ from remote.transports.questions import Questions
 from remote.transports.ssh_config import parse_jump, read_configuration
 
 CONNECT_S = 10
-CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
-"""Those that processors have instructions for come first: half the time of a copy. All are among the defaults."""
 ALIVE_S = 5
+CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
+"""Before the other defaults: processors have instructions for them, which take a quarter off the time of a copy."""
 OLDEST = (8, 5)
 """Older versions do not mark what a server asks, so that a box could ask for the passphrase of a key."""
 

@@ -57,7 +57,6 @@ def prepare() -> Callable[[Any], bool | str]:
 
     # The first comparison compiles patterns and fills sympy's caches: a second of CPU time that no answer should pay.
     answer({"gold": "x^2+2x+1", "answer": "(x+1)^2"})
-    answer({"gold": "1", "text": r"\boxed{1}"})
     return answer
 
 

@@ -36,8 +36,9 @@ def problems_of(program: Program) -> list[str]:
     """Run one program and return its unexpected results."""
     source = program.source.replace(escapes.PARENT, str(os.getpid()))
     source = source.replace(escapes.SECRET, workspace().canary)
-    # Honest programs get more time for busy machines; hostile ones use up their limit.
-    cpu_seconds = 5.0 if program.reasons == ("ok",) and program.kind != "resource" else CPU_SECONDS
+    # Programs that end by themselves get more time, for busy machines; the others use up their limit.
+    ends = program.reasons == ("ok",) or (program.kind == "verdict" and "timeout" not in program.reasons)
+    cpu_seconds = 5.0 if ends and program.kind != "resource" else CPU_SECONDS
     run = _script if program.statuses else _solution
     problems, seconds = run(program, source, cpu_seconds)
     # Killing a process with a gigabyte of memory takes longer on busy cores.
@@ -131,7 +132,6 @@ def descriptors() -> tuple[int, int]:
 
 def run_corpus(programs: Sequence[Program], threads: int) -> list[str]:
     """Unexpected results of the corpus, and leftovers."""
-    kept, _ = descriptors()  # the probe's slot, which programs without namespaces cannot use
     run_tests(HONEST, TESTS)  # create everything that is created once
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda _: run_tests(HONEST, TESTS), range(threads)))
@@ -147,7 +147,7 @@ def run_corpus(programs: Sequence[Program], threads: int) -> list[str]:
         if others > before:
             problems.append(f"{others - before} additional open descriptors")
         # programs run in one slot a thread, and cleaners empty some more
-        if rulesets > kept + threads + MAX_CLEANERS:
+        if rulesets > threads + MAX_CLEANERS:
             problems.append(f"{rulesets} rulesets are open")
     return problems
 
@@ -168,6 +168,7 @@ def main() -> None:
         layers = probe._found = replace(layers, namespaces=0, namespaces_as_root=False, tmpfs=False)
     if arguments.as_root:
         layers = probe._found = replace(layers, namespaces=NAMESPACES, namespaces_as_root=True)
+    workspace().close()  # with the probe's slot, which programs at another level cannot use
     began = time.monotonic()
     problems = run_corpus(corpus, arguments.threads)
     print(

@@ -169,7 +169,7 @@ FORGED = {
     "a truncated record": ('os.write(4, TAG + b"V")\nos._exit(0)', ("exit",)),
     "a hundred thousand records": (
         'for i in range(100_000): os.write(4, TAG + b"V" + bytes(8))\nos._exit(0)',
-        ("forged_results", "unsupported_value"),  # the latter where a busy machine did not get to the last of them
+        ("forged_results",),
     ),
     "many large values": (
         'for i in range(3): send(b"V", i, b"l" + number(150_000) + b"N" * 150_000, TAG)\nos._exit(0)',
