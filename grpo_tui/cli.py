@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.garbage import end_at_once, pause_collection
 from grpo_train.run_dir.suggest import did_you_mean
 from grpo_train.run_dir.version import FORMAT, VERSION
 from grpo_tui import last_screen
-from grpo_tui.ending import end_at_once, end_with_terminal, report_crashes_clean
-from grpo_tui.garbage import pause_collection
+from grpo_tui.ending import end_with_terminal, report_crashes_clean
 from grpo_tui.history import history_file
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpo_tui import garbage
+from grpo_train.run_dir.garbage import resume_collection
 
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
@@ -64,7 +64,7 @@ class Startup:
     def _started(self) -> None:
         """Prepare what is likely to be used."""
         self._app.views.prepare_help()
-        garbage.resume_collection()
+        resume_collection()
 
     async def _set_up_demo(self) -> None:
         from grpo_tui import demo

@@ -12,10 +12,8 @@ import signal
 import sys
 from pathlib import Path
 
-from torch.distributed import run as torchrun
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-
 from grpo_train.run_dir.files import atomic_write
+from grpo_train.run_dir.garbage import end_at_once, pause_collection, resume_collection
 from grpo_train.run_dir.processes import NODE_VARIABLE, PARENT_VARIABLE, die_with_parent
 from grpo_train.run_dir.slurm_job import REQUEUE_VARIABLE
 
@@ -26,6 +24,11 @@ def main() -> int:
     os.environ[PARENT_VARIABLE] = str(os.getpid())
     if os.environ.get(REQUEUE_VARIABLE):  # torchrun would end its workers on signals that are for the supervisor
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
+    pause_collection()
+    from torch.distributed import run as torchrun
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    resume_collection()
     try:
         torchrun.main(arguments)
     except ChildFailedError as error:
@@ -42,4 +45,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    end_at_once(main(), wait_for_threads=True)

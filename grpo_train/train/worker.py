@@ -20,6 +20,7 @@ from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir, StatusWriter, resolve_root
 from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.files import atomic_write, utc_now
+from grpo_train.run_dir.garbage import resume_collection
 from grpo_train.run_dir.processes import NODE_VARIABLE, PARENT_VARIABLE, die_with_parent
 from grpo_train.run_dir.signs import show_stacks_on_request
 from grpo_train.run_dir.umask import set_umask
@@ -51,6 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
             config = with_changes(config, run={"nproc": world.size})
         from grpo_train.train.loop import train
 
+        resume_collection()
         total = config.run.total_steps
         reached = train(run, config, world, until=min(options.until or total, total), ckpt=options.ckpt)
         if heartbeat is not None:

@@ -117,9 +117,9 @@ def test_fuzzed_answers_never_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random("math")
     for _ in range(5000):
         answer, gold = ("".join(rng.choices(pieces, k=rng.choice((1, 5, 40, 400)))) for _ in range(2))
-        began = time.process_time()
+        began = time.thread_time()
         assert isinstance(compare(answer, gold), str)
-        assert time.process_time() - began < 0.5
+        assert time.thread_time() - began < 0.5
 
 
 def test_fuzzed_answers_never_break_the_helper() -> None:

@@ -234,11 +234,11 @@ def test_an_unknown_mode_is_an_error() -> None:
     + [fragment * 50_000 for fragment in ("9", "**", "$", r"\boxed{", "1,", "#", "####\n", " ", "*a", "9 ", "1/")],
 )
 def test_no_text_hangs_the_grader(text: str) -> None:
-    started = time.process_time()
+    started = time.thread_time()  # threads that other tests left have their own
     for completion in (text, tagged(text), f"{text} 18", f"18 {text}"):
         grade_number(completion, "18")
         grade_number(completion, "18", "flexible")
-    assert time.process_time() - started < 2
+    assert time.thread_time() - started < 2
     assert grade_number(tagged("18"), "18").correct
 
 
@@ -260,9 +260,9 @@ def test_fuzzed_completions_neither_crash_nor_hang() -> None:
             completion = f"</think><answer>{completion}</answer>"
         gold = random_state.choice(("18", "-1", "1,800", "0.5", "".join(random_state.choices(FRAGMENTS, k=3))))
         for mode in MODES:
-            started = time.process_time()
+            started = time.thread_time()
             verdict = grade_number(completion, gold, mode)
-            slowest = max(slowest, time.process_time() - started)
+            slowest = max(slowest, time.thread_time() - started)
             assert verdict.correct == (verdict.reason == "ok")
     assert slowest < 1.0  # CPU time
 

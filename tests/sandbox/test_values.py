@@ -146,10 +146,10 @@ def integer(value: int) -> bytes:
     ],
 )
 def test_expensive_bytes_are_rejected_quickly(content: bytes) -> None:
-    began = time.process_time()
+    began = time.thread_time()
     with pytest.raises(BadValue):
         decode(content)
-    assert time.process_time() - began < 2
+    assert time.thread_time() - began < 2
 
 
 @pytest.mark.parametrize(
@@ -163,11 +163,11 @@ def test_expensive_bytes_are_rejected_quickly(content: bytes) -> None:
     ],
 )
 def test_the_largest_values_compare_quickly(content: bytes) -> None:
-    began = time.process_time()
+    began = time.thread_time()
     value = decode(content)
     assert value == decode(content)
     assert value != {1: [2]}
-    assert time.process_time() - began < 2
+    assert time.thread_time() - began < 2
 
 
 def test_encoding_calls_no_method_of_the_value() -> None:
@@ -340,10 +340,10 @@ def text(value: str) -> bytes:
     ],
 )
 def test_invalid_or_expensive_fields_are_rejected(content: bytes) -> None:
-    began = time.process_time()
+    began = time.thread_time()
     with pytest.raises(BadValue):
         decode(content)
-    assert time.process_time() - began < 2
+    assert time.thread_time() - began < 2
 
 
 def test_the_longest_exact_numbers_compare_quickly() -> None:
@@ -351,9 +351,9 @@ def test_the_longest_exact_numbers_compare_quickly() -> None:
     long = (1 << MAX_BITS) - 1
     one = made(b"Fraction", integer(long), integer(long - 2))
     other = made(b"Decimal", text("9." + "7" * (MAX_DIGITS - 20) + "E+99999"))
-    began = time.process_time()
+    began = time.thread_time()
     value = decode(collection(b"l", [one, other] * (4_000_000 // (len(one) + len(other)))))
     for number in (0.1, 7, 1e308, 5e-324, math.inf, 1j, long, Fraction(long, 3), Decimal("1E-99999")):
         assert number not in value
     assert len(set(value)) == 2
-    assert time.process_time() - began < 6
+    assert time.thread_time() - began < 6

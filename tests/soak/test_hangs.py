@@ -87,7 +87,7 @@ def test_a_stopped_evaluation_is_restarted(root: Path) -> None:
     run = run_of(root, "evaluated")
 
     def workers() -> list[int]:
-        module = b"grpo_train.evaluation.workers.worker"
+        module = b"grpo_train.evaluation.workers"
         return [
             pid for pid in find_by_run_id(run_id_of(run.path)) if module in Path(f"/proc/{pid}/cmdline").read_bytes()
         ]
@@ -100,6 +100,6 @@ def test_a_stopped_evaluation_is_restarted(root: Path) -> None:
     status = run.read_status() or {}
     assert (supervisor.returncode, status["state"], status["restarts"]) == (0, "finished", 1), output
     assert status["reason"] is None
-    assert f"pid {pid}, grpo_train.evaluation.workers.worker): state T (stopped)" in output
+    assert f"pid {pid}, grpo_train.evaluation.workers): state T (stopped)" in output
     (evaluation,) = list_evaluations(root, run.name)
     assert [(row["name"], row["status"]) for row in evaluation["metrics"]] == [("step_2", "ok")]

@@ -116,7 +116,7 @@ class WorkerPool:
             environment.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // nproc)))
         arguments = [str(self._plan_file), str(write_end), str(rank), str(nproc)]
         process = subprocess.Popen(
-            [sys.executable, "-m", "grpo_train.evaluation.workers.worker", *arguments],
+            [sys.executable, "-m", "grpo_train.evaluation.workers", *arguments],
             stdin=subprocess.DEVNULL,
             pass_fds=(write_end,),
             env=environment,

@@ -1,8 +1,8 @@
 """An evaluating process: generates and judges its share of every target's samples.
 
-Started by :mod:`grpo_train.evaluation.workers.pool` as ``worker PLAN_FILE CHANNEL RANK NPROC``; events go to the
-descriptor CHANNEL as JSON lines. Processes share only the plan and the directory of unfinished samples: each takes
-every NPROC-th chunk, and none waits for another.
+:mod:`grpo_train.evaluation.workers.pool` starts ``python -m grpo_train.evaluation.workers PLAN_FILE CHANNEL RANK
+NPROC``; events go to the descriptor CHANNEL as JSON lines. Processes share only the plan and the directory of
+unfinished samples: each takes every NPROC-th chunk, and none waits for another.
 """
 
 from __future__ import annotations
@@ -116,7 +116,3 @@ def source_of(target: Target, plan: EvalPlan, config: Config, task: Task, proble
     if isinstance(task, SelfPlayTask):
         return Matches(target, plan, config, task, problems)
     return SingleTurn(target, plan, config, task, problems)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -136,8 +136,8 @@ async def test_kill_does_not_claim_what_it_does_not_know(start: Start, known: bo
         raise RemoteError("x", "y")
 
     async with start(learning_box if known else script, wait="87/200") as session:
-        session.app.store.shown_at = None
-        session.app.store._views = []
+        store = session.app.store
+        store.shown, store.shown_at, store._views = {}, None, []  # also an answer that is on its way is a new one
         await opened(session, kill_key(session), ConfirmScreen)
         lost = "57 steps since the last checkpoint (step_30)" if known else "the steps since the last checkpoint"
         await session.until_text(f"You lose {lost}", "cancel, then press s")
