@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import hashlib
 import os
@@ -82,15 +83,19 @@ def gsm8k_dir() -> Path:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Workers of ``-n auto``: one more than cores, as many tests wait for a process or a timer."""
-    return len(os.sched_getaffinity(0)) + 1
+    """Workers of ``-n auto``: two more than cores, as many tests wait for a process or a timer."""
+    return len(os.sched_getaffinity(0)) + 2
+
+
+def pytest_configure() -> None:
+    """Collect garbage less often: with torch and Textual in one process it would be a third of the processor time."""
+    gc.set_threshold(50_000, 20, 100)
 
 
 def pytest_collection_finish() -> None:
-    """Collect garbage less often: with torch and Textual in one process it would be a third of the processor time."""
-    gc.collect()
+    """What the tests import is not garbage."""
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
+    atexit.register(gc.unfreeze)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
