@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import secrets
-import unicodedata
 
 from grpo_train.backup.store import StoreError
 
@@ -14,6 +13,10 @@ MAX_NAME_BYTES = 255
 """The limit of file systems."""
 
 _PARTIAL = re.compile(r"\.[0-9a-f]{16}\.partial")
+_IN_A_KEY = re.compile(rf"(?:^|/){_PARTIAL.pattern}(?:/|\Z)")
+_DOTS = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Unicode's categories Cc and Cs."""
 
 
 def check_key(key: str) -> str:
@@ -46,15 +49,18 @@ def is_partial(name: str) -> bool:
 
 
 def _problem_of(key: str) -> str:
-    names = key.split("/")
+    """Three patterns and two lengths: every key of a listing and of a manifest is checked."""
     if key.startswith("/"):
         return "it is absolute"
-    if "" in names or "." in names or ".." in names:
+    if _DOTS.search(key):
         return "'.', '..' and empty names are not allowed between slashes"
-    if any(unicodedata.category(character) in ("Cc", "Cs") for character in key):
+    if _CONTROL.search(key):
         return "control characters and invalid UTF-8 are not allowed"
-    if len(key.encode()) > MAX_KEY_BYTES or any(len(name.encode()) > MAX_NAME_BYTES for name in names):
+    length = len(key.encode())
+    if length > MAX_KEY_BYTES or (
+        length > MAX_NAME_BYTES and any(len(name.encode()) > MAX_NAME_BYTES for name in key.split("/"))
+    ):
         return f"the limits are {MAX_KEY_BYTES} bytes, and {MAX_NAME_BYTES} between slashes"
-    if any(is_partial(name) for name in names):
+    if _IN_A_KEY.search(key):
         return "the name is reserved for files that are being written"
     return ""

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from grpo_train.backup.access import Access
@@ -252,5 +253,21 @@ def _client(access: Access, place: Place, ca_file: str, connections: int, timing
 def _session() -> Any:
     """What all clients of this process share: reading boto3's data files takes a moment."""
     import boto3
+    import botocore.session
 
-    return boto3.session.Session()
+    core = botocore.session.get_session()
+    core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_time_of)
+    return boto3.session.Session(botocore_session=core)
+
+
+def _time_of(text: Any) -> datetime:
+    """botocore's parser takes half of the time of a listing for the times in it, which all look the same."""
+    from botocore.utils import parse_timestamp
+
+    if isinstance(text, str) and text.endswith("Z"):
+        try:
+            return datetime.fromisoformat(f"{text[:-1]}+00:00")
+        except ValueError:
+            pass
+    parsed: datetime = parse_timestamp(text)
+    return parsed

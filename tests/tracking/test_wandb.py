@@ -22,7 +22,7 @@ from grpo_train.tracking.wandb import process
 from grpo_tui import cli
 from tests.run_dir.helpers import log
 from tests.support.backups import folder_destination
-from tests.support.engine import REPOSITORY, environment, grpo_train, wait_for, write_config
+from tests.support.engine import REPOSITORY, at_start, environment, grpo_train, wait_for, write_config
 from tests.support.histories import make_run
 from tests.support.patience import PATIENCE
 from tests.support.wandb_server import KEY, WandbServer, wandb_server
@@ -216,6 +216,14 @@ def test_the_supervisor_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pyte
 # ------------------------------------------------------------------------------------------------------- training
 
 
+@pytest.fixture
+def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The supervisor waits longer for what is left to be sent: two steps take less time than wandb takes to start."""
+    longer = f"from grpo_train.tracking.wandb import process\nprocess.WAIT_S *= {PATIENCE}"
+    for variable, value in at_start(tmp_path / "start", longer).items():
+        monkeypatch.setenv(variable, value)
+
+
 def trained(root: Path, name: str) -> RunDir:
     cfg = write_config(root, f"{name}.yaml", run__total_steps=2, tracking__wandb="auto", tracking__tensorboard=False)
     done = grpo_train("train", "--cfg", cfg, "--run-name", name, root=root)
@@ -225,6 +233,7 @@ def trained(root: Path, name: str) -> RunDir:
     return RunDir(root / "training_runs" / name)
 
 
+@pytest.mark.usefixtures("patient")
 def test_training_is_tracked(make_root: Callable[[], Path], server: WandbServer) -> None:
     run = trained(make_root(), "tracked")
     (event,) = [event for _, event in run.events() if event["event"] == "tracking"]
@@ -237,6 +246,7 @@ def test_training_is_tracked(make_root: Callable[[], Path], server: WandbServer)
     assert written == []
 
 
+@pytest.mark.usefixtures("patient")
 def test_training_ignores_a_refused_key(make_root: Callable[[], Path], server: WandbServer) -> None:
     server.fails_with = 401
     run = trained(make_root(), "refused")
