@@ -11,6 +11,7 @@ import gc
 import os
 import sys
 import threading
+from contextlib import suppress
 from typing import NoReturn
 
 
@@ -39,5 +40,8 @@ def end_at_once(code: int, *, wait_for_threads: bool = False) -> NoReturn:
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
-            stream.flush()
+            with suppress(OSError):  # nobody reads it any more
+                stream.flush()
+    if "ctypes" in sys.modules and os.name == "posix":
+        sys.modules["ctypes"].CDLL(None).fflush(None)  # what libraries in C have printed
     os._exit(code)
