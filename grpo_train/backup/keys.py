@@ -13,7 +13,7 @@ MAX_NAME_BYTES = 255
 """The limit of file systems."""
 
 _PARTIAL = re.compile(r"\.[0-9a-f]{16}\.partial")
-_IN_A_KEY = re.compile(rf"(?:^|/){_PARTIAL.pattern}(?:/|\Z)")
+_RESERVED = re.compile(rf"(?:^|/){_PARTIAL.pattern}(?:/|\Z)")
 _DOTS = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 """Unicode's categories Cc and Cs."""
@@ -61,6 +61,6 @@ def _problem_of(key: str) -> str:
         length > MAX_NAME_BYTES and any(len(name.encode()) > MAX_NAME_BYTES for name in key.split("/"))
     ):
         return f"the limits are {MAX_KEY_BYTES} bytes, and {MAX_NAME_BYTES} between slashes"
-    if _IN_A_KEY.search(key):
+    if _RESERVED.search(key):
         return "the name is reserved for files that are being written"
     return ""

@@ -261,7 +261,7 @@ def _session() -> Any:
 
 
 def _time_of(text: Any) -> datetime:
-    """botocore's parser takes half of the time of a listing for the times in it, which all look the same."""
+    """A time in a response. botocore's own parser tries many formats, which takes half of the time of a listing."""
     from botocore.utils import parse_timestamp
 
     if isinstance(text, str) and text.endswith("Z"):

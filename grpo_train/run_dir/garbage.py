@@ -1,7 +1,7 @@
 """No garbage collection while a program starts, and none when it ends.
 
-Of what it imports and first creates, hardly anything is garbage: collections are a quarter of the time that importing
-torch and transformers takes. At its end, the kernel takes all memory at once.
+Of what a program imports and creates first, hardly anything is garbage: collections are a quarter of the time that
+importing torch and transformers takes. When it ends, the kernel frees all its memory at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def resume_collection() -> None:
     """Collect as usual, except what exists now: going through all of it would block the program each time."""
     if not gc.isenabled():
         gc.freeze()
-        atexit.register(gc.unfreeze)  # libraries report what is left at the end of the interpreter as their leak
+        atexit.register(gc.unfreeze)  # some libraries report as leaks what is frozen when the interpreter ends
         gc.enable()
 
 
@@ -33,14 +33,14 @@ def end_at_once(code: int, *, wait_for_threads: bool = False) -> NoReturn:
     app and a second with torch.
 
     Args:
-        wait_for_threads: let threads that are no daemons end first, as the interpreter does.
+        wait_for_threads: wait for non-daemon threads first, as the interpreter does.
     """
     if wait_for_threads:
         threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
-            with suppress(OSError):  # nobody reads it any more
+            with suppress(OSError):  # its reader has gone
                 stream.flush()
     if "ctypes" in sys.modules and os.name == "posix":
         sys.modules["ctypes"].CDLL(None).fflush(None)  # what libraries in C have printed
