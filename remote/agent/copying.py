@@ -14,14 +14,14 @@ from pathlib import Path
 
 from grpo_train.run_dir import Checkpoint, RunDir, open_run
 from grpo_train.run_dir.evaluations import list_evaluations
-from grpo_train.run_dir.files import open_lock, read_json
+from grpo_train.run_dir.files import read_json, remove_tree
 from grpo_train.run_dir.manifest import MANIFEST, STEP_NAME
 from grpo_train.run_dir.root import make_like
 from remote.agent.context import BoxContext
+from remote.agent.staging import staging_alone
 from remote.agent.take_code import take_code
 from remote.protocol import ProtocolError, RemoteError
 from remote.protocol.copied_files import (
-    LOCK,
     check_room,
     item_of,
     list_tree,
@@ -196,26 +196,35 @@ def _take(wire: Wire, box: BoxContext, to: str) -> None:
         raise RemoteError("read_only", message, "leave out --readonly")
     items = take_items(wire)
     place = _place(box.root, to)
-    wire.put(path=str(place), exists=os.path.lexists(place))
     if os.path.lexists(place):
-        put_begun(wire, place.parent, items)  # the client compares
+        _show(wire, place, items)
         return
-    for parent in reversed(place.parents):
-        if parent.is_relative_to(box.root) and parent != box.root:
-            make_like(parent, parent.parent)
     staging = staging_of(place)
-    make_like(staging, place.parent)
-    lock = open_lock(staging / LOCK)
-    try:
-        _alone(lock, place)
+
+    def make() -> None:
+        for parent in reversed(place.parents):
+            if parent.is_relative_to(box.root) and parent != box.root:
+                make_like(parent, parent.parent)
+        make_like(staging, place.parent)
+
+    with staging_alone(wire, staging, make, f"copy to {place}"):
+        if os.path.lexists(place):  # the copy that was waited for put it there
+            remove_tree(staging)
+            _show(wire, place, items)
+            return
+        wire.put(path=str(place), exists=False)
         check_room(staging, items)
         remove_others(staging, items)
         put_begun(wire, staging, items)
         receive_files(wire, staging, items, _ignore)
         put_in_place(staging, [place.name], place.parent)
-    finally:
-        os.close(lock)
     wire.put(path=str(place))
+
+
+def _show(wire: Wire, place: Path, items: list[Item]) -> None:
+    """Say what is at a place that exists, for the client to compare."""
+    wire.put(path=str(place), exists=True)
+    put_begun(wire, place.parent, items)
 
 
 def _place(root: Path, to: str) -> Path:
@@ -228,12 +237,3 @@ def _place(root: Path, to: str) -> Path:
     if not inside or place.name.startswith("."):
         raise RemoteError("bad_request", f"{place} is not a place below the root {root}")
     return place
-
-
-def _alone(lock: int, place: Path) -> None:
-    import fcntl
-
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise RemoteError("busy", f"another copy to {place} is at work", "wait until it has ended") from error

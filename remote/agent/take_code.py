@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from grpo_train.run_dir import sha256
 from grpo_train.run_dir.code import Code
-from grpo_train.run_dir.files import open_lock, remove_tree
+from grpo_train.run_dir.files import remove_tree
 from remote.agent import code as codes
 from remote.agent.context import BoxContext
+from remote.agent.staging import staging_alone
 from remote.protocol import ProtocolError, RemoteError
 from remote.protocol.code import BUNDLE, CLONE, PATCH
-from remote.protocol.copied_files import LOCK, check_room, put_begun, receive_files, remove_others
-from remote.protocol.copies import WORKING_S, Ended, Item, Wire, take_items
+from remote.protocol.copied_files import check_room, put_begun, receive_files, remove_others
+from remote.protocol.copies import WORKING_S, Ended, Wire, take_items
 
 MAX_PATCH = 64 << 20
 
@@ -41,36 +41,24 @@ def take_code(wire: Wire, box: BoxContext) -> None:
         raise ProtocolError("an unexpected file in a sync")
     if any(item.path == PATCH and item.size > MAX_PATCH for item in items):
         raise RemoteError("too_large", f"the changes are larger than {MAX_PATCH >> 20} MiB", "commit them")
-    _receive(wire, code, items)
     staging = codes.folder() / "incoming" / code.folder
-    names = {item.path for item in items}
-    bundle, patch = (staging / name if name in names else None for name in (BUNDLE, PATCH))
-    if patch is not None and sha256(patch) != code.patch:
-        raise ProtocolError("the changes are not the ones that were announced")
-    with _alive(wire):
-        needs_setup = codes.accept(place, code, bundle, patch)
-    remove_tree(staging)
-    wire.put(path=str(place), needs_setup=needs_setup)
 
+    def make() -> None:
+        staging.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-def _receive(wire: Wire, code: Code, items: list[Item]) -> None:
-    """Receive the files; what arrived of them earlier is kept."""
-    import fcntl
-
-    staging = codes.folder() / "incoming" / code.folder
-    staging.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = open_lock(staging / LOCK)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise RemoteError("busy", "another sync of this commit is at work", "wait until it has ended") from error
+    with staging_alone(wire, staging, make, "sync of this commit"):
         check_room(staging, items)
         remove_others(staging, items)
         put_begun(wire, staging, items)
         receive_files(wire, staging, items, lambda item, count: None)
-    finally:
-        os.close(lock)
+        names = {item.path for item in items}
+        bundle, patch = (staging / name if name in names else None for name in (BUNDLE, PATCH))
+        if patch is not None and sha256(patch) != code.patch:
+            raise ProtocolError("the changes are not the ones that were announced")
+        with _alive(wire):
+            needs_setup = codes.accept(place, code, bundle, patch)
+        remove_tree(staging)
+    wire.put(path=str(place), needs_setup=needs_setup)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -10,6 +11,7 @@ import random
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,10 @@ import remote.copying
 from grpo_train.run_dir import list_runs, write_manifest
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.evaluations import list_evaluations
+from remote.agent import staging
+from remote.agent.staging import staging_alone
 from remote.boxes import Box
-from remote.copying import Copier
+from remote.copying import Copied, Copier
 from remote.protocol import ProtocolError, RemoteError, copied_files
 from remote.protocol.copied_files import receive_files, send_files
 from remote.protocol.copies import Ended, Item, Wire, check_path, put_items, take_items
@@ -163,6 +167,50 @@ class TestFaults:
                     assert done.travelled < 1.5 * done.size
         assert len(said) >= 2
         assert _tree(tmp_path / "back" / "start") == _tree(source) == _tree(root / "checkpoints" / "start")
+
+    def test_an_agent_that_is_still_at_work_is_waited_for(self, box: Box, root: Path, tmp_path: Path) -> None:
+        """As after a connection that broke without a word, of which the box hears last."""
+        source = _weights(tmp_path / "start", 3_000_000)
+        collected = root / "checkpoints" / ".start.part"
+        collected.mkdir(parents=True)
+        with copier(box) as copy:
+            copy.put(source, "checkpoints/warm")
+            held = os.open(collected / ".lock", os.O_RDWR | os.O_CREAT)
+            fcntl.flock(held, fcntl.LOCK_EX)
+            ending = threading.Timer(1, os.close, [held])
+            ending.start()
+            copy.put(source)
+            assert not ending.is_alive()
+        assert _tree(root / "checkpoints" / "start") == _tree(source)
+        assert not collected.exists()
+
+    def test_one_that_stays_at_work_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(staging, "WAIT_S", 0.2)
+        folder = tmp_path / ".start.part"
+        folder.mkdir()
+        with (
+            _wires() as (wire, _),
+            staging_alone(wire, folder, lambda: None, "copy to start"),
+            pytest.raises(RemoteError, match="another copy to start is at work") as error,
+            staging_alone(wire, folder, lambda: None, "copy to start"),
+        ):
+            raise AssertionError
+        assert error.value.code == "busy"
+
+    def test_two_to_the_same_place(self, box: Box, root: Path, tmp_path: Path) -> None:
+        """The second one waits, and finds all of it there."""
+        source = _weights(tmp_path / "start", 3_000_000)
+        second: list[Future[Copied]] = []
+
+        def begin(done: int, total: int) -> None:
+            if not second and done > 1_000_000:
+                second.append(pool.submit(other.put, source))
+
+        with ThreadPoolExecutor(1) as pool, copier(box) as other, copier(box, progress=begin) as first:
+            assert first.put(source).travelled >= 3_000_000
+            assert second[0].result().travelled == 0
+        assert _tree(root / "checkpoints" / "start") == _tree(source)
+        assert not (root / "checkpoints" / ".start.part").exists()
 
     @pytest.mark.parametrize("direction", ["get", "put"])
     def test_an_interrupted_copy_continues(self, box: Box, root: Path, tmp_path: Path, direction: str) -> None:
@@ -316,22 +364,18 @@ class TestRefusals:
             copy.get("run_a:20", tmp_path)
         assert error.value.code == "exists"
 
-    @pytest.mark.parametrize("direction", ["get", "put"])
-    def test_two_at_once(self, box: Box, root: Path, tmp_path: Path, direction: str) -> None:
-        source = _weights((root if direction == "get" else tmp_path) / "start", 3_000_000)
+    def test_two_to_the_same_place_here(self, box: Box, root: Path, tmp_path: Path) -> None:
+        _weights(root / "start", 3_000_000)
         refused: list[str] = []
 
         def second(done: int, total: int) -> None:
             if not refused and done > 1_000_000:
                 with copier(box) as other, pytest.raises(UserError) as error:
-                    act(other)
+                    other.get("./start", tmp_path / "here")
                 refused.append(error.value.code)
 
-        def act(copy: Copier) -> Any:
-            return copy.get("./start", tmp_path / "here") if direction == "get" else copy.put(source)
-
         with copier(box, progress=second) as copy:
-            act(copy)
+            copy.get("./start", tmp_path / "here")
         assert refused == ["busy"]
 
     def test_a_full_disk(self, box: Box, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,57 @@
+"""The folder in which a copy is collected, taken by one copy at a time."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from grpo_train.run_dir.files import open_lock
+from remote.protocol import RemoteError
+from remote.protocol.copied_files import LOCK
+from remote.protocol.copies import SILENCE_S, Wire
+
+WAIT_S = SILENCE_S + 5
+"""An agent whose connection was lost notices within SILENCE_S, and then writes what had arrived."""
+LOOK_S = 0.05
+
+
+@contextmanager
+def staging_alone(wire: Wire, staging: Path, make: Callable[[], None], what: str) -> Iterator[None]:
+    """Make the folder and keep other copies out of it.
+
+    A copy whose connection was lost is often still held by an agent that does not know it yet; the copy that continues
+    it waits for that one, and says to the other end that it is alive. Raises RemoteError ``busy``, in which ``what``
+    names the copy, where another one stays at work; Ended; OSError.
+    """
+    until = time.monotonic() + WAIT_S
+    while (lock := _take(staging, make)) is None:
+        if time.monotonic() > until:
+            raise RemoteError("busy", f"another {what} is at work", "wait until it has ended")
+        time.sleep(LOOK_S)
+        wire.working()
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def _take(staging: Path, make: Callable[[], None]) -> int | None:
+    """Descriptor of the folder's lock; None where another process has it, or removed the folder meanwhile."""
+    import fcntl
+
+    make()
+    try:
+        lock = open_lock(staging / LOCK)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(lock), os.stat(staging / LOCK)):
+            return lock
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(lock)
+    return None
