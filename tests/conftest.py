@@ -7,7 +7,7 @@ import gc
 import hashlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,7 @@ settings.register_profile("same", settings.get_profile("search"), derandomize=Tr
 settings.load_profile("same")
 
 MEMORY = Path("/dev/shm")
-MEMORY_NEEDED = 4 << 30
+MEMORY_NEEDED = 10 << 30
 """Bytes."""
 REPOSITORY = Path(__file__).resolve().parent.parent
 LONG = ("test_every_action.py", "test_snapshots.py", "test_home.py")
@@ -74,9 +74,12 @@ def make_root(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Cal
 
 
 @pytest.fixture
-def root(make_root: Callable[[], Path]) -> Path:
-    """A new root with the tiny model."""
-    return make_root()
+def root(make_root: Callable[[], Path], request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A new root with the tiny model; that of a failed test stays."""
+    made, failed = make_root(), request.session.testsfailed
+    yield made
+    if request.session.testsfailed == failed:
+        shutil.rmtree(made, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
@@ -97,9 +100,9 @@ def pytest_configure() -> None:
     would be a third of the processor time.
     """
     gc.set_threshold(50_000, 20, 100)
-    if os.access(MEMORY, os.W_OK) and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:
-        if shutil.disk_usage(MEMORY).free > MEMORY_NEEDED:
-            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+    executable = MEMORY.is_dir() and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC  # some tests write programs
+    if executable and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > MEMORY_NEEDED:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 def pytest_collection_finish() -> None:

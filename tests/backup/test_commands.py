@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from grpo_train.run_dir import RunDir
 from tests.support.backups import bytes_of, make_evaluation, make_run, save, train_to
 from tests.support.engine import grpo_train
+from tests.support.stores import other_disk
 
 
 @pytest.fixture
@@ -128,14 +128,12 @@ def test_progress_is_where_the_agent_looks(root: Path, disk: Path) -> None:
 
 
 @pytest.fixture
-def other_disk(disk: Path) -> Iterator[Path]:
-    """The destination, on another disk than the root: a file system in memory, gone at the end."""
-    memory = Path("/dev/shm")
-    folder = Path(tempfile.mkdtemp(dir=memory))
+def elsewhere(disk: Path) -> Iterator[Path]:
+    """The destination, on another disk than the root."""
     config = disk.parent / "home" / ".config" / "grpo-tui" / "backup.yaml"
-    config.write_text(f"destinations:\n  - {{name: disk, folder: {folder}}}\n")
-    yield folder
-    shutil.rmtree(folder)
+    with other_disk(disk.parent) as folder:
+        config.write_text(f"destinations:\n  - {{name: disk, folder: {folder}}}\n")
+        yield folder
 
 
 def test_cleanup_on_the_same_disk_is_refused(root: Path, disk: Path) -> None:
@@ -146,7 +144,7 @@ def test_cleanup_on_the_same_disk_is_refused(root: Path, disk: Path) -> None:
     assert run_json("safe-to-terminate", root=root, code=1)["obstacles"][0]["code"] == "same_disk"
 
 
-def test_cleanup_shows_a_plan_first(root: Path, other_disk: Path) -> None:
+def test_cleanup_shows_a_plan_first(root: Path, elsewhere: Path) -> None:
     run = make_run(root, "one", 10, 20, 30)
     run_json("backup", "--training-run", "one", root=root)
     plan = grpo_train("cleanup", "--training-run", "one", "--keep-latest", "--dry-run", root=root)

@@ -71,7 +71,7 @@ def test_a_store_keeps_its_id(root: Path, disk: Path) -> None:
 
 
 def test_a_folder_on_the_root_s_disk_is_the_same_disk(root: Path, disk: Path) -> None:
-    with other_disk() as elsewhere:
+    with other_disk(root) as elsewhere:
         write_destinations({"name": "same", "folder": str(disk)}, {"name": "other", "folder": str(elsewhere)})
         assert opened("same", root).trust.same_disk
         assert opened("same", root / "not/yet").trust.same_disk

@@ -33,8 +33,8 @@ def run(tmp_path: Path) -> RunDir:
 
 
 @pytest.fixture
-def disk() -> Iterator[Path]:
-    with other_disk() as folder:
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with other_disk(tmp_path) as folder:
         yield folder
 
 

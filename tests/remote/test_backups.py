@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import secrets
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,6 +20,7 @@ from remote.client import BoxClient
 from remote.protocol import RemoteError
 from tests.support.agent import PATIENT, connected, eventually
 from tests.support.backups import bytes_of, make_run
+from tests.support.stores import other_disk
 
 ENGINE = ["env", f"PYTHONPATH={Path(__file__).resolve().parents[2]}", sys.executable, "-m", "grpo_train.cli"]
 """The engine of this checkout."""
@@ -49,16 +48,14 @@ def finish(client: BoxClient, name: str) -> int:
 @pytest.fixture
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The second destination of backup.yaml, on another disk than the root; the first does not exist."""
-    folder = Path(f"/dev/shm/backups-{os.getpid()}-{secrets.token_hex(4)}")
-    folder.mkdir()
     config = tmp_path / ".config" / "grpo-tui"
     config.mkdir(parents=True)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-    rows = f"  - name: gone\n    folder: {tmp_path / 'gone'}\n  - name: disk\n    folder: {folder}\n"
-    (config / "backup.yaml").write_text(f"destinations:\n{rows}")
-    yield folder
-    shutil.rmtree(folder)
+    with other_disk(tmp_path) as folder:
+        rows = f"  - name: gone\n    folder: {tmp_path / 'gone'}\n  - name: disk\n    folder: {folder}\n"
+        (config / "backup.yaml").write_text(f"destinations:\n{rows}")
+        yield folder
 
 
 def test_back_up_clean_up_restore(box: Box, root: Path, disk: Path) -> None:

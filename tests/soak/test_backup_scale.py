@@ -45,7 +45,7 @@ def command(*words: str, root: Path) -> Any:
 
 @pytest.mark.timeout(3600)
 def test_thousands_of_runs(home: Path, tmp_path: Path) -> None:
-    with other_disk() as disk:
+    with other_disk(tmp_path) as disk:
         root, bucket = disk / "root", disk / "bucket"
         to = folder_destination(bucket / "some folder")
         names = [f"run-{number}" for number in range(RUNS)]

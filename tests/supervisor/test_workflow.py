@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import secrets
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,6 +39,7 @@ from tests.support.engine import (
     train_here,
     write_config,
 )
+from tests.support.stores import other_disk
 
 NIGHT = """
 workflow:
@@ -265,14 +263,13 @@ def state(run: RunDir) -> dict[str, Any]:
 @pytest.fixture
 def backups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder that is the default destination of backups."""
-    place = Path(f"/dev/shm/backups-{os.getpid()}-{secrets.token_hex(4)}")  # another disk than the root's
-    place.mkdir()
     folder = tmp_path / "config" / "grpo-tui"
     folder.mkdir(parents=True)
-    (folder / "backup.yaml").write_text(yaml.safe_dump({"destinations": [{"name": "disk", "folder": str(place)}]}))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    yield place
-    shutil.rmtree(place, ignore_errors=True)
+    with other_disk(tmp_path) as place:
+        destination = {"name": "disk", "folder": str(place)}
+        (folder / "backup.yaml").write_text(yaml.safe_dump({"destinations": [destination]}))
+        yield place
 
 
 def test_a_workflow_runs_every_stage(root: Path, backups: Path) -> None:

@@ -29,11 +29,17 @@ from tests.support.sshd import Sshd
 FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")
 START = """\
 mount --bind {boot_id} /proc/sys/kernel/random/boot_id
+mount --bind /dev/shm /mnt
 mount -t tmpfs tmpfs /dev/shm
+for kept in /mnt/pytest-of-*; do
+    there=/dev/shm/${{kept#/mnt/}}
+    test -d "$kept" && mkdir "$there" && mount --bind "$kept" "$there"
+done
+umount /mnt
 hostname {host}
 "$@" & wait
 """
-"""The first process, which waits for orphans. libfaketime leaves files in /dev/shm."""
+"""The first process, which waits for orphans. libfaketime leaves files in /dev/shm; those of the tests may be there."""
 
 
 class Machine(Sshd):

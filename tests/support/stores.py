@@ -45,9 +45,10 @@ def bucket_store(running: Server, bucket: str, *, port: int = 0, part: int = 5 <
 
 
 @contextmanager
-def other_disk() -> Iterator[Path]:
-    """An empty directory that is not on the disk of the temporary files."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="grpo-") as folder:
+def other_disk(path: Path) -> Iterator[Path]:
+    """An empty directory that is not on the disk of a path: in memory or, beside what is in memory, not."""
+    there = next(place for place in ("/dev/shm", "/var/tmp") if Path(place).stat().st_dev != path.stat().st_dev)
+    with tempfile.TemporaryDirectory(dir=there, prefix="grpo-") as folder:
         yield Path(folder)
 
 
