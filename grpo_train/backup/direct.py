@@ -7,6 +7,7 @@ those on a network or in memory go through the page cache.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -45,6 +46,10 @@ class Output:
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes."""
         left = memoryview(data)
+        if self._buffer is not None and not self._filled and _is_aligned(left):
+            whole = len(left) - len(left) % BLOCK
+            self._write(left[:whole])
+            left = left[whole:]
         while self._buffer is not None and left:
             part = left[: BUFFER - self._filled]
             self._buffer[self._filled : self._filled + len(part)] = part
@@ -99,6 +104,13 @@ class Output:
         if self._direct:
             _set_direct(self._descriptor, False)
             self._direct = False
+
+
+def _is_aligned(data: memoryview) -> bool:
+    """Whether bytes can be written from where they are."""
+    if len(data) < BLOCK or data.readonly:
+        return False
+    return ctypes.addressof(ctypes.c_char.from_buffer(data)) % BLOCK == 0
 
 
 def read_from_disk(descriptor: int) -> Iterator[memoryview]:

@@ -104,7 +104,7 @@ class S3Store:
 
     # ------------------------------------------------------------------------------------------------- reading
 
-    def read(self, key: str, start: int = 0) -> Iterator[bytes]:
+    def read(self, key: str, start: int = 0) -> Iterator[memoryview]:
         return self._reader.read(self._full(key), f"{self.url}/{key}", start)
 
     def read_small(self, key: str, limit: int) -> bytes:

@@ -79,8 +79,8 @@ class Store(Protocol):
     def head(self, key: str) -> Entry | None:
         """An object's entry; None where there is none."""
 
-    def read(self, key: str, start: int = 0) -> Iterator[bytes]:
-        """The bytes of an object from ``start`` on, in chunks of at most 8 MiB. ``missing``."""
+    def read(self, key: str, start: int = 0) -> Iterator[bytes | memoryview]:
+        """The bytes of an object from ``start`` on, in chunks of at most 8 MiB; one ends with the next. ``missing``."""
 
     def read_small(self, key: str, limit: int) -> bytes:
         """A whole object. ``missing``; ``damaged`` over ``limit`` bytes."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from functools import cache
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from grpo_train.cli.output import fail
 from grpo_train.config.environment import load_environment
 from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.garbage import end_at_once, pause_collection, resume_collection
 from grpo_train.run_dir.umask import set_umask
 from grpo_train.run_dir.version import FORMAT, VERSION
 
@@ -117,7 +118,9 @@ def _command(name: str) -> Any:
         name, rich_help_panel=panel or None, hidden=panel == HIDDEN, epilog=getattr(module, "EPILOG", None)
     )
     command(getattr(module, function))
-    return typer.main.get_command(single)
+    made = typer.main.get_command(single)
+    resume_collection()
+    return made
 
 
 app = typer.Typer(
@@ -146,15 +149,24 @@ def options(
     pass
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Entry point of the console script."""
+    pause_collection()
+    end_at_once(_run(), wait_for_threads=True)
+
+
+def _run() -> int:
+    """Run the command that was asked for; returns its exit code."""
     load_environment()
     try:
         set_umask()
         app()
+    except SystemExit as end:
+        return int(end.code or 0)
     except UserError as error:  # of set_umask; commands handle theirs
         print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+        return 2
     except OSError as error:  # a full disk, a file system that turned read-only
         print(f"error: {error.filename or 'input/output'}: {error.strerror or error}", file=sys.stderr)
-        raise SystemExit(1) from None
+        return 1
+    return 0

@@ -7,20 +7,31 @@ import errno
 import fcntl
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grpo_train.backup import direct
 from grpo_train.backup.direct import BLOCK, BUFFER, LEAST, Output, read_from_disk
 from tests.support.mounts import small_disk
-from tests.support.stores import content
+from tests.support.stores import content, other_disk
 
+ACTS = ("rewind", "write", "write as it is")
 SIZES = (0, 1, LEAST - 1, LEAST, LEAST + 1, LEAST + BLOCK, LEAST + BUFFER - 1, LEAST + BUFFER + BLOCK + 1)
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """An empty directory on a disk, which only /dev/shm is not."""
+    if os.major(tmp_path.stat().st_dev):
+        yield tmp_path
+    else:
+        with other_disk(tmp_path) as folder:
+            yield folder
 
 
 def open_new(file: Path) -> int:
@@ -35,7 +46,14 @@ def read(file: Path) -> bytes:
         os.close(descriptor)
 
 
-def write(file: Path, data: bytes, step: int, expected: int | None = None) -> None:
+def aligned(data: bytes) -> memoryview:
+    """The same bytes where a direct transfer can take them from."""
+    memory = mmap.mmap(-1, max(1, len(data)))
+    memory[: len(data)] = data
+    return memoryview(memory)[: len(data)]
+
+
+def write(file: Path, data: bytes | memoryview, step: int, expected: int | None = None) -> None:
     with Output(open_new(file), len(data) if expected is None else expected) as output:
         for start in range(0, len(data), step):
             output.write(data[start : start + step])
@@ -48,9 +66,10 @@ def write(file: Path, data: bytes, step: int, expected: int | None = None) -> No
 @pytest.mark.parametrize("step", [1 << 20, (1 << 20) + 7, LEAST])
 def test_the_same_bytes(tmp_path: Path, size: int, step: int) -> None:
     data = content(size)
-    write(tmp_path / "file", data, step)
-    assert (tmp_path / "file").read_bytes() == data
-    assert read(tmp_path / "file") == data
+    for name, given_as in (("copied", data), ("as it is", aligned(data))):
+        write(tmp_path / name, given_as, step)
+        assert (tmp_path / name).read_bytes() == data
+        assert read(tmp_path / name) == data
 
 
 @pytest.mark.parametrize("expected", [0, LEAST, 10 * LEAST])
@@ -61,26 +80,25 @@ def test_another_size_than_expected(tmp_path: Path, expected: int) -> None:
         assert (tmp_path / str(number)).read_bytes() == content(size)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    st.lists(st.tuples(st.booleans(), st.integers(0, 3 * BLOCK), st.floats(0, 1)), max_size=12),
+    st.lists(st.tuples(st.sampled_from(ACTS), st.integers(0, 3 * BLOCK), st.floats(0, 1)), max_size=12),
     st.sampled_from([0, 1]),
 )
-def test_any_order_of_writes_and_rewinds(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[bool, int, float]], least: int
-) -> None:
-    file = tmp_path_factory.mktemp("direct") / "file"
+def test_any_order_of_writes_and_rewinds(tmp_path: Path, steps: list[tuple[str, int, float]], least: int) -> None:
+    file = tmp_path / "file"
+    file.unlink(missing_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(direct, "LEAST", least)
         patch.setattr(direct, "BUFFER", 2 * BLOCK)
         expected = b""
         with Output(open_new(file), 0) as output:
-            for is_rewind, size, share in steps:
-                if is_rewind:
+            for act, size, share in steps:
+                if act == "rewind":
                     expected = expected[: int(share * len(expected))]
                     output.rewind(len(expected))
                 else:
-                    output.write(content(size))
+                    output.write(aligned(content(size)) if act == "write as it is" else content(size))
                     expected += content(size)
                 assert output.tell() == len(expected)
             output.flush()
@@ -94,7 +112,9 @@ def test_large_files_pass_the_page_cache(tmp_path: Path) -> None:
         return  # in memory or on a network
     size = LEAST + 2 * BUFFER
     write(tmp_path / "file", content(size), 1 << 20)
-    assert read(tmp_path / "file") == content(size)
+    write(tmp_path / "as it is", aligned(content(size)), 1 << 20)
+    assert read(tmp_path / "file") == read(tmp_path / "as it is") == content(size)
+    assert _pages_in_memory(tmp_path / "as it is") == 0
     assert _pages_in_memory(tmp_path / "file") == 0
     (tmp_path / "file").read_bytes()
     assert _pages_in_memory(tmp_path / "file") > 0

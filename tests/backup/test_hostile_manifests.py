@@ -21,6 +21,7 @@ from grpo_train.run_dir import RunDir, RunDirError
 from grpo_train.run_dir.safe_json import Unreadable
 from tests.support.any_json import mutated
 from tests.support.backups import contents, folder_destination, make_run
+from tests.support.stores import whole
 
 HEX = "0" * 64
 PART = {"size": 3, "sha256": HEX, "key": "training_runs/one--0123456789abcdef/files/x"}
@@ -92,7 +93,7 @@ def test_any_json_is_read_or_refused(row: Any) -> None:
 def rewrite(to: Destination, home: Home, **changes: Any) -> None:
     """Replace a manifest, with a matching COMPLETE."""
     key = home.snapshot(1, "manifest.json")
-    row = json.loads(b"".join(to.store.read(key)))
+    row = json.loads(whole(to.store, key))
     data = json.dumps({**row, **changes}).encode()
     to.store.write_small(key, data)
     to.store.write_small(home.snapshot(1, "COMPLETE"), completion_of(data))
@@ -137,7 +138,7 @@ def test_restore_of_a_hostile_snapshot_writes_nothing(
 def test_unfinished_states_are_named(run: RunDir, disk: Destination) -> None:
     home = Home("training_runs", "one", read_record(run.path).identity)
     complete = home.snapshot(1, "COMPLETE")
-    data = b"".join(disk.store.read(complete))
+    data = whole(disk.store, complete)
     disk.store.delete([complete])
     assert StoredRun(disk.store, home).snapshot(1).state == "incomplete"
     disk.store.write_small(complete, hashlib.sha256(b"x").hexdigest().encode())

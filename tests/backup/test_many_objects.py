@@ -11,7 +11,7 @@ from grpo_train.backup.folder import FolderStore
 from grpo_train.backup.store import Store
 from tests.support.s3_front import Front
 from tests.support.s3_servers import running_rclone
-from tests.support.stores import bucket_store, content, piece_of
+from tests.support.stores import bucket_store, content, piece_of, whole
 
 COUNT = 2_300
 
@@ -68,7 +68,7 @@ def test_both_directions_are_limited(tmp_path: Path) -> None:
             bucket_store(running, "bucket", limit=RateLimit(4 << 20)),
             FolderStore(tmp_path / "bucket", RateLimit(4 << 20)),
         ):
-            for move in (lambda store=store: store.write("a", piece), lambda store=store: b"".join(store.read("a"))):
+            for move in (lambda store=store: store.write("a", piece), lambda store=store: whole(store, "a")):
                 began = time.monotonic()
                 move()
                 move()

@@ -22,7 +22,7 @@ from tests.support.canaries import canary
 from tests.support.engine import grpo_train
 from tests.support.s3_front import Fault, Front
 from tests.support.s3_servers import SECRET, server
-from tests.support.stores import bucket_store, describe_bucket, new_store
+from tests.support.stores import bucket_store, describe_bucket, new_store, whole
 
 SERVERS = ["rclone", "moto"]
 
@@ -114,7 +114,7 @@ def test_no_secret_leaves_its_file(tmp_path: Path, home: Path) -> None:
     assert [c.step for c in run.checkpoints()] == [10, 20]
     files = [path for folder in (root, home / ".local") for path in folder.rglob("*") if path.is_file()]
     store = bucket_store(running, bucket, prefix="some folder")
-    objects = b"".join(b"".join(store.read(entry.key)) for entry in store.entries(""))
+    objects = b"".join(whole(store, entry.key) for entry in store.entries(""))
     everything = b"".join([said.encode(), objects, *(path.read_bytes() for path in files)])
     assert json.loads(grpo_train("list-backups", "--json", root=root).stdout)[0]["name"] == "one"
     for secret in (SECRET, hidden):

@@ -25,7 +25,7 @@ def test_objects_are_read_as_written(store: Store, tmp_path: Path) -> None:
         moved: list[int] = []
         store.write(f"a/{size}", piece_of(tmp_path / "file", data), moved.append)
         assert (whole(store, f"a/{size}"), sum(moved)) == (data, size)
-        assert b"".join(store.read(f"a/{size}", size // 2)) == data[size // 2 :]
+        assert whole(store, f"a/{size}", size // 2) == data[size // 2 :]
         assert store.read_small(f"a/{size}", 70_000) == data
         store.read_back(f"a/{size}", size, hashlib.sha256(data).hexdigest())
         store.prove(f"a/{size}", size, hashlib.sha256(data).hexdigest())

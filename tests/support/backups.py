@@ -19,6 +19,7 @@ from grpo_train.backup.store import Trust
 from grpo_train.backup.take import BackupResult, back_up
 from grpo_train.run_dir import RunDir, create_run, write_manifest
 from grpo_train.run_dir.files import append_jsonl, atomic_symlink, atomic_write, utc_now
+from tests.support.stores import whole
 
 CONFIG = "run: {total_steps: 100, keep_every: 0}\nmodel: {backbone: Qwen/Qwen2.5-0.5B}\ntask: {name: addition}\n"
 
@@ -126,7 +127,7 @@ def objects(destination: Destination) -> dict[str, bytes]:
     """Every object of a small store but those of snapshots."""
     entries = destination.store.entries("")
     keys = [entry.key for entry in entries if "/snapshots/" not in entry.key]
-    return {key: b"".join(destination.store.read(key)) for key in keys}
+    return {key: whole(destination.store, key) for key in keys}
 
 
 def object_files(destination: Destination) -> list[Path]:

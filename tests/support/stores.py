@@ -83,6 +83,6 @@ def piece_of(path: Path, data: bytes) -> Piece:
     return Piece(path, 0, len(data), hashlib.sha256(data).hexdigest())
 
 
-def whole(store: Store, key: str) -> bytes:
-    """All bytes of an object."""
-    return b"".join(store.read(key))
+def whole(store: Store, key: str, start: int = 0) -> bytes:
+    """All bytes of an object, from ``start`` on."""
+    return b"".join(map(bytes, store.read(key, start)))
