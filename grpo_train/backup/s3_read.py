@@ -17,8 +17,8 @@ from grpo_train.backup.s3_errors import cause_of
 from grpo_train.backup.s3_requests import Requests
 from grpo_train.backup.store import StoreError
 
-RANGE = 12 << 20
-_BLOCK = 4 << 20
+RANGE = 10 << 20
+_BLOCK = 5 << 20
 """Bytes that are used at a time."""
 _PIECE = 1 << 20
 """Bytes that are received at a time."""
@@ -42,7 +42,7 @@ class Reader:
         self._workers = ThreadPoolExecutor(transfers, thread_name_prefix="read")
         self._lock = threading.Lock()
         self._callers = 0
-        self._buffers: deque[mmap.mmap] = deque()
+        self._buffers: deque[mmap.mmap] = deque(maxlen=2)
         """Used again: new memory would cost a page fault for every 4 KiB, a tenth of the processor time."""
 
     def read(self, full: str, where: str, start: int) -> Iterator[memoryview]:
