@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +16,8 @@ STARTED_S = 0.4
 """From the first frame until the list of runs is usually on the screen."""
 HELD_S = 1.0
 """The last screen stays at most this long after the app could show something else."""
-COLLECT = (10_000, 20, 20)
-"""Garbage is collected after so many new objects: most of those of a frame are gone by then, and need no look."""
+COLLECT_AFTER = (10_000, 20, 20)
+"""Thresholds of garbage collection. Of 10,000 new objects, most were needed for one frame and are free by then."""
 
 
 class Startup:
@@ -67,8 +66,7 @@ class Startup:
     def _started(self) -> None:
         """Prepare what is likely to be used."""
         self._app.views.prepare_help()
-        resume_collection()
-        gc.set_threshold(*COLLECT)
+        resume_collection(COLLECT_AFTER)
 
     async def _set_up_demo(self) -> None:
         from grpo_tui import demo

@@ -82,7 +82,7 @@ class Reader:
         """The range that begins at ``start``; None past the end. A broken connection is continued where it was."""
         from botocore.exceptions import BotoCoreError
 
-        buffer = self._buffers.pop() if self._buffers else mmap.mmap(-1, RANGE)
+        buffer = self._take_buffer()
         length, backoff = 0, self._requests.backoff(stop)
         while True:
             response = self._get(full, where, start + length, start + RANGE, etag, stop)
@@ -108,6 +108,12 @@ class Reader:
                 backoff.wait(self._requests.place.url, cause_of(error, self._requests.place.endpoint))
             finally:
                 body.close()
+
+    def _take_buffer(self) -> mmap.mmap:
+        try:
+            return self._buffers.pop()
+        except IndexError:
+            return mmap.mmap(-1, RANGE)
 
     def _get(
         self, full: str, where: str, start: int, end: int, etag: str, stop: threading.Event
@@ -153,10 +159,10 @@ def _receive(body: Any, view: memoryview) -> int:
     """
     response = getattr(body, "_raw_stream", None)
     below = getattr(response, "_fp", None)
-    if not isinstance(below, HTTPResponse):
+    if response is None or not isinstance(below, HTTPResponse):
         return int(body.readinto(view))
     count = below.readinto(view)
-    if response and below.isclosed():
+    if below.isclosed():
         response.release_conn()  # for the next request
     return count
 

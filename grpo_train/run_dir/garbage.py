@@ -20,9 +20,15 @@ def pause_collection() -> None:
     gc.disable()
 
 
-def resume_collection() -> None:
-    """Collect as usual, except what exists now: going through all of it would block the program each time."""
+def resume_collection(thresholds: tuple[int, int, int] | None = None) -> None:
+    """Collect as usual, except what exists now: going through all of it would block the program each time.
+
+    Args:
+        thresholds: of :func:`gc.set_threshold`; None keeps them.
+    """
     if not gc.isenabled():
+        if thresholds:
+            gc.set_threshold(*thresholds)
         gc.freeze()
         atexit.register(gc.unfreeze)  # some libraries report as leaks what is frozen when the interpreter ends
         gc.enable()

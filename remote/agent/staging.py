@@ -15,7 +15,8 @@ from remote.protocol.copies import SILENCE_S, Wire
 
 WAIT_S = SILENCE_S + 5
 """An agent whose connection was lost notices within SILENCE_S, and then writes what had arrived."""
-LOOK_S = 0.05
+LOOK_S = 0.2
+"""Between two attempts: the system waits for a lock without a time limit only."""
 
 
 @contextmanager
@@ -47,11 +48,13 @@ def _take(staging: Path, make: Callable[[], None]) -> int | None:
         lock = open_lock(staging / LOCK)
     except FileNotFoundError:
         return None
+    is_ours = False
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(lock), os.stat(staging / LOCK)):
-            return lock
+        is_ours = os.path.samestat(os.fstat(lock), os.stat(staging / LOCK))
     except (BlockingIOError, FileNotFoundError):
         pass
-    os.close(lock)
-    return None
+    finally:
+        if not is_ours:
+            os.close(lock)
+    return lock if is_ours else None

@@ -10,7 +10,7 @@ lists them, the other one answers what it already has, and the bytes that are mi
 
 Of a file that was begun, the receiver names its length and SHA-256: where they are those of the sender's first bytes,
 only the rest travels. The hash of the whole file follows its last byte, so a file is whole or refused.
-``{"working": true}`` lines keep the connection from falling silent while an end hashes.
+``{"working": true}`` lines keep the connection from falling silent while an end hashes or waits for another copy.
 """
 
 from __future__ import annotations
