@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.support.engine import REPOSITORY
+from tests.support.patience import PATIENCE
 
 HEAVY = ("torch", "transformers", "peft", "datasets", "tensorboard")
 
@@ -15,7 +16,9 @@ HEAVY = ("torch", "transformers", "peft", "datasets", "tensorboard")
 def loaded(module: str) -> set[str]:
     """Top-level names in ``sys.modules`` after importing a module in a fresh interpreter."""
     program = f"import {module}, sys; print(*{{name.partition('.')[0] for name in sys.modules}})"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=REPOSITORY)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60 * PATIENCE, cwd=REPOSITORY
+    )
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
 

@@ -11,6 +11,7 @@ import pytest
 
 from grpo_train.policy.device import MINIMUM_DRIVERS
 from tests.support.engine import REPOSITORY
+from tests.support.patience import PATIENCE
 
 UV = """#!/bin/sh
 echo "$@" >> {log}
@@ -34,7 +35,7 @@ def set_up_box(folder: Path, torch_status: int, driver: str = "", code: int = 0)
     program(folder, "nvidia-smi", f"#!/bin/sh\necho '{driver}'\n" if driver else "#!/bin/sh\nexit 9\n")
     environment = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}"}
     command = ["bash", str(folder / "scripts" / "setup.sh"), "--box"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60 * PATIENCE)
     assert done.returncode == code, done.stdout + done.stderr
     return log.read_text().splitlines(), done.stdout + done.stderr
 
@@ -96,6 +97,6 @@ def test_a_driver_that_is_too_old_for_the_default_build(tmp_path: Path) -> None:
 def test_make_targets_run_their_commands(target: str, command: str) -> None:
     """A target that is only ``.PHONY`` succeeds without a command."""
     make = ["make", "--dry-run", "--always-make", target]
-    done = subprocess.run(make, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(make, cwd=REPOSITORY, capture_output=True, text=True, timeout=60 * PATIENCE)
     assert done.returncode == 0, done.stderr
     assert command in done.stdout

@@ -254,7 +254,7 @@ def stop(box: BoxContext, request: StopRequest, record: Record) -> StopReply:
     """Ask a run to save and stop after the current step. Where a full disk takes no request, end it by SIGTERM."""
     run = open_run(box.root, request.run)
     if (job := job_of(box, run)) is not None:
-        return stop_job(run, job, request, record)
+        return stop_job(run, job, request, record, box.root)
     observed = run.observed_state()
     if record.found is not None and (not observed.is_live or started_since(run, record)):
         return {"run": run.name, "state": observed.state}  # it ended after an earlier agent asked it to stop

@@ -18,6 +18,7 @@ from grpo_train.config import load_config
 from grpo_train.run_dir import RunDir, StatusWriter, create_run
 from grpo_train.run_dir.version import FORMAT, VERSION
 from tests.support.engine import GRPO_TRAIN, REPOSITORY, environment, grpo_train, train_here, write_config
+from tests.support.patience import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +157,13 @@ def test_help_lists_every_command() -> None:
 def test_closed_pipe_is_not_an_error(finished: RunDir) -> None:
     command = f"{' '.join(GRPO_TRAIN)} show finished --json | head -1"
     done = subprocess.run(
-        command, shell=True, env=environment(finished.root), capture_output=True, text=True, timeout=60, cwd=REPOSITORY
+        command,
+        shell=True,
+        env=environment(finished.root),
+        capture_output=True,
+        text=True,
+        timeout=60 * PATIENCE,
+        cwd=REPOSITORY,
     )
     assert done.stdout == "{\n"
     assert "Traceback" not in done.stderr
@@ -286,7 +293,7 @@ def on_terminal(command: list[str], root: Path) -> str:
         while chunk := os.read(controller, 65536):
             chunks.append(chunk)
     os.close(controller)
-    assert child.wait(timeout=60) == 0, b"".join(chunks)
+    assert child.wait(timeout=60 * PATIENCE) == 0, b"".join(chunks)
     return b"".join(chunks).decode()
 
 

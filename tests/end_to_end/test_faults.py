@@ -31,6 +31,7 @@ from tests.support.engine import (
     write_config,
 )
 from tests.support.modes import modes_below
+from tests.support.patience import PATIENCE
 
 QUICK: dict[str, Any] = {
     "rollout__buffer_size": 2,
@@ -147,7 +148,7 @@ def test_sigkill_of_a_worker_and_a_supervisor(root: Path) -> None:
         workers = {rank_of(pid): pid for pid in find_by_run_id(run_id_of(run.path)) if rank_of(pid) is not None}
         assert sorted(workers) == [0, 1]
         os.kill(workers[1], signal.SIGKILL)
-        output, _ = supervisor.communicate(timeout=60)
+        output, _ = supervisor.communicate(timeout=60 * PATIENCE)
     assert supervisor.returncode == 1
     assert find_by_run_id(run_id_of(run.path)) == []
     assert state(run) == "crashed"
@@ -196,7 +197,7 @@ def test_a_kill_leaves_other_roots_alone(make_root: Callable[[], Path], tmp_path
         wait_for_steps(demo, 1)
         trainer = find_by_run_id(run_id_of(real.path))
         assert "no processes left" in grpo_train("stop", "--training-run", "same", "--now", root=demo.root).stdout
-        ended.communicate(timeout=60)
+        ended.communicate(timeout=60 * PATIENCE)
         assert (state(demo), find_by_run_id(run_id_of(demo.path))) == ("killed", [])
         wait_for_steps(real, 2)
         assert find_by_run_id(run_id_of(real.path)) == trainer
@@ -204,7 +205,7 @@ def test_a_kill_leaves_other_roots_alone(make_root: Callable[[], Path], tmp_path
 
         assert "no processes left" in grpo_train("stop", "--training-run", "same", "--now", root=link).stdout
         assert find_by_run_id(run_id_of(real.path)) == []
-        kept.communicate(timeout=60)
+        kept.communicate(timeout=60 * PATIENCE)
     assert state(real) == "killed"
 
 
@@ -220,7 +221,7 @@ def test_the_run_is_the_same_after_every_stop(root: Path, tmp_path: Path) -> Non
         refused = grpo_train("resume", "--training-run", run.name, root=root)
         assert (refused.returncode, "stop it first" in refused.stderr) == (2, True)
         supervisor.send_signal(signal.SIGINT)
-        output, _ = supervisor.communicate(timeout=60)
+        output, _ = supervisor.communicate(timeout=60 * PATIENCE)
     assert "stop requested; saving after this step (Ctrl-C again: end now, without saving)" in output
     assert (supervisor.returncode, state(run)) == (0, "stopped")
     assert run.checkpoint("latest").step == steps_logged(run)[-1]
@@ -229,7 +230,7 @@ def test_the_run_is_the_same_after_every_stop(root: Path, tmp_path: Path) -> Non
         wait_for_steps(run, 1)  # a closing terminal may send SIGHUP twice
         supervisor.send_signal(signal.SIGHUP)
         supervisor.send_signal(signal.SIGHUP)
-        supervisor.communicate(timeout=60)
+        supervisor.communicate(timeout=60 * PATIENCE)
     assert (supervisor.returncode, state(run)) == (0, "stopped")
     assert run.checkpoint("latest").step == steps_logged(run)[-1]
 
@@ -241,7 +242,7 @@ def test_the_run_is_the_same_after_every_stop(root: Path, tmp_path: Path) -> Non
         supervisor.send_signal(signal.SIGINT)
         wait_for(lambda: state(run) == "stopping", "the state 'stopping'")
         supervisor.send_signal(signal.SIGINT)
-        output, _ = supervisor.communicate(timeout=60)
+        output, _ = supervisor.communicate(timeout=60 * PATIENCE)
     assert "ending now, without saving; the latest checkpoint is intact" in output
     assert (supervisor.returncode, state(run)) == (130, "killed")
     assert find_by_run_id(run_id_of(run.path)) == []
@@ -250,7 +251,7 @@ def test_the_run_is_the_same_after_every_stop(root: Path, tmp_path: Path) -> Non
         wait_for_steps(run, 1)
         request = grpo_train("stop", "--training-run", run.name, root=root)
         assert "stop requested" in request.stdout
-        supervisor.communicate(timeout=60)
+        supervisor.communicate(timeout=60 * PATIENCE)
     assert (supervisor.returncode, state(run)) == (0, "stopped")
 
     with running(resume_command(run.name), root, run_id_of(run.path)) as supervisor:
@@ -258,7 +259,7 @@ def test_the_run_is_the_same_after_every_stop(root: Path, tmp_path: Path) -> Non
         now = grpo_train("stop", "--training-run", run.name, "--now", root=root)
         assert "no processes left" in now.stdout
         assert find_by_run_id(run_id_of(run.path)) == []
-        supervisor.communicate(timeout=60)
+        supervisor.communicate(timeout=60 * PATIENCE)
     assert (supervisor.returncode, state(run)) == (130, "killed")
     assert not run.stop_requested()
 
@@ -305,7 +306,7 @@ def test_a_crash_restarts_from_the_latest_step(root: Path, tmp_path: Path) -> No
     with running(
         train_command(cfg, run.name), root, run_id_of(run.path), **with_bug(tmp_path / "bug", steps=3, once=True)
     ) as supervisor:
-        output, _ = supervisor.communicate(timeout=120)
+        output, _ = supervisor.communicate(timeout=120 * PATIENCE)
     assert supervisor.returncode == 0, output
     assert "restart 1 of 2 from the latest checkpoint in 0.5 s" in output
     status = run.read_status() or {}

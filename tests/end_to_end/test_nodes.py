@@ -35,6 +35,7 @@ from tests.support.engine import (
     wait_for,
     write_config,
 )
+from tests.support.patience import PATIENCE
 from tests.support.sshd import free_port
 
 SIZES = {"rollout__buffer_size": 12, "train__microbatch_size": 1}
@@ -107,7 +108,7 @@ def test_two_machines_are_two_processes_and_survive_kills(make_root: Callable[[]
             wait_for(partial(has_crashed, run, len(crashes(run)) + 1), "the end of the stage")
         said, _ = first.communicate(timeout=240)
         assert first.returncode == 0, said
-        joined, _ = other.communicate(timeout=60)
+        joined, _ = other.communicate(timeout=60 * PATIENCE)
         assert other.returncode == 0, joined
     first_crash, second_crash = crashes(run)
     assert first_crash.startswith("rank 1 (pid")
@@ -140,7 +141,7 @@ def test_a_machine_with_another_engine_ends_the_run(make_root: Callable[[], Path
         quick = at_start(tmp_path / "alpha", SHORT_GRACE)
         first = stack.enter_context(machine("alpha", root, port, *train, **quick))
         first.communicate(timeout=240)
-        said, _ = other.communicate(timeout=60)
+        said, _ = other.communicate(timeout=60 * PATIENCE)
     assert (first.returncode, other.returncode) == (1, 2)
     assert "error: this machine's engine differs from the first one's: " in said
     error = (run_of(root, "two").read_status() or {})["error"]

@@ -15,6 +15,7 @@ from grpo_train.run_dir import RunDirError, create_run
 from grpo_train.run_dir.processes import run_id_of
 from grpo_train.supervisor.sweep import SweepError, run_sweep
 from tests.support.engine import GRPO_TRAIN, events, grpo_train, run_of, running, wait_for, write_config
+from tests.support.patience import PATIENCE
 
 
 def sweep(root: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -28,7 +29,7 @@ def test_a_stopped_sweep_resumes_and_compares(root: Path, tmp_path: Path) -> Non
     with running(command, root, run_id_of(root / "training_runs" / "two_long")) as process:
         wait_for(lambda: len(list(run_of(root, "two_long").read_log("train_log.jsonl"))) > 1, "the second run's steps")
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 130
+        assert process.wait(timeout=60 * PATIENCE) == 130
     assert run_of(root, "two_long").observed_state().state == "stopped"
 
     other = sweep(root, short, "--name", "two")

@@ -17,6 +17,7 @@ from grpo_train.run_dir.files import read_json, read_jsonl
 from grpo_train.run_dir.processes import run_id_of
 from tests.support.engine import GRPO_TRAIN, find_by_run_id, grpo_train, running, wait_for
 from tests.support.evaluating import copy_of
+from tests.support.patience import PATIENCE
 
 
 @pytest.fixture
@@ -96,7 +97,7 @@ def test_a_killed_worker_fails_only_its_step(run: RunDir) -> None:
         pending = (read_json(folder / "status.json") or {})["pending"]
         assert pending == [f"training_runs/trained/training_state/step_{step}" for step in (2, 3)]
         parent.send_signal(signal.SIGINT)
-        output, _ = parent.communicate(timeout=30)
+        output, _ = parent.communicate(timeout=30 * PATIENCE)
     assert parent.returncode == 130
     assert "step_1: failed: was killed by SIGKILL" in output
     assert "stopping the evaluation; completed steps are kept" in output

@@ -12,9 +12,13 @@ import pytest
 
 from grpo_train.run_dir import open_run
 from grpo_tui.attach import plan_job
+from remote.agent.once import Record
+from remote.agent.slurm.commands import queue
+from remote.agent.slurm.jobs import stop_job
 from remote.boxes import Box, BoxesError, parse_boxes
 from remote.client import BoxClient
 from remote.protocol import RemoteError
+from remote.protocol.jobs import StopRequest
 from tests.remote.test_shell import Shell
 from tests.remote.test_sync import Clone, engine_that_says
 from tests.support.agent import PATIENT, Recorder, connected, eventually
@@ -68,7 +72,7 @@ def test_a_launch_is_a_job(link: tuple[BoxClient, Recorder], root: Path, cluster
     assert row["job"] == {"id": done["job"], "state": "RUNNING", "reason": "", "nodes": "node1", "requeues": 0}
     assert row["host"] == "node1"
     assert refusal(client, "resume", run="run_a.b").code == "run_is_live"
-    assert ask(client, "stop", run="run_a.b", by="me")["state"] == "running"
+    assert ask(client, "stop", run="run_a.b", by="me")["state"] in ("running", "stopped")
     assert wait_for_row(recorder, "run_a.b", lambda row: row["state"] == "stopped")["state"] == "stopped"
     eventually(lambda: not cluster.jobs())
 
@@ -124,6 +128,32 @@ def test_a_pending_job_can_be_stopped_and_killed(link: tuple[BoxClient, Recorder
         assert ask(client, op, run=name)["state"] == end
         assert open_run(root, name).observed_state().state == end
     assert len(cluster.jobs()) == 1
+
+
+def test_a_job_that_starts_or_ends_before_its_stop_is_stopped(
+    link: tuple[BoxClient, Recorder], root: Path, cluster: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the agent's look at the queue and its word to SLURM."""
+    client, recorder = link
+    monkeypatch.setenv("SLURM_CONF", str(cluster.config))
+    blocker = cluster.submit("--partition=high", "--nodes=2", "--exclusive")
+    ask(client, "launch", config_text="obedient", run_name="run_s")
+    wait_for_row(recorder, "run_s", lambda row: row["state"] == "pending")
+    run = open_run(root, "run_s")
+    pending = queue(root)["run_s"]
+    cluster.run("scancel", blocker)
+    wait_for_row(recorder, "run_s", lambda row: row["state"] == "running")
+    running = queue(root)["run_s"]
+    assert stop_job(run, pending, StopRequest(run="run_s"), Record(""), root)["state"] in ("running", "stopped")
+    eventually(lambda: not cluster.jobs(), 30)
+    for seen in (pending, running):
+        run.clear_stop()
+        assert stop_job(run, seen, StopRequest(run="run_s"), Record(""), root) == {"run": "run_s", "state": "stopped"}
+    gone = replace(running, id="99999")  # SLURM refuses, and the queue has the run's job
+    ask(client, "launch", config_text="obedient", run_name="run_l")
+    wait_for_row(recorder, "run_l", lambda row: row["state"] == "running")
+    with pytest.raises(RemoteError, match="99999"):
+        stop_job(open_run(root, "run_l"), gone, StopRequest(run="run_l"), Record(""), root)
 
 
 def test_a_kill_is_not_requeued_and_a_job_without_status_is_crashed(

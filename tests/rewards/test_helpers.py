@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from grpo_train.rewards.helpers import HelperError, Helpers, HelperTimeout, math_verifier, pool
+from tests.support.patience import PATIENCE
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def test_helper_exits_with_its_parent(helpers: Helpers) -> None:
     [helper] = helpers._idle
     assert helper._process.stdin is not None
     helper._process.stdin.close()  # what the kernel does when the trainer is killed
-    assert helper._process.wait(timeout=60) == 0
+    assert helper._process.wait(timeout=60 * PATIENCE) == 0
 
 
 def test_missing_script_is_an_error() -> None:

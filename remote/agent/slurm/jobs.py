@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from grpo_train.run_dir import RunDir, RunDirError, check_name, create_run, prepare_root
+from grpo_train.run_dir import LIVE_STATES, RunDir, RunDirError, check_name, create_run, prepare_root
 from grpo_train.run_dir.code import Code
 from grpo_train.run_dir.files import atomic_write, remove_tree, touch, utc_now
 from grpo_train.run_dir.kill import record_end, started_at
@@ -194,18 +194,35 @@ def job_of(box: BoxContext, run: RunDir) -> QueuedJob | None:
     return queue(box.root).get(run.name) if is_slurm(box) and read_job(run.path) else None
 
 
-def stop_job(run: RunDir, job: QueuedJob, request: StopRequest, record: Record) -> StopReply:
-    """Save and stop; a job that is pending is cancelled: there is nothing to save."""
+def stop_job(run: RunDir, job: QueuedJob, request: StopRequest, record: Record, root: Path) -> StopReply:
+    """Save and stop; a job that is pending is cancelled: there is nothing to save.
+
+    A job may start or end after it was seen; what SLURM answers then does not say so, and the queue is asked again.
+    """
     record.begin(started_at=started_at(run))
     if job.is_pending:
-        run_slurm("scancel", "--state=PENDING", job.id)
-        run.log_event("stop_asked", by=request.by)
-        record_end(run, "stopped", by=request.by)
-        return {"run": run.name, "state": "stopped"}
+        refused = None
+        try:
+            run_slurm("scancel", "--state=PENDING", job.id)
+        except RemoteError as error:
+            refused = error
+        left = queue(root).get(run.name)
+        if left is None:
+            if refused is None:
+                run.log_event("stop_asked", by=request.by)
+                record_end(run, "stopped", by=request.by)
+            return {"run": run.name, "state": run.observed_state().state}
+        if left.is_pending:
+            raise refused or RemoteError("slurm", f"job {job.id} is still pending", "stop it again")
     asked, state = run.stop_requested(), run.observed_state().state
     run.request_stop(request.by)
     if not asked:  # a second SIGINT would end it without saving
-        run_slurm("scancel", "--batch", "--signal=INT", job.id)
+        try:
+            run_slurm("scancel", "--batch", "--signal=INT", job.id)
+        except RemoteError:
+            state = run.observed_state().state
+            if state in LIVE_STATES and run.name in queue(root):
+                raise
     return {"run": run.name, "state": state}
 
 
