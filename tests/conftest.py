@@ -89,8 +89,8 @@ def gsm8k_dir() -> Path:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Workers of ``-n auto``: two more than cores, as many tests wait for a process or a timer."""
-    return len(os.sched_getaffinity(0)) + 2
+    """Workers of ``-n auto``: one more than cores, as many tests wait for a process or a timer."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 def pytest_configure() -> None:

@@ -137,6 +137,18 @@ def read_step(folder: Path, relative: str, *, needs_manifest: bool = True) -> Lo
     return LocalStep(number, relative, own.sha256, (*files, own))
 
 
+def is_unchanged(folder: Path, step: LocalStep) -> bool:
+    """Whether a checkpoint is what it was: after a resume from an earlier step another one may have its name."""
+    path = folder / step.path
+    try:
+        data = read_bytes(path / MANIFEST, MAX_FILE_BYTES)
+    except (Unreadable, OSError):
+        return False
+    if data is None:
+        return path.is_dir() and MANIFEST not in {file.path for file in step.files}
+    return hashlib.sha256(data).hexdigest() == step.digest
+
+
 def last_step(line: bytes) -> int:
     """Step of a log line; 0 for a line without one."""
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from grpo_train.backup.carry import carried_logs, carried_steps, missing_part
 from grpo_train.backup.collect import Collection as Contents
-from grpo_train.backup.collect import LocalFile, LocalStep, collect, last_step
+from grpo_train.backup.collect import LocalFile, LocalStep, collect, is_unchanged, last_step
 from grpo_train.backup.job import Job
 from grpo_train.backup.layout import (
     ARCHIVED_RUNS,
@@ -52,7 +52,7 @@ class Plan:
 
 
 def planned(root: Path, folder: Path, lineage: Lineage, record: Record, steps: str, job: Job) -> Plan:
-    """A consistent view of a directory: no checkpoint moved while logs and links were read."""
+    """A consistent view of a directory: no checkpoint moved or changed while logs and links were read."""
     previous = lineage.previous.manifest if lineage.previous else None
     stored_steps = {  # not read, so pruning need not wait for them
         (step.step, step.digest)
@@ -67,7 +67,7 @@ def planned(root: Path, folder: Path, lineage: Lineage, record: Record, steps: s
         gone = {step.path for step in read if not exists_after_removal(folder / step.path)}
         contents.steps = [step for step in contents.steps if step.path not in gone]
         plan = _plan(folder, lineage, record, contents)
-        if all((folder / step.path).is_dir() for step in contents.steps):
+        if all(is_unchanged(folder, step) for step in contents.steps):
             return plan
     raise RunDirError(f"{folder.name} changed while it was read; rerun the backup", code="changed")
 

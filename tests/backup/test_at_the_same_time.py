@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
+from grpo_train.backup import plan
 from grpo_train.backup.layout import Home
+from grpo_train.backup.logs import LogPlan
+from grpo_train.backup.needs import Needs
 from grpo_train.backup.record import read_record
 from grpo_train.backup.restore import restore
 from grpo_train.backup.snapshots import StoredRun
@@ -68,6 +71,36 @@ def test_backups_beside_a_trainer_are_right(tmp_path: Path) -> None:
         assert all(not problem_of(c.path, deep=True) for c in there.checkpoints())
         assert point.step == max(c.step for c in there.checkpoints())
         shutil.rmtree(tmp_path / "b")
+
+
+def test_a_step_that_is_saved_again_is_not_taken_for_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rewind before the logs are read, and the same step again before the view is compared with the directory."""
+    run = make_run(tmp_path / "root", "one", 1, 3)
+    disk = folder_destination(tmp_path / "disk")
+    back_up(run.root, "training_runs", "one", disk)
+    plan_log, needs_of = plan.plan_log, plan.needs_of
+    waiting = [rewind, train_to]
+
+    def logs_after_a_rewind(*arguments: Any, **options: Any) -> LogPlan:
+        if rewind in waiting:
+            waiting.remove(rewind)
+            rewind(run, 1)
+        return plan_log(*arguments, **options)
+
+    def needs_before_a_save(*arguments: Any) -> Needs:
+        if train_to in waiting:
+            waiting.remove(train_to)
+            train_to(run, 3, "again")
+            save(run, 3, "again")
+        return needs_of(*arguments)
+
+    monkeypatch.setattr(plan, "plan_log", logs_after_a_rewind)
+    monkeypatch.setattr(plan, "needs_of", needs_before_a_save)
+    assert back_up(run.root, "training_runs", "one", disk).is_new
+    restore(tmp_path / "b", Home("training_runs", "one", read_record(run.path).identity), disk)
+    there = RunDir(tmp_path / "b" / "training_runs" / "one")
+    assert [row["step"] for row in there.read_log("train_log.jsonl")] == [1, 2, 3]
+    assert b"again" in (there.checkpoint("latest").path / "optimizer.pt").read_bytes()
 
 
 def test_backups_of_two_boxes_do_not_collide(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from grpo_train.backup import direct
 from grpo_train.backup.direct import BLOCK, BUFFER, LEAST, Output, read_from_disk
 from tests.support.mounts import small_disk
-from tests.support.stores import content, other_disk
+from tests.support.stores import content, on_a_disk
 
 ACTS = ("rewind", "write", "write as it is")
 SIZES = (0, 1, LEAST - 1, LEAST, LEAST + 1, LEAST + BLOCK, LEAST + BUFFER - 1, LEAST + BUFFER + BLOCK + 1)
@@ -27,11 +27,8 @@ SIZES = (0, 1, LEAST - 1, LEAST, LEAST + 1, LEAST + BLOCK, LEAST + BUFFER - 1, L
 @pytest.fixture
 def tmp_path(tmp_path: Path) -> Iterator[Path]:
     """An empty directory on a disk, which only /dev/shm is not."""
-    if os.major(tmp_path.stat().st_dev):
-        yield tmp_path
-    else:
-        with other_disk(tmp_path) as folder:
-            yield folder
+    with on_a_disk(tmp_path) as folder:
+        yield folder
 
 
 def open_new(file: Path) -> int:

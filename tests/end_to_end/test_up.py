@@ -24,8 +24,16 @@ from tests.support.accounts import NewUser, new_user, new_users_work
 from tests.support.engine import REPOSITORY
 from tests.support.lambda_api import LambdaApi, instance
 from tests.support.sshd import Sshd
+from tests.support.stores import on_a_disk
 
 QUICK = ["run.total_steps=500", "rollout.buffer_size=8", "rollout.num_generations=4", "rollout.max_completion_length=8"]
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """On a disk: an environment with torch takes gigabytes where uv cannot link to its cache."""
+    with on_a_disk(tmp_path) as folder:
+        yield folder
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import tempfile
 from collections.abc import Iterator
@@ -50,6 +51,16 @@ def other_disk(path: Path) -> Iterator[Path]:
     there = next(place for place in ("/dev/shm", "/var/tmp") if Path(place).stat().st_dev != path.stat().st_dev)
     with tempfile.TemporaryDirectory(dir=there, prefix="grpo-") as folder:
         yield Path(folder)
+
+
+@contextmanager
+def on_a_disk(path: Path) -> Iterator[Path]:
+    """The path, or an empty directory on a disk where the path is in memory."""
+    if os.major(path.stat().st_dev):
+        yield path
+    else:
+        with other_disk(path) as folder:
+            yield folder
 
 
 def write_destinations(*destinations: dict[str, str]) -> Path:
