@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from grpo_train.run_dir import LIVE_STATES, RunDir, RunDirError, check_name, create_run, prepare_root
+from grpo_train.run_dir import RunDir, RunDirError, check_name, create_run, prepare_root
 from grpo_train.run_dir.code import Code
 from grpo_train.run_dir.files import atomic_write, remove_tree, touch, utc_now
 from grpo_train.run_dir.kill import record_end, started_at
@@ -220,8 +220,7 @@ def stop_job(run: RunDir, job: QueuedJob, request: StopRequest, record: Record, 
         try:
             run_slurm("scancel", "--batch", "--signal=INT", job.id)
         except RemoteError:
-            state = run.observed_state().state
-            if state in LIVE_STATES and run.name in queue(root):
+            if run.observed_state().is_live and run.name in queue(root):
                 raise
     return {"run": run.name, "state": state}
 
