@@ -178,7 +178,7 @@ def test_this_machine_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         mark = recorder.mark()
         for pid in agents_in_memory():
             os.kill(pid, signal.SIGKILL)
-        recorder.wait_link(Link.CONNECTED, after=mark)
+        recorder.wait_reconnected(mark)
         assert client.request("list_runs").result(60) == {"runs": []}
     eventually(lambda: not agents_in_memory(), what="the agents exit")
 

@@ -183,7 +183,7 @@ def test_reconnects_leave_nothing_behind(box: Box, root: Path) -> None:
             mark = recorder.mark()
             counts.append((descriptors(), threads()))
             os.kill(int(greeted.host["pid"]), signal.SIGKILL)
-            recorder.wait_link(Link.CONNECTED, after=mark)
+            recorder.wait_reconnected(mark)
         eventually(lambda: descriptors() <= counts[3][0] and threads() <= counts[3][1], what=f"{counts}")
 
 

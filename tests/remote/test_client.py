@@ -125,7 +125,7 @@ def test_an_interrupted_launch_is_not_repeated() -> None:
         with pytest.raises(RemoteError, match="before 'launch' was answered") as caught:
             answer.result(60)
         assert caught.value.code == "unreachable"
-        recorder.wait_link(Link.CONNECTED, after=mark)
+        recorder.wait_reconnected(mark)
         second.wait_heard(lambda frame: frame["type"] == "ping")
         assert not [frame for frame in second.heard if frame.get("op") == "launch"]
 
@@ -253,7 +253,7 @@ def test_silence_is_stale_then_lost() -> None:
         assert 0.5 < time.monotonic() - began < PATIENCE * 1.4
         recorder.wait_link(Link.LOST)
         assert 1.4 < time.monotonic() - began < PATIENCE * 3
-        recorder.wait_link(Link.CONNECTED, after=recorder.mark() - 1)
+        recorder.wait_reconnected(0)
 
 
 def test_another_protocol_version_is_refused() -> None:
@@ -272,7 +272,7 @@ def test_garbage_from_the_box_breaks_only_the_link() -> None:
         mark = recorder.mark()
         first.say(b"Segmentation fault\n")
         assert "invalid JSON" in recorder.wait_link(Link.LOST, after=mark).detail
-        recorder.wait_link(Link.CONNECTED, after=mark)
+        recorder.wait_reconnected(mark)
 
 
 def test_a_gap_in_a_log_is_not_passed_on() -> None:
@@ -335,7 +335,7 @@ def test_a_killed_agent_is_replaced_and_logs_continue(box: Box, root: Path) -> N
             eventually(lambda size=size: len(recorder.logs.get(number, b"")) > size)  # type: ignore[misc]
             mark = recorder.mark()
             os.kill(greeted.host["pid"], signal.SIGKILL)
-            recorder.wait_link(Link.CONNECTED, after=mark)
+            recorder.wait_reconnected(mark)
         eventually(lambda: recorder.logs[number] == log.read_bytes())
         os.replace(_written(root / "new", b"new\n"), log)
         recorder.wait_for(LogRotated)

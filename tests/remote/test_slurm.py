@@ -104,6 +104,7 @@ def test_a_run_that_has_ended_is_resumed_by_the_shell(
         (["partition=nosuch"], "invalid partition specified: nosuch"),
         (["partition=short", "time=10:00"], "Requested time limit is invalid"),
         (["nodes=3"], "Node count specification invalid"),
+        (["options=--mem=9999999"], "Memory specification can not be satisfied"),
     ],
 )
 def test_a_refusal_is_in_slurms_words(
@@ -115,6 +116,19 @@ def test_a_refusal_is_in_slurms_words(
     assert reason in error.message
     assert not cluster.jobs()
     assert [file for file in root.rglob("*") if file.is_file() and not file.name.endswith("lock")] == []
+
+
+def test_a_job_waits_for_nodes_that_are_drained(link: tuple[BoxClient, Recorder], cluster: Slurm) -> None:
+    client, recorder = link
+    cluster.run("scontrol", "update", "NodeName=node[1-2]", "State=DRAIN", "Reason=maintenance")
+    try:
+        ask(client, "launch", config_text="obedient", run_name="run")
+        row = wait_for_row(recorder, "run", lambda row: row["state"] == "pending" and row["job"]["reason"])
+        assert "DRAINED" in row["job"]["reason"] or "ReqNodeNotAvail" in row["job"]["reason"]
+    finally:
+        cluster.run("scontrol", "update", "NodeName=node[1-2]", "State=RESUME")
+    wait_for_row(recorder, "run", lambda row: row["state"] == "running")
+    assert ask(client, "kill", run="run")["left"] == []
 
 
 def test_a_pending_job_can_be_stopped_and_killed(link: tuple[BoxClient, Recorder], root: Path, cluster: Slurm) -> None:

@@ -343,7 +343,7 @@ def test_network_faults_lose_and_repeat_no_byte(
         with connected(ssh_box, host_keys_file=hosts) as (client, recorder):
             number = client.follow("log")
             for fault in (proxy.reset, proxy.black_hole, proxy.reset, proxy.black_hole):
-                recorder.wait_link(Link.CONNECTED, after=recorder.mark() - 1 if client.link is Link.CONNECTED else 0)
+                eventually(lambda: client.link is Link.CONNECTED)
                 size = len(recorder.logs.get(number, b""))
                 eventually(lambda size=size: len(recorder.logs.get(number, b"")) > size + 50_000)  # type: ignore[misc]
                 mark = recorder.mark()
@@ -353,7 +353,7 @@ def test_network_faults_lose_and_repeat_no_byte(
                 assert lost.detail
                 assert time.monotonic() - began < PATIENCE * (QUICK.lost_after + 1.0)
                 proxy.pass_through()
-                recorder.wait_link(Link.CONNECTED, after=mark)
+                recorder.wait_reconnected(mark)
             stop.set()
             writer.join()
             eventually(lambda: len(recorder.logs[number]) >= log.stat().st_size)
@@ -385,7 +385,7 @@ def test_a_lost_link_does_not_affect_the_run(ssh_box: Box, hosts: Path, proxy: C
         lines = (run / "logs/train_log.jsonl").read_text().count("\n")
         eventually(lambda: (run / "logs/train_log.jsonl").read_text().count("\n") > lines + 3)
         proxy.pass_through()
-        recorder.wait_link(Link.CONNECTED, after=mark)
+        recorder.wait_reconnected(mark)
         assert client.request("kill", 40, run=launched["run"]).result(45)["left"] == []
 
 

@@ -75,6 +75,11 @@ class Recorder:
         assert isinstance(event, LinkChanged)
         return event
 
+    def wait_reconnected(self, after: int) -> LinkChanged:
+        """The link's return after a loss: a slow pong also ends in ``CONNECTED``, on the old connection."""
+        lost = self.wait_link(Link.LOST, after=after)
+        return self.wait_link(Link.CONNECTED, after=self.events.index(lost, after))
+
     def wait_for(self, kind: type[T], timeout: float = 15.0, after: int = 0) -> T:
         event = self.wait(lambda e: isinstance(e, kind), timeout, after)
         assert isinstance(event, kind)

@@ -118,7 +118,10 @@ class Slurm:
         self.start_controller()
         self.start_node("node1")
         self.start_node("node2")
-        _wait(lambda: self.run("sinfo", "-h", "-N", "-p", "low", "-o", "%t").split() == ["idle"] * 2, "two idle nodes")
+        _wait(self._nodes_are_idle, "two idle nodes")
+
+    def _nodes_are_idle(self) -> bool:
+        return self.run("sinfo", "-h", "-N", "-p", "low", "-o", "%t").split() == ["idle"] * 2
 
     def start_munge(self) -> None:
         key = self.folder / "munge.key"
@@ -187,8 +190,10 @@ class Slurm:
         self.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=failed")
 
     def repair(self, node: str) -> None:
+        """Start a node's daemon again; returns when both nodes are idle. No job may be left."""
         self.start_node(node)
         self.run("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
+        _wait(self._nodes_are_idle, "two idle nodes")
 
     def run(self, *argv: str, check: bool = True) -> str:
         done = subprocess.run(argv, env={**os.environ, **self.environment}, capture_output=True, text=True, timeout=60)
@@ -225,14 +230,15 @@ def running_cluster(folder: Path, **settings: int) -> Iterator[Slurm]:
 
 
 def wait_for_row(recorder: Recorder, run: str, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """The first row of a run, from now on, that fits."""
-    after = len(recorder.events)
+    """The first row of a run that fits, from the newest report on."""
+    events = list(recorder.events)
+    newest = max((n for n, event in enumerate(events) if isinstance(event, RunsReported)), default=0)
 
     def found(event: object) -> dict[str, Any] | None:
         rows = event.runs if isinstance(event, RunsReported) else []
         return next((row for row in rows if row["run"] == run and fits(row)), None)
 
-    event = recorder.wait(lambda event: found(event) is not None, 30.0, max(0, after - 1))
+    event = recorder.wait(lambda event: found(event) is not None, 30.0, newest)
     row = found(event)
     assert row is not None
     return row

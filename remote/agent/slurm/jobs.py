@@ -29,6 +29,7 @@ from remote.protocol.slurm import JobOptions
 
 END_WAIT_S = 40.0
 """Time for a cancelled job to end: SLURM's KillWait is 30 s unless the cluster says otherwise."""
+NOT_NOW_OR_NEVER = "Requested node configuration is not available"
 CHECK_WAIT_S = 120.0
 """For the check of caches, which reads the data."""
 
@@ -81,7 +82,7 @@ def launch_job(
             )
         examine(box, engine)
         run = RunDir(box.root / "training_runs" / planned)
-        run_slurm("sbatch", "--test-only", directory=_folder(box), text=_script(box, run, engine, options, ""))
+        check_script(box, _script(box, run, engine, options, ""))
     if request.dry_run:
         return reply(planned, started=False)
     prepare_root(box.root)
@@ -115,6 +116,19 @@ def check_caches(box: BoxContext, launch: dict[str, object]) -> None:
     keys = ("config_text", "config_name", "overrides", "nproc", "ckpt")
     asked = json.dumps({key: launch.get(key) for key in keys})
     ask_engine(box, ["check-caches"], CHECK_WAIT_S, text=asked)
+
+
+def check_script(box: BoxContext, text: str) -> None:
+    """Ask SLURM whether it would take a batch script. Raises RemoteError ``slurm``.
+
+    ``--test-only`` also refuses, in the same words, what cannot start at this moment because nodes are down, drained or
+    not heard of since the controller restarted. ``sbatch`` lets such a job wait, and says by itself what never starts.
+    """
+    try:
+        run_slurm("sbatch", "--test-only", directory=_folder(box), text=text)
+    except RemoteError as error:
+        if NOT_NOW_OR_NEVER not in error.message:
+            raise
 
 
 def submit(
@@ -177,7 +191,7 @@ def resume_job(
     if not repeated:
         examine(box, engine)
         text = _script(box, run, engine, options, record.key, arguments)
-        run_slurm("sbatch", "--test-only", directory=_folder(box), text=text)
+        check_script(box, text)
         if not dry_run:
             run.killed_file.unlink(missing_ok=True)
             job_id = submit(box, run, engine, options, record.key, arguments)

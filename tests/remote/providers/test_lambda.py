@@ -238,7 +238,7 @@ def test_a_box_is_followed_to_its_new_address(
             recorder.wait_link(Link.LOST, after=mark)
             sshd.start()
             client.reconnect_now()
-            assert "127.0.0.2" in recorder.wait_link(Link.CONNECTED, after=mark).detail
+            assert "127.0.0.2" in recorder.wait_reconnected(mark).detail
             for ids, words in ((1, "it was rented again, so its key is new"), (0, "and the same as before")):
                 api.instances[0]["id"] = f"id-{ids}" if ids else last_id
                 mark = recorder.mark()
