@@ -136,23 +136,25 @@ class World:
 
     def check(self) -> None:
         """Every line of :mod:`grpo_train.backup` that can be seen from outside."""
-        stored = StoredRun(self.to.store, self.home)
-        complete = [each for each in stored.snapshots() if each.is_complete]
+        snapshots = list(StoredRun(self.to.store, self.home).snapshots())
+        complete = [each for each in snapshots if each.is_complete]
+        readable = [each for each in snapshots if each.manifest is not None]
         newest = complete[0].manifest if complete else None
         held = {step.digest for step in newest.steps} if newest else set()
-        here = {digest_of(path) for path in self._local_steps()}
+        here = {digest_of(path) for path in steps_of(self.run)}
         if not self.spoiled and (newest or not self.excused):
             lost = self.backed_up - held - self.excused
             assert not lost, f"no longer in the newest complete snapshot: {sorted(lost)}"
-        gone = self.saved.keys() - here - held - self.excused
+        restorable = {step.digest for each in readable if each.manifest for step in each.manifest.steps}
+        gone = self.saved.keys() - here - restorable - self.excused
         if not self.spoiled:
             assert not gone, f"neither here nor backed up: {[sorted(self.saved[digest]) for digest in gone]}"
         self.backed_up |= held
-        for each in complete:
+        for each in readable:
             assert each.manifest is not None
-            self._check_restored(each.number)
+            self._check_restored(each.number, {step.digest for step in each.manifest.steps})
 
-    def _check_restored(self, number: int) -> None:
+    def _check_restored(self, number: int, promised: set[str]) -> None:
         elsewhere = self.folder / "elsewhere"
         try:
             result = restore(elsewhere, self.home, self.to, number=number, transfers=1)
@@ -160,9 +162,13 @@ class World:
             if not self.excused and not self.spoiled:
                 assert not omitted, f"snapshot {number} is listed as complete"
             there = RunDir(elsewhere / "training_runs" / "one")
-            for step in [*there.checkpoints()]:
-                assert not problem_of(step.path, deep=True)
-                assert contents(step.path) == self.saved[digest_of(step.path)]
+            restored = {digest_of(path): path for path in steps_of(there)}
+            for digest, path in restored.items():
+                assert not problem_of(path, deep=True)
+                assert contents(path) == self.saved[digest]
+            if not self.spoiled:
+                missing = promised - restored.keys() - self.excused
+                assert not missing, f"snapshot {number} does not give back {missing}"
             for name, data in self.logs.get(number, {}).items():
                 if name not in omitted:
                     assert (there.path / name).read_bytes() == data, f"{name} of snapshot {number}"
@@ -220,13 +226,14 @@ class World:
                 self.logs[number] = {name: (self.run.path / name).read_bytes() for name in KEPT_LOGS}
 
     def _note_saved(self) -> None:
-        for path in self._local_steps():
+        for path in steps_of(self.run):
             self.saved.setdefault(digest_of(path), contents(path))
 
-    def _local_steps(self) -> list[Path]:
-        state = self.run.training_state
-        found = [*state.glob("step_*"), *state.glob("superseded/*/step_*")]
-        return [path for path in found if path.is_dir() and not path.is_symlink()]
+
+def steps_of(run: RunDir) -> list[Path]:
+    """Checkpoints of a run, those that a rewind put aside as well."""
+    found = [*run.training_state.glob("step_*"), *run.training_state.glob("superseded/*/step_*")]
+    return [path for path in found if path.is_dir() and not path.is_symlink()]
 
 
 def digest_of(step: Path) -> str:
