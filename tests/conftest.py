@@ -41,6 +41,14 @@ def usual_umask() -> None:
     os.umask(0o022)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def usual_priority() -> Iterator[None]:
+    """Commands that run in this process leave its priority: lowered, all tests after them would wait for others."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "nice", lambda increment: 0)
+        yield
+
+
 @pytest.fixture(scope="session")
 def tiny_model(request: pytest.FixtureRequest) -> Path:
     """A tiny model whose sampled answers are sometimes correct, kept in pytest's cache."""

@@ -188,7 +188,7 @@ def test_only_a_whole_agent_is_stored(tmp_path: Path) -> None:
     data, place = build().data, tmp_path / "agent" / build().name
     for sent in (data[:-1], b"x" + data[1:], data[:-1] + b"x"):
         argv = bootstrap.receiving_argv(sys.executable, "marker", [str(place)])
-        done = subprocess.run(argv, input=sent, capture_output=True, timeout=30)
+        done = subprocess.run(argv, input=sent, capture_output=True, timeout=120)
         assert done.stdout == b"\nmarker\n"
         assert done.stderr == b"the agent arrived incomplete\n"
     assert not place.parent.exists()

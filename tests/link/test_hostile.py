@@ -104,7 +104,7 @@ def test_a_session_name_is_one_word_for_any_shell(tmp_path: Path, shell: str, na
     (tmp_path / "tmux").chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)}
     try:
-        subprocess.run([shell, "-c", remote], cwd=tmp_path, env=environment, timeout=20, capture_output=True)
+        subprocess.run([shell, "-c", remote], cwd=tmp_path, env=environment, timeout=120, capture_output=True)
     except FileNotFoundError:
         pytest.skip(f"{shell} is not installed")
     assert not list(tmp_path.glob("PWNED*"))

@@ -438,7 +438,7 @@ def test_attaching_to_a_box_with_one_session(place: Lab) -> None:
         ssh = live(box)
         assert ssh is not None
         done = subprocess.run(
-            ssh.attach("echo attached"), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30
+            ssh.attach("echo attached"), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120
         )
         assert "attached" in done.stdout
 
