@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from grpo_train.run_dir import give_way
 from tests.support.data import data_file
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -45,7 +46,7 @@ def usual_umask() -> None:
 def usual_priority() -> Iterator[None]:
     """Commands that run in this process leave its priority: lowered, all tests after them would wait for others."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "nice", lambda increment: 0)
+        patch.setattr(give_way, "LOWEST", 0)
         yield
 
 

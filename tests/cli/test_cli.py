@@ -274,9 +274,9 @@ def test_tables_on_a_terminal(finished: RunDir) -> None:
 
 
 def test_progress_line_stays_below_the_log(root: Path) -> None:
-    config = write_config(root, run__total_steps=12)
+    config = write_config(root, run__total_steps=60)
     output = on_terminal([*GRPO_TRAIN, "train", "--cfg", str(config)], root)
-    assert re.search(r"[━─]{24}  \d+/12  \d+%  ETA \d+ s", output)
+    assert re.search(r"[━─]{24}  \d+/60  \d+%  ETA \d+ s", output)
     assert "finished" in output.splitlines()[-1]
 
 

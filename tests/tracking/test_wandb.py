@@ -28,8 +28,8 @@ from tests.support.patience import PATIENCE
 from tests.support.wandb_server import KEY, WandbServer, wandb_server
 
 SIDECAR = (
-    "import sys, os\nfrom grpo_train.tracking.wandb import sidecar\nsidecar.EVERY_S = 0.2\n"
-    "sidecar.FINISH_S = float(sys.argv.pop())\nos._exit(sidecar.main(sys.argv[1:]))"
+    "import sys, os\nfrom grpo_train.tracking.wandb import process, sidecar\nsidecar.EVERY_S = 0.2\n"
+    "process.FINISH_S = float(sys.argv.pop())\nos._exit(sidecar.main(sys.argv[1:]))"
 )
 
 
@@ -216,11 +216,19 @@ def test_the_supervisor_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pyte
 # ------------------------------------------------------------------------------------------------------- training
 
 
+LONGER = f"""
+from grpo_train.run_dir import give_way
+from grpo_train.tracking.wandb import process
+give_way.LOWEST = 0
+process.WAIT_S *= {PATIENCE}
+process.FINISH_S *= {PATIENCE}
+"""
+
+
 @pytest.fixture
 def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The supervisor waits longer for what is left to be sent: two steps take less time than wandb takes to start."""
-    longer = f"from grpo_train.tracking.wandb import process\nprocess.WAIT_S *= {PATIENCE}"
-    for variable, value in at_start(tmp_path / "start", longer).items():
+    """More time for what is left to be sent, at the usual priority: two steps take less time than wandb to start."""
+    for variable, value in at_start(tmp_path / "start", LONGER).items():
         monkeypatch.setenv(variable, value)
 
 

@@ -15,8 +15,10 @@ from grpo_train.run_dir.files import open_for_writing
 from grpo_train.run_dir.processes import RUN_ID_VARIABLE
 from grpo_train.tracking.wandb.settings import is_installed, resolve, server
 
+FINISH_S = 25.0
+"""Time to send the rest once the run is over; ``grpo-train track`` sends what was left."""
 WAIT_S = 30.0
-"""After the end of the run, for what is left to be sent."""
+"""Time for the process to end, then."""
 
 
 @contextmanager

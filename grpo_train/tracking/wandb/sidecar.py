@@ -19,13 +19,12 @@ from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.files import open_lock
 from grpo_train.run_dir.give_way import give_way
 from grpo_train.run_dir.umask import set_umask
+from grpo_train.tracking.wandb import process
 from grpo_train.tracking.wandb.rows import Generation, generations
 from grpo_train.tracking.wandb.session import Session
 from grpo_train.tracking.wandb.settings import WandbError, WandbSettings, settings_of
 
 EVERY_S = 2.0
-FINISH_S = 25.0
-"""Time to send the rest once the run is over; ``grpo-train track`` sends what was left."""
 RETRY_S = (30.0, 60.0, 300.0, 600.0)
 REFUSED = ("401", "403", "permission", "api_key", "api key", "unauthorized")
 """In the messages of errors that no repeat changes."""
@@ -130,12 +129,12 @@ def _wait_for_end(run: RunDir, done: threading.Event) -> None:
     """Wait for the end of the standard input; some time later end this process, whatever it does."""
     while os.read(0, 4096):
         pass
-    threading.Timer(FINISH_S, _give_up, (run,)).start()
+    threading.Timer(process.FINISH_S, _give_up, (run,)).start()
     done.set()
 
 
 def _give_up(run: RunDir) -> None:
-    report_failure(run, f"not everything was sent within {FINISH_S:g} s after the end of the run")
+    report_failure(run, f"not everything was sent within {process.FINISH_S:g} s after the end of the run")
     os._exit(1)
 
 
