@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, field, fields, replace
-from datetime import date, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_train.run_dir.suggest import did_you_mean
 from remote.box_code import read_code
 from remote.box_notify import problem_of_notify
+from remote.box_prices import read_price, read_prices
 from remote.box_slurm import read_job_options, read_scheduler
 from remote.box_variables import read_variables
 from remote.protocol import Settings
@@ -319,11 +320,9 @@ def _value(key: str, node: Any, where: str) -> Any:
             return value
         raise BoxesError(f"{where}: 'port' must be an integer, not {value!r}")
     if key == "price_per_hour":
-        if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0):
-            return None if value is None else float(value)
-        raise BoxesError(f"{where}: 'price_per_hour' must be a number (dollars), not {value!r}")
+        return read_price(value, where)
     if key == "prices":
-        return _prices(value, where)
+        return read_prices(value, where)
     if key in ("follow_links", "persistent"):
         if isinstance(value, bool):
             return value
@@ -341,20 +340,6 @@ def _value(key: str, node: Any, where: str) -> Any:
     if isinstance(value, (dict, list)):
         raise BoxesError(f"{where}: '{key}' must be a string")
     return str(node.value)  # as written: an unquoted 0123 or 1.10 is kept verbatim
-
-
-def _prices(value: Any, where: str) -> dict[str, float]:
-    """``prices``: YAML reads an unquoted day as a date."""
-    found = {}
-    for day, price in value.items() if isinstance(value, dict) else [("", None)]:
-        try:
-            date.fromisoformat(str(day))
-        except ValueError:
-            price = None
-        if isinstance(price, bool) or not isinstance(price, (int, float)) or price < 0:
-            raise BoxesError(f"{where}: 'prices' must be days with dollars per hour, such as {{2026-09-01: 2.49}}")
-        found[str(day)] = float(price)
-    return found
 
 
 def _line(node: Any) -> int:
