@@ -7,13 +7,8 @@ Importing TRL takes about ten seconds on a slow core, so only these tests do, an
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
-import textwrap
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +20,7 @@ from hypothesis import strategies as st
 
 from grpo_train.algorithm import combine_rewards, group_advantages, overlong_penalty, policy_loss, rollout_correction
 from grpo_train.algorithm.rollout_correction import MODES
+from tests.support.trl import Accelerator, float64_default, trl, trl_lines
 
 TOLERANCE = 1e-12
 TRL_NAMES = {  # our name: TRL's loss_type, importance_sampling_level
@@ -35,14 +31,6 @@ TRL_NAMES = {  # our name: TRL's loss_type, importance_sampling_level
     "gspo": ("grpo", "sequence"),
     "cispo": ("cispo", "token"),
 }
-
-
-@functools.cache
-def trl() -> Any:
-    """TRL's module of its trainer."""
-    from trl.trainer import grpo_trainer
-
-    return grpo_trainer
 
 
 def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
@@ -109,29 +97,6 @@ def cases(draw: st.DrawFn, parts: int = 1) -> Case:
         corrected=draw(st.booleans()),
         budget=draw(st.integers(width, 3 * width)),
     )
-
-
-@contextmanager
-def float64_default() -> Iterator[None]:
-    """Default dtype float64: TRL divides counts, which torch rounds to the default dtype."""
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
-class Accelerator:
-    """Accelerator of one process; the values it reduces and gathers are only logged."""
-
-    def __init__(self, num_processes: int) -> None:
-        self.num_processes = num_processes
-
-    def gather(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor
-
-    def reduce(self, tensor: torch.Tensor, reduction: str) -> torch.Tensor:
-        return tensor
 
 
 @dataclass(frozen=True)
@@ -304,24 +269,6 @@ def test_trl_depends_on_the_split_where_ours_does_not(case: Case) -> None:
 
 
 # --------------------------------------------------------------------------- lines of _generate_and_score_completions
-
-
-@functools.cache
-def compiled_lines(first: str, until: str) -> Any:
-    lines = inspect.getsource(trl().GRPOTrainer._generate_and_score_completions).splitlines()
-    for marker in (first, until):
-        assert any(marker in line for line in lines), f"'{marker}' is gone from TRL's source: find its successor"
-    start = next(i for i, line in enumerate(lines) if first in line)
-    end = next(i for i, line in enumerate(lines) if i > start and until in line)
-    return compile(textwrap.dedent("\n".join(lines[start:end])), "lines of TRL", "exec")
-
-
-def trl_lines(first: str, until: str, **names: Any) -> dict[str, Any]:
-    """Execute the lines from the one with ``first`` up to the one with ``until``; returns their namespace."""
-    namespace = {**vars(trl()), **names}
-    with float64_default():
-        exec(compiled_lines(first, until), namespace)
-    return namespace
 
 
 def trl_advantages(rewards: torch.Tensor, weights: list[float], num_generations: int, scale: str) -> torch.Tensor:
