@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import random
 import secrets
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.remote.conftest import _own_directories, box, proxy, root, ssh_box, sshd, tmux_socket
+from tests.support.agent import RawAgent
+from tests.support.logs import root_of
 
 __all__ = ["_own_directories", "box", "chance", "proxy", "root", "ssh_box", "sshd", "tmux_socket"]
 
@@ -19,3 +23,19 @@ def chance() -> random.Random:
     seed = os.environ.get("LINK_SEED") or secrets.token_hex(4)
     print(f"LINK_SEED={seed}")
     return random.Random(seed)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RawAgent]:
+    """One agent for every test that needs no other settings."""
+    raw = RawAgent(tmp_path_factory.mktemp("root"))
+    yield raw
+    raw.transport.close()
+
+
+@pytest.fixture
+def folder(shared: RawAgent, request: pytest.FixtureRequest) -> Path:
+    """A folder of the root for one test."""
+    path = root_of(shared) / f"test_{abs(hash(request.node.nodeid))}"
+    path.mkdir()
+    return path

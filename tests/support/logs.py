@@ -1,4 +1,4 @@
-"""A reader of one log over a raw agent, and random histories of the file that it follows."""
+"""A reader of one log over a raw agent, what an agent has open, and random histories of the file that it follows."""
 
 from __future__ import annotations
 
@@ -120,6 +120,41 @@ class LogReader:
             self.rotations += 1
         elif frame["type"] == "closed":
             self.error = frame["error"]
+
+
+def root_of(agent: RawAgent) -> Path:
+    return Path(agent.hello["host"]["root"])
+
+
+def pid_of(agent: RawAgent) -> int:
+    return int(agent.hello["host"]["pid"])
+
+
+def reader_of(agent: RawAgent, log: Path, **options: Any) -> LogReader:
+    return LogReader(agent, log.relative_to(root_of(agent)).as_posix(), **options)
+
+
+def append(log: Path, data: bytes) -> None:
+    with log.open("ab") as file:
+        file.write(data)
+
+
+def settle(reader: LogReader) -> None:
+    """Give the agent time for anything more than what is expected."""
+    reader.read_for(0.4)
+
+
+def open_files(agent: RawAgent, below: Path) -> list[str]:
+    folder = Path(f"/proc/{pid_of(agent)}/fd")
+    found = []
+    for entry in folder.iterdir():
+        try:
+            target = os.readlink(entry)
+        except OSError:
+            continue
+        if target.startswith(str(below)):
+            found.append(target)
+    return found
 
 
 def run_histories(agent: RawAgent, root: Path, seed: str, examples: int, steps: int) -> None:
