@@ -17,8 +17,7 @@ from remote.transports import fallback
 from remote.transports.choice import TransportChoice, choose, explain
 from remote.transports.openssh_setup import find_program
 from tests.support.agent import connected, eventually
-from tests.support.ssh_cases import CONNECT
-from tests.support.ssh_lab import NAME, Lab, lab
+from tests.support.ssh_lab import CONNECT, NAME, Lab, lab
 from tests.support.sshd import Sshd
 
 ONLY_PARAMIKO = "Ciphers aes256-cbc\n"

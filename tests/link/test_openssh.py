@@ -22,8 +22,7 @@ from remote.transports.openssh_setup import Program, live
 from tests.support.agent import QUICK, Recorder, agents, connected, eventually
 from tests.support.patience import PATIENCE
 from tests.support.proxy import ChaosProxy
-from tests.support.ssh_cases import CONNECT
-from tests.support.ssh_lab import NAME, SECRET, TWO_FACTORS, Lab, lab, pam_secret
+from tests.support.ssh_lab import CONNECT, NAME, SECRET, TWO_FACTORS, Lab, lab, pam_secret
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ import pytest
 
 from remote.boxes import Box
 from remote.transports.choice import choose
-from tests.support.ssh_cases import CASES, Case
+from tests.support.ssh_case import Case
+from tests.support.ssh_cases import CASES
 from tests.support.ssh_table import cell, line, page, run
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "ssh.md").read_text(encoding="utf-8")

@@ -30,6 +30,19 @@ TWO_FACTORS = (
 """Of sshd: a key, then what :func:`pam_secret` asks for."""
 NAME = "gpu"
 """The host's name in the configuration."""
+CONNECT = """
+import os, socket, sys, threading
+sock = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+def pull():
+    while data := sock.recv(65536):
+        os.write(1, data)
+    os._exit(0)
+threading.Thread(target=pull).start()
+while data := os.read(0, 65536):
+    sock.sendall(data)
+sock.shutdown(socket.SHUT_WR)
+"""
+"""A program for ProxyCommand that connects to a host and port, as netcat does."""
 
 
 @dataclass

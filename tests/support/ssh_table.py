@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 import sys
 
-from tests.support.ssh_cases import CASES, Case
+from tests.support.ssh_case import Case
+from tests.support.ssh_cases import CASES
 from tests.support.ssh_lab import Outcome, lab
 
 HEAD = """# SSH
