@@ -13,6 +13,7 @@ import pytest
 from tests.remote.conftest import _own_directories, box, proxy, root, ssh_box, sshd, tmux_socket
 from tests.support.agent import RawAgent
 from tests.support.logs import root_of
+from tests.support.ssh_lab import Lab, lab
 
 __all__ = ["_own_directories", "box", "chance", "proxy", "root", "ssh_box", "sshd", "tmux_socket"]
 
@@ -39,3 +40,11 @@ def folder(shared: RawAgent, request: pytest.FixtureRequest) -> Path:
     path = root_of(shared) / f"test_{abs(hash(request.node.nodeid))}"
     path.mkdir()
     return path
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    """A laptop whose control sockets lie in its own directory."""
+    with lab() as place:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(place.folder))
+        yield place

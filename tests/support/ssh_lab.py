@@ -258,6 +258,33 @@ def lab() -> Iterator[Lab]:
             place.close()
 
 
+def box_of(lab: Lab, **fields: Any) -> Box:
+    return Box("gpu-box", host=NAME, root=str(lab.folder / "root"), transport="openssh", **fields)
+
+
+def options(lab: Lab, config: str) -> dict[str, Any]:
+    path = lab.folder / "config"
+    path.write_text(config)
+    return {"ssh_config": str(path), "host_keys_file": lab.folder / "hosts"}
+
+
+def folders(lab: Lab) -> list[Path]:
+    return list(lab.folder.glob("grpo-ssh-*"))
+
+
+def processes(lab: Lab) -> list[int]:
+    """ssh processes that use the lab."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            argv = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if argv[0].endswith("ssh") and any(str(lab.folder) in argument for argument in argv):
+            found.append(int(entry.name))
+    return found
+
+
 def pam_secret(folder: Path, secret: str = SECRET) -> str:
     """Files below ``/etc`` with which PAM asks for a secret."""
     check = folder / "check"
