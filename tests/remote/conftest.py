@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from remote.boxes import Box
+from tests.support.known_hosts import trust
 from tests.support.proxy import ChaosProxy
 from tests.support.sshd import Sshd
 
@@ -51,6 +52,21 @@ def box(root: Path, tmux_socket: str) -> Box:
 @pytest.fixture(scope="session")
 def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
     with Sshd(tmp_path_factory.mktemp("box")) as server:
+        yield server
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, sshd: Sshd) -> Path:
+    """A known_hosts file with the box's key."""
+    file = tmp_path / "known_hosts"
+    trust(file, sshd, "h200")
+    return file
+
+
+@pytest.fixture
+def own_sshd(tmp_path: Path) -> Iterator[Sshd]:
+    """A server that the test may modify."""
+    with Sshd(tmp_path) as server:
         yield server
 
 
