@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,11 +18,14 @@ from safetensors.torch import load_file
 from grpo_train.config import load_config
 from grpo_train.run_dir import RunDir, write_manifest
 from grpo_train.tasks import data_order
+from grpo_train.train import loop as training
 from grpo_train.train.distributed import World
 from grpo_train.train.gradients import GradientSum
+from grpo_train.train.token_metrics import TokenSums
 from tests.support.engine import (
     assert_same_run,
     events,
+    file_hash,
     resume_here,
     rows,
     run_of,
@@ -253,6 +257,35 @@ def test_changed_keys_are_reported_and_applied(root: Path) -> None:
         "optimizer.learning_rate: was 0.0003, is 1e-05",
         "train.microbatch_size: was 2, is 4",
     ]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_non_finite_update_is_skipped(root: Path, monkeypatch: pytest.MonkeyPatch, value: float) -> None:
+    """Weights, moments and schedule stay unchanged, and training continues from them."""
+    original, updates = training.accumulate_gradients, []
+
+    def poisoned(forward: Any, buffer: Any, update: int, gradients: Any, config: Any, **options: Any) -> TokenSums:
+        sums = original(forward, buffer, update, gradients, config, **options)
+        updates.append(update)
+        if len(updates) == 2:
+            gradients.backward(gradients.parameters[0].sum() * value)
+        return sums
+
+    monkeypatch.setattr(training, "accumulate_gradients", poisoned)
+    run = train_here(root, write_config(root, run__total_steps=3, optimizer__warmup_steps=3), "poisoned")
+    assert weights_hash(run, 2) == weights_hash(run, 1)
+    for name in ("optimizer.pt", "scheduler.pt"):
+        one, two, three = (file_hash(run.training_state / f"step_{step}" / name) for step in (1, 2, 3))
+        assert one == two != three, name
+    assert weights_hash(run, 3) != weights_hash(run, 2)
+    final = load_file(run.training_state / "step_3" / "model" / "model.safetensors")
+    assert all(tensor.isfinite().all() for tensor in final.values())
+    lines = rows(run)
+    assert [line["learning_rate"] for line in lines] == pytest.approx([0.75e-4, 1.5e-4, 1.5e-4])
+    assert not math.isfinite(float(lines[1]["grad_norm"]))
+    assert lines[1]["health"][0]["code"] == "gradient_not_finite"
+    assert [line["gns/noise"] for line in lines[:2]] == [lines[0]["gns/noise"]] * 2, "a skipped update is not averaged"
+    assert math.isfinite(lines[2]["grad_norm"])
 
 
 def test_non_finite_first_updates_are_skipped(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
