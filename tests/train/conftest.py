@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from grpo_train.run_dir import RunDir
+from grpo_train.run_dir import RunDir, create_run
 from tests.support.engine import train_here, write_config
+from tests.support.saving import small_checkpoint
 
 
 @pytest.fixture(scope="session", params=["none", "lora"])
@@ -19,3 +20,12 @@ def straight(request: pytest.FixtureRequest, make_root: Callable[[], Path]) -> R
     root = make_root()
     cfg = write_config(root, model__adapter=request.param, tracking__tensorboard=True)
     return train_here(root, cfg, "straight")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    """A run with steps 1 to 5, untrained."""
+    run = create_run(tmp_path / "root", {}, "one")
+    for step in range(1, 6):
+        small_checkpoint(run, step)
+    return run
