@@ -19,7 +19,8 @@ from grpo_tui.model.run_logs import RunLogs
 from grpo_tui.options import Options
 from remote.boxes import Box
 from tests.support.patience import PATIENCE
-from tests.tui.fake import NOW, FakeClient, learning_box
+from tests.tui.fake import FakeClient, learning_box
+from tests.tui.fake_rows import NOW
 
 BOX = Box("h200-a", host="192.0.2.10", price_per_hour=2.49)
 

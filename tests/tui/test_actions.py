@@ -10,7 +10,7 @@ from grpo_tui.actions.keymap import KeymapError, with_keymap
 from grpo_tui.actions.registry import ACTIONS
 from grpo_tui.model.store import Store
 from remote.events import Link, LinkChanged, RunsReported
-from tests.tui.fake import summary
+from tests.tui.fake_rows import summary
 
 REPO = Path(__file__).parents[2]
 VIEWS = ("home", "charts", "rollouts", "logs", "box", "compare", "history")

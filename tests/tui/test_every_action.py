@@ -15,7 +15,7 @@ from grpo_tui.actions.keymap import with_keymap
 from grpo_tui.actions.registry import ACTIONS
 from grpo_tui.widgets.key_bar import KeyBar, ViewBar
 from tests.tui.conftest import Session, Start
-from tests.tui.fake import RUN
+from tests.tui.fake_rows import RUN
 from tests.tui.screens.test_compare import box
 from tests.tui.test_actions import VIEWS
 

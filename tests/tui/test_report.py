@@ -11,7 +11,8 @@ from grpo_train import run_dir
 from grpo_tui.report import guarded
 from remote.protocol import RemoteError
 from tests.tui.conftest import Start
-from tests.tui.fake import RUN, FakeClient, learning_box
+from tests.tui.fake import FakeClient, learning_box
+from tests.tui.fake_rows import RUN
 from tests.tui.test_finder import find
 
 FINISHED = "run_2026-11-20_22-10-41"

@@ -14,7 +14,8 @@ import pytest
 from grpo_tui.forms.launch import LaunchScreen
 from remote.protocol import RemoteError
 from tests.tui.conftest import BOX, Session, Start, opened, problem
-from tests.tui.fake import RUN, FakeClient, learning_box
+from tests.tui.fake import FakeClient, learning_box
+from tests.tui.fake_rows import RUN
 
 TIMEOUT = RemoteError("timeout", "'stop' was sent but not answered: the link broke")
 

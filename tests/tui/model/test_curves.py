@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from grpo_tui.model.charts_view import ChartsView, matches, metric_lines
 from grpo_tui.model.curves import COARSE_S, MOST_LIVE, Curves, Window
 from grpo_tui.model.run_logs import ROWS_KEPT, RunLogs
-from tests.tui.fake import Index, jsonl
+from tests.tui.fake import Index
+from tests.tui.fake_rows import jsonl
 
 PATH = "training_runs/run/logs/train_log.jsonl"
 

@@ -7,7 +7,7 @@ import pytest
 from grpo_train.run_dir.formats import current_health
 from grpo_tui.model.health import CONDITIONS_KEPT, MESSAGE_LENGTH, RECORDS_KEPT, Health, records_of, tone_of_level
 from grpo_tui.model.run_logs import RunLogs
-from tests.tui.fake import NEAR_ZERO, batch_advice, jsonl, no_signal, off_policy
+from tests.tui.fake_rows import NEAR_ZERO, batch_advice, jsonl, no_signal, off_policy
 
 
 def health_of(*rows: object) -> Health:

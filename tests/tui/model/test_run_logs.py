@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_tui.model.run_logs import COMPLETIONS_KEPT, FILES, LOGS, TEXT_KEPT, RunLogs
-from tests.tui.fake import jsonl, no_signal, off_policy, rollout_rows, train_rows
+from tests.tui.fake_rows import jsonl, no_signal, off_policy, rollout_rows, train_rows
 
 
 def chunks(data: bytes, places: list[int]) -> list[tuple[int, bytes]]:

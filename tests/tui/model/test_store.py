@@ -20,7 +20,8 @@ from remote.events import (
 )
 from remote.protocol import Cursor
 from remote.protocol.versions import EngineVersion
-from tests.tui.fake import GPUS, NOW, at, jsonl, summary, train_rows
+from tests.tui.fake import GPUS
+from tests.tui.fake_rows import NOW, at, jsonl, summary, train_rows
 
 
 class Clock:

@@ -10,7 +10,8 @@ from textual import events
 from grpo_tui.widgets.list_panel import ListPanel
 from grpo_tui.widgets.runs import RunsPanel
 from tests.tui.conftest import Session, Start
-from tests.tui.fake import LOGS, NOW, RUN, FakeClient, jsonl, rollout_rows, summary, train_rows
+from tests.tui.fake import FakeClient
+from tests.tui.fake_rows import LOGS, NOW, RUN, jsonl, rollout_rows, summary, train_rows
 from tests.tui.screens.test_box import gpu_box
 from tests.tui.screens.test_compare import box as three_runs
 from tests.tui.screens.test_log_files import window

@@ -13,8 +13,9 @@ from remote.events import Link, LinkChanged
 from remote.protocol import RemoteError
 from remote.protocol.versions import EngineVersion
 from tests.tui.conftest import Session, Start, fill, opened
-from tests.tui.fake import RUN, FakeClient, jsonl, learning_box
+from tests.tui.fake import FakeClient, learning_box
 from tests.tui.fake_ask import ANSWERS_FILE, ASK_ID, completion, piece, question, question_id, ready
+from tests.tui.fake_rows import RUN, jsonl
 
 FIRST, SECOND = question_id(1), question_id(2)
 

@@ -13,8 +13,9 @@ from grpo_tui.screens.cleanup import CleanUpScreen
 from grpo_tui.screens.stored_runs import StoredRunsScreen
 from remote.protocol import RemoteError
 from tests.tui.conftest import Session, Start, fill, opened, problem
-from tests.tui.fake import NOW, RUN, FakeClient, learning_box
+from tests.tui.fake import FakeClient, learning_box
 from tests.tui.fake_backups import BACKUP_ANSWERS, LOST, STORED
+from tests.tui.fake_rows import NOW, RUN
 
 STATES = {
     RUN: {"step": 40, "behind": 12, "same_disk": False},

@@ -18,7 +18,8 @@ from grpo_tui.widgets.box_charts import GpuChart
 from remote.events import ClockMeasured, Link, LinkChanged
 from remote.protocol import OPERATIONS, RemoteError
 from tests.tui.conftest import BOX, Session, Start, fill, opened
-from tests.tui.fake import GPUS, LOGS, NOW, RUN, FakeClient, at, jsonl, learning_box
+from tests.tui.fake import GPUS, FakeClient, learning_box
+from tests.tui.fake_rows import LOGS, NOW, RUN, at, jsonl
 
 IDLE = {**GPUS[0], "index": 1, "utilization_percent": 0.0, "memory_used_mib": 3.0, "power_w": 78.0, "processes": []}
 

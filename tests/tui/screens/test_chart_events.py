@@ -7,7 +7,8 @@ from typing import Any
 from grpo_tui.screens.charts import ChartsScreen
 from grpo_tui.widgets.curve_chart import CurveChart
 from tests.tui.conftest import Session, Start
-from tests.tui.fake import LOGS, FakeClient, at, jsonl, learning_box, train_rows
+from tests.tui.fake import FakeClient, learning_box
+from tests.tui.fake_rows import LOGS, at, jsonl, train_rows
 
 STOPPED_S = 3600.0
 

@@ -18,7 +18,8 @@ from grpo_tui.widgets.curve_chart import CurveChart
 from grpo_tui.widgets.metrics_panel import MetricsPanel
 from remote.boxes import Box
 from tests.tui.conftest import Session, Start
-from tests.tui.fake import DEFAULT_ANSWERS, LOGS, RUN, FakeClient, jsonl, learning_box, train_rows
+from tests.tui.fake import DEFAULT_ANSWERS, FakeClient, learning_box
+from tests.tui.fake_rows import LOGS, RUN, jsonl, train_rows
 
 
 async def charts(session: Session) -> ChartsScreen:

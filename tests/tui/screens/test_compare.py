@@ -16,7 +16,8 @@ from remote import intake
 from remote.events import Link, LinkChanged
 from remote.protocol import RemoteError
 from tests.tui.conftest import BOX, Session, Start
-from tests.tui.fake import RUN, FakeClient, _show_run, jsonl, learning_box, summary, train_rows
+from tests.tui.fake import FakeClient, _show_run, learning_box
+from tests.tui.fake_rows import RUN, jsonl, summary, train_rows
 
 FINISHED, CRASHED = "run_2026-11-20_22-10-41", "run_2026-11-20_18-02-07"
 STEPS = {RUN: 87, FINISHED: 100, CRASHED: 12}

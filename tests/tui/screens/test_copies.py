@@ -18,7 +18,7 @@ from grpo_tui.screens.uncommitted import UncommittedScreen
 from remote.boxes import Box
 from tests.remote.test_sync import Clone
 from tests.tui.conftest import Session, Start, fill, opened, problem
-from tests.tui.fake import RUN
+from tests.tui.fake_rows import RUN
 
 STEP = 30
 

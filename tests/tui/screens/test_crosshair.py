@@ -8,7 +8,8 @@ import pytest
 
 from grpo_tui.screens.charts import ChartsScreen
 from tests.tui.conftest import Session, Start
-from tests.tui.fake import LOGS, FakeClient, jsonl, learning_box, train_rows
+from tests.tui.fake import FakeClient, learning_box
+from tests.tui.fake_rows import LOGS, jsonl, train_rows
 
 LOGGED = [3 * step for step in range(1, 401)]
 """The steps in the log: fewer than columns when zoomed in, more than columns otherwise."""

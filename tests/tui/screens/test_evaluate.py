@@ -9,7 +9,8 @@ from grpo_tui.forms.evaluate import EvalScreen
 from grpo_tui.screens.home import HomeScreen
 from remote.protocol import RemoteError
 from tests.tui.conftest import Start, fill, opened, problem
-from tests.tui.fake import RUN, FakeClient, knowing_box, learning_box
+from tests.tui.fake import FakeClient, knowing_box, learning_box
+from tests.tui.fake_rows import RUN
 
 
 async def test_evaluate(start: Start) -> None:

@@ -5,7 +5,8 @@ import pytest
 from grpo_tui.widgets.health import HealthLine
 from grpo_tui.widgets.lines_panel import LinesPanel
 from tests.tui.conftest import Start
-from tests.tui.fake import LOGS, NEAR_ZERO, FakeClient, ailing_box, healthy, healthy_box, jsonl, train_rows
+from tests.tui.fake import FakeClient, ailing_box, healthy_box
+from tests.tui.fake_rows import LOGS, NEAR_ZERO, healthy, jsonl, train_rows
 
 ALARM = {"code": "loss_not_finite", "level": "alarm", "message": "loss is NaN or Inf; the update was skipped"}
 

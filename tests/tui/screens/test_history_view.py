@@ -16,8 +16,9 @@ from remote.intake import reply
 from remote.protocol import RemoteError
 from tests.support.histories import fill_history
 from tests.tui.conftest import Session, Start, opened
-from tests.tui.fake import NOW, RUN, FakeClient, learning_box
+from tests.tui.fake import FakeClient, learning_box
 from tests.tui.fake_backups import page_of
+from tests.tui.fake_rows import NOW, RUN
 
 GONE = "night-2026-11-02"
 

@@ -10,7 +10,8 @@ from grpo_tui.forms.launch import LaunchScreen
 from grpo_tui.screens.home import HomeScreen
 from remote.protocol import RemoteError
 from tests.tui.conftest import BOX, Start, fill, opened, problem
-from tests.tui.fake import RUN, FakeClient, knowing_box, learning_box
+from tests.tui.fake import FakeClient, knowing_box, learning_box
+from tests.tui.fake_rows import RUN
 
 
 async def test_launch(start: Start) -> None:

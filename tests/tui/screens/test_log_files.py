@@ -15,7 +15,8 @@ from grpo_tui.widgets.log_lines import LogLinesPanel
 from remote.events import Link, LinkChanged
 from remote.protocol import RemoteError
 from tests.tui.conftest import Session, Start
-from tests.tui.fake import LOGS, RUN, FakeClient, ailing_box, jsonl, learning_box, train_rows
+from tests.tui.fake import FakeClient, ailing_box, learning_box
+from tests.tui.fake_rows import LOGS, RUN, jsonl, train_rows
 
 CONSOLE = f"{LOGS}/console.log"
 

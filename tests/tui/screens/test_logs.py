@@ -4,7 +4,8 @@ import pytest
 
 from grpo_tui.widgets.lines_panel import LinesPanel
 from tests.tui.conftest import Start, logs_of
-from tests.tui.fake import LOGS, FakeClient, jsonl, learning_box, train_rows
+from tests.tui.fake import FakeClient, learning_box
+from tests.tui.fake_rows import LOGS, jsonl, train_rows
 
 
 async def test_new_lines_do_not_move_the_reader(start: Start) -> None:

@@ -9,7 +9,8 @@ from grpo_tui.widgets.runs import RunsPanel
 from remote.events import RunsReported
 from remote.protocol import RemoteError
 from tests.tui.conftest import Start
-from tests.tui.fake import RUN, FakeClient, learning_box, summary
+from tests.tui.fake import FakeClient, learning_box
+from tests.tui.fake_rows import RUN, summary
 from tests.tui.model.test_store import store_with
 
 FINISHED = "run_2026-11-20_22-10-41"

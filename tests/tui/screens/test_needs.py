@@ -12,7 +12,8 @@ from grpo_tui.widgets.lines_panel import LinesPanel
 from grpo_tui.widgets.needs import NeedsPanel
 from grpo_tui.widgets.runs import RunsPanel
 from tests.tui.conftest import Session, Start
-from tests.tui.fake import GPUS, LOGS, NOW, RUN, FakeClient, jsonl, learning_box, train_rows
+from tests.tui.fake import GPUS, FakeClient, learning_box
+from tests.tui.fake_rows import LOGS, NOW, RUN, jsonl, train_rows
 
 CRASHED, FINISHED = "run_2026-11-20_18-02-07", "run_2026-11-20_22-10-41"
 

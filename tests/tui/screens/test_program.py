@@ -7,7 +7,7 @@ from grpo_tui.screens.home import HomeScreen
 from grpo_tui.widgets.key_table import KeyTable
 from remote.events import Link, LinkChanged
 from tests.tui.conftest import Start
-from tests.tui.fake import RUN
+from tests.tui.fake_rows import RUN
 
 
 async def test_ctrl_c_does_not_quit(start: Start) -> None:

@@ -9,7 +9,8 @@ from grpo_tui.model.answer_cache import FILE
 from grpo_tui.widgets.sources import NOT_READ
 from remote.events import Link, LinkChanged
 from tests.tui.conftest import Session, Start
-from tests.tui.fake import NOW, RUN, FakeClient, learning_box
+from tests.tui.fake import FakeClient, learning_box
+from tests.tui.fake_rows import NOW, RUN
 
 
 def silent(client: FakeClient) -> None:

@@ -12,7 +12,8 @@ from grpo_tui.screens.workflow_edits import WorkflowEditsScreen
 from remote.intake import reply
 from remote.protocol import RemoteError
 from tests.tui.conftest import Session, Start
-from tests.tui.fake import DEFAULT_ANSWERS, FakeClient, learning_box, summary
+from tests.tui.fake import DEFAULT_ANSWERS, FakeClient, learning_box
+from tests.tui.fake_rows import summary
 
 
 async def test_resume(start: Start) -> None:

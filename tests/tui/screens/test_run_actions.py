@@ -7,7 +7,8 @@ from grpo_tui.screens.home import HomeScreen
 from remote.boxes import Box
 from remote.protocol import RemoteError
 from tests.tui.conftest import Start, opened
-from tests.tui.fake import RUN, FakeClient, learning_box
+from tests.tui.fake import FakeClient, learning_box
+from tests.tui.fake_rows import RUN
 
 
 async def test_stop(start: Start) -> None:

@@ -25,8 +25,9 @@ from remote.protocol import RemoteError
 from tests.support.histories import fill_history
 from tests.support.patience import PATIENCE
 from tests.tui.conftest import BOX
-from tests.tui.fake import GPUS, LOGS, NOW, RUN, FakeClient, ailing_box, ailing_rows, at, jsonl, learning_box
+from tests.tui.fake import GPUS, FakeClient, ailing_box, learning_box
 from tests.tui.fake_ask import ANSWERS_FILE, completion, piece, question, question_id, ready
+from tests.tui.fake_rows import LOGS, NOW, RUN, ailing_rows, at, jsonl
 from tests.tui.screens.test_backups import TRANSFER, backed_up
 from tests.tui.screens.test_box import gpu_box
 from tests.tui.screens.test_compare import CRASHED, FINISHED

@@ -12,7 +12,8 @@ from grpo_tui.screens.tunnels import TunnelsScreen
 from remote.boxes import BoxesError, parse_boxes
 from remote.protocol import RemoteError
 from tests.tui.conftest import BOX, Start, opened
-from tests.tui.fake import RUN, FakeClient, learning_box
+from tests.tui.fake import FakeClient, learning_box
+from tests.tui.fake_rows import RUN
 
 BOARD = {"session": f"tensorboard_{RUN}", "port": 6006, "path": "/secret/"}
 

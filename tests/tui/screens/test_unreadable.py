@@ -16,7 +16,8 @@ from remote import intake
 from remote.events import TopicFailed
 from tests.support.any_json import GPU, LOG_ROWS, MARKUP, ODD, ROW, SESSION, paths, replaced
 from tests.tui.conftest import Start, opened
-from tests.tui.fake import LOGS, RUN, FakeClient, jsonl, learning_box, summary
+from tests.tui.fake import FakeClient, learning_box
+from tests.tui.fake_rows import LOGS, RUN, jsonl, summary
 
 
 def damaged_box(client: FakeClient) -> None:

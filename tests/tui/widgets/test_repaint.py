@@ -13,7 +13,8 @@ from grpo_tui.themes import LIGHT
 from grpo_tui.widgets.lines_panel import LinesPanel
 from remote.events import Link, LinkChanged, LogRotated
 from tests.tui.conftest import Session, Start
-from tests.tui.fake import LOGS, RUN, FakeClient, jsonl, learning_box, train_rows
+from tests.tui.fake import FakeClient, learning_box
+from tests.tui.fake_rows import LOGS, RUN, jsonl, train_rows
 
 OTHER = "run_2026-11-20_22-10-41"
 TRAIN_LOG = f"{LOGS}/train_log.jsonl"

@@ -10,7 +10,8 @@ import pytest
 from grpo_tui.columns_file import ColumnsError, columns_path, read_columns, write_columns
 from grpo_tui.widgets.runs import RunsPanel
 from tests.tui.conftest import Session, Start
-from tests.tui.fake import GPUS, RUN, FakeClient, learning_box
+from tests.tui.fake import GPUS, FakeClient, learning_box
+from tests.tui.fake_rows import RUN
 
 OTHERS = ("run_2026-11-20_22-10-41", "run_2026-11-20_18-02-07", "run_2026-11-19_09-30-00")
 
