@@ -7,7 +7,7 @@ import pytest
 from grpo_tui.widgets.checkpoints_line import CheckpointsLine
 from grpo_tui.widgets.summary import SummaryPanel
 from tests.tui.conftest import Start
-from tests.tui.screens.test_rollouts import evaluated_box
+from tests.tui.fake import evaluated_box
 
 
 async def test_enter_on_a_checkpoint_opens_its_completions(start: Start) -> None:
