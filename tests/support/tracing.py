@@ -10,6 +10,7 @@ import ctypes
 import os
 import platform
 import signal
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -141,7 +142,8 @@ def _touch(pid: int, info: _Info) -> Touch | None:
         return None
     if name in _BY_DESCRIPTOR:
         path = os.readlink(f"/proc/{pid}/fd/{arguments[0]}")
-        on_disk = path.startswith("/") and not path.startswith(("/dev/", "/proc/"))
+        mode = os.stat(f"/proc/{pid}/fd/{arguments[0]}").st_mode
+        on_disk = (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) and not path.startswith("/proc/")
         return Touch(name, path) if on_disk else None
     if name in _AT:
         paths = [_path(pid, arguments[index], arguments[index + 1]) for index in _AT[name]]
