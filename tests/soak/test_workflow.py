@@ -45,6 +45,7 @@ from tests.support.engine import (
     wait_for,
     write_config,
 )
+from tests.support.stores import other_disk
 
 STEPS = 60
 KILLS = int(os.environ.get("CHAOS_KILLS", "20"))
@@ -70,13 +71,12 @@ def tmux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def backups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The default destination, on another disk than the root: a copy on the same one licenses no cleanup."""
-    place, folder = Path(f"/dev/shm/workflow-{os.getpid()}"), tmp_path / "config" / "grpo-tui"
-    place.mkdir()
+    folder = tmp_path / "config" / "grpo-tui"
     folder.mkdir(parents=True)
-    (folder / "backup.yaml").write_text(yaml.safe_dump({"destinations": [{"name": "disk", "folder": str(place)}]}))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    yield place
-    shutil.rmtree(place, ignore_errors=True)
+    with other_disk(tmp_path) as place:
+        (folder / "backup.yaml").write_text(yaml.safe_dump({"destinations": [{"name": "disk", "folder": str(place)}]}))
+        yield place
 
 
 def state(run: RunDir) -> str:
