@@ -34,7 +34,7 @@ def test_a_search_of_1_gb(tmp_path: Path) -> None:
         began = time.monotonic()
         screen.wait_for("% searched")
         screen.press("1")  # the program continues meanwhile
-        screen.wait_for("7/7", "needs you")
+        screen.wait_for("7/7", "sorted by start")
         screen.press("4")
         screen.wait_for("the second", timeout=300)
         screen.wait_for("match 2 of 2", "searched on the box", timeout=300)
@@ -44,4 +44,4 @@ def test_a_search_of_1_gb(tmp_path: Path) -> None:
         print(f"{lines:,} lines: searched after {searched_s:.1f} s, {(box.proxy.bytes_back - before) / 1e3:.0f} kB")
         assert box.proxy.bytes_back - before <= 1_000_000
         screen.press("Escape", "Escape")
-        screen.wait_for("7/7", "needs you")
+        screen.wait_for("7/7", "sorted by start")
