@@ -38,6 +38,8 @@ class LogReader:
         """Contents that rotations ended."""
         self.rotations = 0
         self.error: dict[str, Any] = {}
+        self.heard = False
+        """Whether this connection has brought anything: until then, the agent may not have opened the log for it."""
         self._older = older
         self._follow = Follow(next(_ids), path, None, tail_bytes)
         self._connected = False
@@ -61,7 +63,7 @@ class LogReader:
         if self._older and (cursor := frame["params"]["cursor"]):
             frame["params"]["cursor"] = {key: value for key, value in cursor.items() if key not in NEW_FIELDS}
         self.agent.send(frame)
-        self._connected = True
+        self._connected, self.heard = True, False
 
     def disconnect(self) -> None:
         """End the subscription; what is on the way is lost."""
@@ -108,6 +110,7 @@ class LogReader:
         self._frames = len(self.agent.frames)
 
     def _take(self, frame: dict[str, Any]) -> None:
+        self.heard = True
         if frame["type"] == "data":
             event = self._follow.data(frame)  # raises for a gap and for doubled bytes
             self.content += event.data
@@ -299,6 +302,8 @@ class LogHistory(RuleBasedStateMachine):
         """Renamed, with a last line after that, or deleted; a successor with the same head."""
         known = self.connected and bool(self.reader.content)
         if known:
+            if not self.reader.heard:
+                self.append(1)
             self.reader.until(self.log.read_bytes(), 20)
             # The end of an empty file is not reported, and what appeared since the last poll was never opened.
             known = bool(self.reader.content) and self.reader.agent.has_open(self.log)
