@@ -125,6 +125,10 @@ def test_a_job_waits_for_nodes_that_are_drained(link: tuple[BoxClient, Recorder]
         ask(client, "launch", config_text="obedient", run_name="run")
         row = wait_for_row(recorder, "run", lambda row: row["state"] == "pending" and row["job"]["reason"])
         assert "DRAINED" in row["job"]["reason"] or "ReqNodeNotAvail" in row["job"]["reason"]
+        session = ask(client, "evaluate", ckpt_path="/models/start")["session"]
+        eventually(lambda: len(cluster.jobs()) == 2, 30)
+        assert ask(client, "kill", session=session)["left"] == []
+        eventually(lambda: len(cluster.jobs()) == 1, 30)
     finally:
         cluster.run("scontrol", "update", "NodeName=node[1-2]", "State=RESUME")
     wait_for_row(recorder, "run", lambda row: row["state"] == "running")

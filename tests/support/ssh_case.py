@@ -30,6 +30,8 @@ class Case:
 
 
 def add(cases: list[Case], group: str, name: str, needs: str = "") -> Callable[[Build], Build]:
+    """Decorator of a function that builds a row."""
+
     def added(build: Build) -> Build:
         cases.append(Case(group, name, build, needs))
         return build

@@ -18,7 +18,7 @@ from grpo_train.tracking.wandb.settings import is_installed, resolve, server
 FINISH_S = 25.0
 """Time to send the rest once the run is over; ``grpo-train track`` sends what was left."""
 WAIT_S = 30.0
-"""Time for the process to end, then."""
+"""Time until the process is killed: longer than it takes to give up by itself."""
 
 
 @contextmanager

@@ -29,9 +29,10 @@ from remote.protocol.slurm import JobOptions
 
 END_WAIT_S = 40.0
 """Time for a cancelled job to end: SLURM's KillWait is 30 s unless the cluster says otherwise."""
-NOT_NOW_OR_NEVER = "Requested node configuration is not available"
 CHECK_WAIT_S = 120.0
 """For the check of caches, which reads the data."""
+NOT_NOW_OR_NEVER = "Requested node configuration is not available"
+"""What SLURM says of a job that has to wait for nodes, and of one that can never start."""
 
 
 def is_slurm(box: BoxContext) -> bool:
@@ -52,7 +53,7 @@ def on_a_node(box: BoxContext, name: str) -> list[str]:
     Raises RemoteError ``no_slurm``, and ``slurm`` where SLURM refuses the options.
     """
     options = replace(job_options(box, []), nodes=1)
-    run_slurm("sbatch", "--test-only", *options.arguments(), text="#!/bin/sh\n")
+    _check("#!/bin/sh\n", *options.arguments())
     return ["srun", f"--job-name={name}", "--unbuffered", *options.arguments()]
 
 
@@ -82,7 +83,7 @@ def launch_job(
             )
         examine(box, engine)
         run = RunDir(box.root / "training_runs" / planned)
-        check_script(box, _script(box, run, engine, options, ""))
+        _check(_script(box, run, engine, options, ""), directory=_folder(box))
     if request.dry_run:
         return reply(planned, started=False)
     prepare_root(box.root)
@@ -118,14 +119,15 @@ def check_caches(box: BoxContext, launch: dict[str, object]) -> None:
     ask_engine(box, ["check-caches"], CHECK_WAIT_S, text=asked)
 
 
-def check_script(box: BoxContext, text: str) -> None:
+def _check(text: str, *options: str, directory: Path | None = None) -> None:
     """Ask SLURM whether it would take a batch script. Raises RemoteError ``slurm``.
 
     ``--test-only`` also refuses, in the same words, what cannot start at this moment because nodes are down, drained or
-    not heard of since the controller restarted. ``sbatch`` lets such a job wait, and says by itself what never starts.
+    not heard of since the controller restarted. ``sbatch`` and ``srun`` let such a job wait, and refuse what can never
+    start.
     """
     try:
-        run_slurm("sbatch", "--test-only", directory=_folder(box), text=text)
+        run_slurm("sbatch", "--test-only", *options, directory=directory, text=text)
     except RemoteError as error:
         if NOT_NOW_OR_NEVER not in error.message:
             raise
@@ -191,7 +193,7 @@ def resume_job(
     if not repeated:
         examine(box, engine)
         text = _script(box, run, engine, options, record.key, arguments)
-        check_script(box, text)
+        _check(text, directory=_folder(box))
         if not dry_run:
             run.killed_file.unlink(missing_ok=True)
             job_id = submit(box, run, engine, options, record.key, arguments)
