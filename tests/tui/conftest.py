@@ -87,6 +87,17 @@ async def opened(session: Session, key: str, screen: type) -> None:
     await session.until(lambda: isinstance(session.app.screen, screen), screen.__name__)
 
 
+async def select(session: Session, run: str) -> None:
+    """Move the cursor down the list to a run."""
+    for _ in session.client.runs:
+        selected = session.app.store.selected
+        if selected == run:
+            return
+        await session.press("down")
+        await session.until(lambda: session.app.store.selected != selected, f"the run after {selected}")  # noqa: B023
+    assert session.app.store.selected == run
+
+
 def fill(session: Session, field: str, value: str) -> None:
     """Fill an input field of the open form."""
     session.app.screen.query_one(f"#{field}", Input).value = value

@@ -42,7 +42,7 @@ async def test_the_list_shows_backups(start: Start) -> None:
 
 
 async def test_no_column_without_a_backup(start: Start) -> None:
-    async with start(size=(200, 40), wait="reward") as session:
+    async with start(size=(200, 40), wait="87/200") as session:
         assert "backup" not in session.text()
         assert "– none" not in session.text()
 

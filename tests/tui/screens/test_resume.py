@@ -11,17 +11,18 @@ from grpo_tui.screens.home import HomeScreen
 from grpo_tui.screens.workflow_edits import WorkflowEditsScreen
 from remote.intake import reply
 from remote.protocol import RemoteError
-from tests.tui.conftest import Session, Start
+from tests.tui.conftest import Session, Start, select
 from tests.tui.fake import DEFAULT_ANSWERS, FakeClient, learning_box
 from tests.tui.fake_rows import summary
+
+STOPPED = "run_2026-11-19_09-30-00"
 
 
 async def test_resume(start: Start) -> None:
     async with start(wait="87/200") as session:
         await session.press("r")
         await session.until(lambda: "stop it first" in session.notifications())
-        await session.press("down", "down", "down")
-        await session.until_text("run_2026-11-19_09-30-00  stopped")
+        await select(session, STOPPED)
         await session.press("r")
         await session.until(lambda: isinstance(session.app.screen, ResumeScreen))
         await session.until_text("--from-step latest", "from step 30 to 200", "replaces steps 31 to 40 of the log")
@@ -59,8 +60,7 @@ async def test_a_secret_in_an_override_is_never_sent(start: Start) -> None:
         learning_box(client).answers["show_run"] = lambda client, params: {**show(client, params), **newer}
 
     async with start(script, wait="87/200") as session:
-        await session.press("down", "down", "down")
-        await session.until_text("run_2026-11-19_09-30-00  stopped")
+        await select(session, STOPPED)
         await session.press("r")
         await session.until(lambda: isinstance(session.app.screen, ResumeScreen))
         await session.until_text("--from-step latest")
@@ -96,8 +96,7 @@ def edited_box(client: FakeClient) -> None:
 
 
 async def send_resume(session: Session) -> None:
-    await session.press("down", "down", "down")
-    await session.until_text("run_2026-11-19_09-30-00  stopped")
+    await select(session, STOPPED)
     await session.press("r")
     await session.until(lambda: isinstance(session.app.screen, ResumeScreen))
     await session.until_text("--from-step latest")
@@ -107,11 +106,10 @@ async def send_resume(session: Session) -> None:
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
 async def test_an_edited_workflow_is_confirmed(start: Start, size: tuple[int, int]) -> None:
-    run = "run_2026-11-19_09-30-00"
-    async with start(edited_box, wait="reward", size=size) as session:
+    async with start(edited_box, wait="87/200", size=size) as session:
         await send_resume(session)
         await session.until(lambda: isinstance(session.app.screen, WorkflowEditsScreen))
-        await session.until_text(f"The stages of {run} were edited", "gpu-17 (h200-a)", "from step 30, up to step 60")
+        await session.until_text(f"The stages of {STOPPED} were edited", "gpu-17 (h200-a)", "from step 30, up to step")
         await session.until_text("… 5 unchanged stages", "- back up at step 60", "+ back up at step 60 (to s3)")
         await session.press("enter")  # Cancel has the focus
         await session.until(lambda: isinstance(session.app.screen, ResumeScreen))
@@ -124,7 +122,7 @@ async def test_an_edited_workflow_is_confirmed(start: Start, size: tuple[int, in
         await session.until(lambda: isinstance(session.app.screen, HomeScreen))
         sent = [params for params in session.client.asked_for("resume") if not params.get("dry_run")]
         assert [params.get("confirmation") for params in sent] == [None, None, "c0ffee"]
-        assert {params["run"] for params in session.client.asked_for("plan_resume")} == {run}
+        assert {params["run"] for params in session.client.asked_for("plan_resume")} == {STOPPED}
 
 
 @pytest.mark.parametrize(("keys", "chosen"), [(["enter"], "then"), (["right", "enter"], "now"), (["escape"], None)])
@@ -137,7 +135,7 @@ async def test_code_that_differs_is_chosen(start: Start, keys: list[str], chosen
 
         learning_box(client).answers["resume"] = resume
 
-    async with start(script, wait="reward") as session:
+    async with start(script, wait="87/200") as session:
         await send_resume(session)
         await session.until(lambda: isinstance(session.app.screen, CodeDiffersScreen))
         await session.until_text("the code of r differs: 1a then, 2b now", "A resume can take either")
