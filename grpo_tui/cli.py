@@ -228,13 +228,19 @@ def main(argv: list[str] | None = None) -> int:
     if options.box.is_local:
         from remote.transports.local import start_ahead
 
-        start_ahead()  # it imports beside the app; to another box, no connection is opened before the first frame
+        start_ahead(partial(_greeting, options))  # to another box, no connection is opened before the first frame
     from grpo_tui.app import GrpoApp
 
     end_with_terminal()
     app = GrpoApp(options)
     app.run()
     return app.return_code or 0
+
+
+def _greeting(options: Options) -> bytes:
+    from remote.handshake import greeting
+
+    return greeting(options.box, readonly=options.readonly)
 
 
 def _unknown(rest: list[str]) -> str:

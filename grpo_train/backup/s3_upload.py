@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
@@ -138,12 +138,12 @@ class Uploader:
         """Send the parts that are not in the store yet, several at a time."""
         waiting: list[Future[None]] = []
         size = max(self._part, -(-piece.size // MAX_PARTS))
+        parts, number = read_piece(piece, size), 0
         try:
-            for number, data in enumerate(read_piece(piece, size), 1):
-                self._slots.acquire()
+            while not upload.stop.is_set() and (data := self._next_part(parts)):
+                number += 1
                 waiting.append(self._workers.submit(self._send_part, upload, number, data, on_bytes))
-                if upload.stop.is_set():
-                    break
+                del data  # it is the worker's
             wait(waiting)
         finally:
             upload.stop.set()
@@ -153,6 +153,17 @@ class Uploader:
             wait(waiting)
         if upload.failure:
             raise upload.failure
+
+    def _next_part(self, parts: Iterator[bytes]) -> bytes:
+        """Read a part once there is a slot for it, which is given back with the part; b"" after the last one."""
+        self._slots.acquire()
+        data = b""
+        try:
+            data = next(parts, b"")
+            return data
+        finally:
+            if not data:
+                self._slots.release()
 
     def _send_part(self, upload: _Upload, number: int, data: bytes, on_bytes: OnBytes | None) -> None:
         try:

@@ -172,9 +172,9 @@ class RunList:
         """Cells of each column that has anything to show; the longest name under ``name``."""
         columns, selected = self.shown_columns(), cells.store.selected
         rows = self.rows[:MEASURED]
-        made_of = (self.version, self.columns, self.full_names, selected)
+        others = [row for row in rows if row.name != selected]
+        made_of = (self.facts.version, [one.id for one in columns], others)
         if made_of != self._longest[0]:  # the texts of the selected run change with every step
-            others = [row for row in rows if row.name != selected]
             self._longest = (made_of, {one.id: _longest(one, cells, others) for one in columns})
         own = [row for row in rows if row.name == selected]
         found = {"name": max((len(self.name(row.name)) for row in rows), default=0)}

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from grpo_tui.model.curves import Mark
 
 _BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+_STROKES = tuple(tuple(tuple(sum(bits[first : last + 1]) for last in range(4)) for first in range(4)) for bits in _BITS)
+"""Per half of a cell, first and last of its four pixels: the bits of a stroke."""
 
 
 @dataclass(frozen=True)
@@ -41,18 +43,39 @@ class Bitmap:
         if 0 <= x < self.width and 0 <= y < self.height:
             self.cells[y >> 2][x >> 1] |= _BITS[x & 1][y & 3]
 
+    def stroke(self, x: int, y0: int, y1: int) -> None:
+        """A vertical line."""
+        top, bottom = max(0, min(y0, y1)), min(self.height - 1, max(y0, y1))
+        if not 0 <= x < self.width or top > bottom:
+            return
+        column, strokes, first, last = x >> 1, _STROKES[x & 1], top >> 2, bottom >> 2
+        if first == last:
+            self.cells[first][column] |= strokes[top & 3][bottom & 3]
+            return
+        self.cells[first][column] |= strokes[top & 3][3]
+        for row in range(first + 1, last):
+            self.cells[row][column] |= strokes[0][3]
+        self.cells[last][column] |= strokes[0][bottom & 3]
+
     def line(self, x0: int, y0: int, x1: int, y1: int) -> None:
-        """Bresenham's line."""
-        dx, dy = abs(x1 - x0), -abs(y1 - y0)
+        """Bresenham's line; a steep one, of which curves are made, as one stroke per pixel column."""
+        dx, dy = abs(x1 - x0), abs(y1 - y0)
         sx, sy = (1 if x0 < x1 else -1), (1 if y0 < y1 else -1)
-        error = dx + dy
+        if dy >= dx:
+            begin = 0
+            for number in range(dx + 1):
+                end = dy + 1 if number == dx else -((2 * number + 1) * -dy // (2 * dx))
+                self.stroke(x0 + sx * number, y0 + sy * begin, y0 + sy * (end - 1))
+                begin = end
+            return
+        error = dx - dy
         while True:
             self.dot(x0, y0)
             if x0 == x1 and y0 == y1:
                 return
             twice = 2 * error
-            if twice >= dy:
-                error += dy
+            if twice >= -dy:
+                error -= dy
                 x0 += sx
             if twice <= dx:
                 error += dx

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -232,29 +233,30 @@ class CurveChart(ChartMouse):
         strips = []
         for row in range(rows + has_row):
             label = labels.get(row, "") if row < rows else ""
-            segments = [Segment(f"{label:>{margin - 1}}" + ("┤" if label else "│"), styles["axis"])]
             blank = " " * columns
             top, bottom = (self.glyphs(over, row), self.glyphs(under, row)) if row < rows else (blank, blank)
-            signs = self._signs.get(row, {})
-            for column in range(columns):
-                if row == value_row and column in value:
-                    segments.append(Segment(value[column], styles["value"]))
-                elif column in signs:
-                    segments.append(Segment(signs[column].text, styles["gap" if signs[column].is_bad else "event"]))
-                elif top[column] != " ":
-                    segments.append(Segment(top[column], styles["line"]))
-                elif column == cross:
-                    segments.append(Segment("│", styles["cross"]))
-                elif row == rows // 2 and column in bands:
-                    segments.append(Segment(bands[column], styles["axis"]))
-                elif row in limits and bottom[column] == " " and column % 2 == 0:
-                    segments.append(Segment("-", styles["alarm"]))
-                else:
-                    segments.append(Segment(bottom[column], styles["raw"]))
-            for column in dragged & set(range(columns)):
-                text, was, _ = segments[column + 1]
-                segments[column + 1] = Segment(text, (was or Style()) + styles["drag"])
-            strips.append(Strip(segments, width).simplify())
+            cells = [(glyph, "raw") for glyph in bottom]
+            layers: list[tuple[str, Iterable[tuple[int, str]]]] = []  # a later one hides an earlier one
+            if row in limits:
+                layers.append(("alarm", [(at, "-") for at in range(0, columns, 2) if bottom[at] == " "]))
+            if row == rows // 2:
+                layers.append(("axis", bands.items()))
+            if cross is not None:
+                layers.append(("cross", [(cross, "│")]))
+            layers.append(("line", [(at, glyph) for at, glyph in enumerate(top) if glyph != " "]))
+            for at, sign in self._signs.get(row, {}).items():
+                layers.append(("gap" if sign.is_bad else "event", [(at, sign.text)]))
+            if row == value_row:
+                layers.append(("value", value.items()))
+            for name, glyphs in layers:
+                for at, glyph in glyphs:
+                    if 0 <= at < columns:
+                        cells[at] = (glyph, name)
+            segments = [Segment(f"{label:>{margin - 1}}" + ("┤" if label else "│"), styles["axis"])]
+            for (name, is_dragged), group in groupby(enumerate(cells), lambda cell: (cell[1][1], cell[0] in dragged)):
+                shown = styles[name] + styles["drag"] if is_dragged else styles[name]
+                segments.append(Segment("".join(glyph for _, (glyph, _) in group), shown))
+            strips.append(Strip(segments, width))
         if height >= 5:
             strips.append(self._axis(view, margin, columns, styles["axis"]))
         return strips

@@ -179,6 +179,8 @@ class Agent:
                 "host": host_facts(box),
             }
         )
+        if self._watcher is not None:
+            self._watcher.read_ahead()
 
     def _subscribe(self, frame: dict[str, Any], box: BoxContext, watcher: Watcher) -> None:
         subscription, topic = int(frame["id"]), str(frame["topic"])

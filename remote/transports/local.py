@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from remote.agent.environment import clean
@@ -23,17 +23,20 @@ EXIT_S = 0.3
 
 
 class AgentAhead:
-    """An agent that starts, in a thread, before there is a client. It waits for the greeting."""
+    """An agent that is started and greeted, in a thread, before there is a client, and reads the list of runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, greet: Callable[[], bytes]) -> None:
         self.environment = clean(os.environ)
+        self.greeting = b""
         self._process: subprocess.Popen[bytes] | None = None
-        self._thread = threading.Thread(target=self._run, name="agent-ahead", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(greet,), name="agent-ahead", daemon=True)
         self._thread.start()
 
-    def _run(self) -> None:
+    def _run(self, greet: Callable[[], bytes]) -> None:
         with suppress(OSError, RuntimeError):  # the transport tries again, and reports it
             self._process = _start(LocalTransport.command(), self.environment)
+            self.greeting = greet()
+            _write(self._process, self.greeting)
 
     def take(self) -> subprocess.Popen[bytes] | None:
         """Its process, if it has started and runs."""
@@ -45,17 +48,19 @@ class AgentAhead:
 _ahead: AgentAhead | None = None
 
 
-def start_ahead() -> None:
-    """Start the agent of this machine now. The next transport takes it over, if its environment is the same."""
+def start_ahead(greet: Callable[[], bytes]) -> None:
+    """Start the agent of this machine now, and greet it. The next transport takes it over, if its environment and its
+    greeting are the same."""
     global _ahead
-    _ahead = AgentAhead()
+    _ahead = AgentAhead(greet)
 
 
-def _take_agent(environment: Mapping[str, str]) -> subprocess.Popen[bytes] | None:
+def _take_agent(environment: Mapping[str, str], greeting: bytes) -> subprocess.Popen[bytes] | None:
+    """The agent that was started and greeted ahead, if it is of use."""
     global _ahead
     ahead, _ahead = _ahead, None
     process = ahead.take() if ahead is not None else None
-    if process is None or ahead is None or ahead.environment == environment:
+    if process is None or ahead is None or (ahead.environment, ahead.greeting) == (environment, greeting):
         return process
     process.kill()
     process.communicate()
@@ -74,6 +79,13 @@ def _start(argv: list[str], environment: Mapping[str, str]) -> subprocess.Popen[
     )
 
 
+def _write(process: subprocess.Popen[bytes], data: bytes) -> None:
+    assert process.stdin is not None
+    view = memoryview(data)
+    while view:
+        view = view[process.stdin.write(view) or 0 :]
+
+
 class LocalTransport:
     """The agent as a child process. See :class:`remote.transports.Transport`."""
 
@@ -90,14 +102,15 @@ class LocalTransport:
         self._owner = threading.get_ident()
         marker, upload = start_marker(), b""
         try:
-            self._process = _take_agent(self._environment)
-            if self._process is None:
-                try:
-                    argv = self.command()
-                except OSError:  # the agent tries once more, and reports why it runs from memory
-                    bundle = build()
-                    argv, upload = receiving_argv(sys.executable, marker, [str(bundle.cached)]), bundle.data
-                self._process = _start(argv, self._environment)
+            self._process = _take_agent(self._environment, greeting)
+            if self._process is not None:
+                return
+            try:
+                argv = self.command()
+            except OSError:  # the agent tries once more, and reports why it runs from memory
+                bundle = build()
+                argv, upload = receiving_argv(sys.executable, marker, [str(bundle.cached)]), bundle.data
+            self._process = _start(argv, self._environment)
         except OSError as error:
             raise Refused(f"cannot start the agent on this machine: {error}") from error
         self.send(upload + greeting)
@@ -122,10 +135,8 @@ class LocalTransport:
     def send(self, data: bytes) -> None:
         if self._process is None or self._process.stdin is None:
             raise Unreachable("the agent on this machine has not been started")
-        view = memoryview(data)
         try:
-            while view:
-                view = view[self._process.stdin.write(view) or 0 :]
+            _write(self._process, data)
         except (OSError, ValueError) as error:
             raise Unreachable(f"the agent on this machine exited ({self.error_tail() or error})") from error
 

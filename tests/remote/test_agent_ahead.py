@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from remote.boxes import Box
+from remote.handshake import await_hello, greeting
+from remote.protocol import encode_parts
 from remote.transports import local
 from remote.transports.local import LocalTransport
 
@@ -27,9 +32,9 @@ def pid_of(transport: LocalTransport) -> int:
     return transport._process.pid
 
 
-def ahead() -> int:
+def ahead(greeting: bytes = b"") -> int:
     """Start an agent ahead; returns its process id."""
-    local.start_ahead()
+    local.start_ahead(lambda: greeting)
     assert local._ahead is not None
     process = local._ahead.take()
     assert process is not None
@@ -67,12 +72,38 @@ def test_one_with_another_environment_is_ended(opened: list[LocalTransport]) -> 
     assert not is_alive(pid)
 
 
+def hello(transport: LocalTransport, box: Box) -> dict[str, Any]:
+    return await_hello(transport, box, 30, threading.Event())[1]
+
+
+def test_one_that_was_greeted_is_not_greeted_again(opened: list[LocalTransport], root: Path) -> None:
+    box = Box("local", kind="local", root=str(root))
+    pid = ahead(greeting(box))
+    opened.append(LocalTransport())
+    opened[0].open(greeting(box))  # a second one would end it
+    assert hello(opened[0], box)["host"]["root"] == str(root)
+    opened[0].send(b"".join(encode_parts({"type": "ping", "n": 1})))
+    assert opened[0].receive(30)
+    assert pid_of(opened[0]) == pid
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="no /proc")
+def test_one_with_another_greeting_is_ended(opened: list[LocalTransport], root: Path) -> None:
+    box = Box("local", kind="local", root=str(root))
+    pid = ahead(greeting(box))
+    opened.append(LocalTransport())
+    opened[0].open(greeting(box, readonly=True))
+    assert hello(opened[0], box)["host"]["root"] == str(root)
+    assert pid_of(opened[0]) != pid
+    assert not is_alive(pid)
+
+
 def test_one_that_cannot_start_is_left_to_the_transport(
     opened: list[LocalTransport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as broken:
         broken.setattr(LocalTransport, "command", staticmethod(lambda: ["/nowhere"]))
-        local.start_ahead()
+        local.start_ahead(lambda: b"")
         assert local._ahead is not None
         local._ahead._thread.join()
     opened.append(LocalTransport())

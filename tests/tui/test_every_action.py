@@ -136,7 +136,7 @@ def test_the_registry_has_every_view() -> None:
 @pytest.mark.parametrize("size", [(60, 15), (80, 24)])
 async def test_a_short_terminal_has_the_views_as_digits(start: Start, ran: list[str], size: tuple[int, int]) -> None:
     async with start(box, size=size, wait="87/200") as session:
-        assert session.text().splitlines()[-1].endswith("▸1 2 3 4 5 6 7")
+        await session.until(lambda: session.text().splitlines()[-1].endswith("▸1 2 3 4 5 6 7"), "the digits")
         places = {name: column for _, column, _, name in session.app.screen.query_one(KeyBar).spans}
         for view in VIEWS:
             await session.pilot.click("#keys", offset=(places[view] + 1, 0))
@@ -165,4 +165,5 @@ async def test_the_keys_of_a_view_are_shown(start: Start, view: str, keys: tuple
         assert lines[1][start_of:].startswith(session.app.key(name))
         await session.pilot.resize_terminal(80, 24)
         await session.until(lambda: session.text().splitlines()[-1].endswith("7"), "one line")
-        assert all(f" {key.partition(' ')[0]} " in session.text().splitlines()[-1] for key in keys)
+        last = [f" {key.partition(' ')[0]} " for key in keys]
+        await session.until(lambda: all(key in session.text().splitlines()[-1] for key in last), "the keys")

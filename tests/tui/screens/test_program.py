@@ -119,7 +119,7 @@ async def test_quit_names_the_live_runs(start: Start) -> None:
 async def test_keymap_changes_key_and_key_bar(start: Start) -> None:
     keymap = {"help": "f5"}
     async with start(wait="87/200", keymap=keymap) as session:
-        assert "f5 help" in session.text()
+        await session.until_text("f5 help")
         await session.press("f5")
         await session.until(lambda: isinstance(session.app.screen, HelpScreen))
 

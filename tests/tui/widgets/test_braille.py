@@ -68,6 +68,36 @@ def test_values_outside_the_range_are_not_drawn() -> None:
     assert inside.cells == all_of_them.cells
 
 
+def bresenham(bitmap: Bitmap, x0: int, y0: int, x1: int, y1: int) -> None:
+    """Bresenham's line, pixel by pixel."""
+    dx, dy = abs(x1 - x0), -abs(y1 - y0)
+    error = dx + dy
+    while True:
+        bitmap.dot(x0, y0)
+        if (x0, y0) == (x1, y1):
+            return
+        twice = 2 * error
+        if twice >= dy:
+            error += dy
+            x0 += 1 if x0 < x1 else -1
+        if twice <= dx:
+            error += dx
+            y0 += 1 if y0 < y1 else -1
+
+
+PIXELS = st.integers(-6, 30)
+
+
+@given(PIXELS, PIXELS, PIXELS, PIXELS)
+@settings(max_examples=500)
+def test_a_line_is_that_of_bresenham(x0: int, y0: int, x1: int, y1: int) -> None:
+    """Wherever it begins and ends, inside the canvas or not."""
+    line, pixels = Bitmap(10, 6), Bitmap(10, 6)
+    line.line(x0, y0, x1, y1)
+    bresenham(pixels, x0, y0, x1, y1)
+    assert line.cells == pixels.cells
+
+
 @given(st.floats(-1e9, 1e9), st.floats(1e-3, 1e9), st.integers(2, 400), st.data())
 def test_columns_are_those_of_the_box(low: float, span: float, width: int, data: st.DataObject) -> None:
     """The middle of the box's column i is drawn in column i."""
