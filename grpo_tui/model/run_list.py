@@ -173,7 +173,7 @@ class RunList:
         columns, selected = self.shown_columns(), cells.store.selected
         rows = self.rows[:MEASURED]
         others = [row for row in rows if row.name != selected]
-        made_of = (self.facts.version, [one.id for one in columns], others)
+        made_of = (self.facts.version, cells.store.price_per_hour, [one.id for one in columns], others)
         if made_of != self._longest[0]:  # the texts of the selected run change with every step
             self._longest = (made_of, {one.id: _longest(one, cells, others) for one in columns})
         own = [row for row in rows if row.name == selected]

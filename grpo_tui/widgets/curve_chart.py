@@ -30,6 +30,7 @@ from grpo_tui.widgets.chart_axis import axis_label, cost_labels, view_of
 from grpo_tui.widgets.chart_marks import averages, cut_off, exponents, point
 from grpo_tui.widgets.chart_mouse import ChartMouse
 from grpo_tui.widgets.chart_signs import Sign, bands_of, legend, lowest_free, signs_at, signs_of
+from grpo_tui.widgets.panel import from_markup
 
 LEAST_WITH_SIGNS = 7
 """Rows of a chart that has one for the signs of events; in a lower one they are where the curve leaves room."""
@@ -115,25 +116,25 @@ class CurveChart(ChartMouse):
     def refresh_titles(self) -> None:
         curves, curve = self._curves(), self.curve
         last = curve.last if curve is not None else self._last_logged()
-        title = Content.from_markup("$metric", metric=self.metric)
+        title = from_markup("$metric", metric=self.metric)
         if last is not None:
             tone = "$foreground" if math.isfinite(last) else "$error"
-            title += Content.from_markup(f"  [$text-muted]last[/] [bold {tone}]$value[/]", value=metric_value(last))
+            title += from_markup(f"  [$text-muted]last[/] [bold {tone}]$value[/]", value=metric_value(last))
         if curve is not None and curves is not None and not curves.is_coarse:
-            title += Content.from_markup(" [$text-muted]$trend[/]", trend=self._trend(curve))
+            title += from_markup(" [$text-muted]$trend[/]", trend=self._trend(curve))
         if self.is_log:
-            title += Content.from_markup(" [$text-muted]log$hidden[/]", hidden=self._not_positive(curve))
+            title += from_markup(" [$text-muted]log$hidden[/]", hidden=self._not_positive(curve))
         if self.is_clipped:
-            title += Content.from_markup(" [$warning]$what[/]", what=self._hidden or "clipped")
+            title += from_markup(" [$warning]$what[/]", what=self._hidden or "clipped")
         if self._base:
-            title += Content.from_markup(" [$text-muted]axis: $base + …[/]", base=self._base)
+            title += from_markup(" [$text-muted]axis: $base + …[/]", base=self._base)
         below = self._note(curves) or self.age()
         if self.highest is not None and self.size.width >= LEAST_WITH_HIGHEST:
             value, step = self.highest
             text = f"{metric_value(value)} at {step:,}"
-            below = Content.from_markup("[$text-muted]$text[/]  ", text=text) + below
+            below = from_markup("[$text-muted]$text[/]  ", text=text) + below
         for rule in self.rules:
-            below = Content.from_markup("[$warning]$words[/]  ", words=rule.words) + below
+            below = from_markup("[$warning]$words[/]  ", words=rule.words) + below
         if self.has_legend and self._signs:
             shown = frozenset(sign.text for signs in self._signs.values() for sign in signs.values())
             words = legend(shown, self.size.width - below.cell_length - 4)
@@ -150,18 +151,18 @@ class CurveChart(ChartMouse):
         if curves is None:
             return None
         if curves.problem:
-            return Content.from_markup("[$warning]$text[/]", text=curves.problem)
+            return from_markup("[$warning]$text[/]", text=curves.problem)
         waited = time.monotonic() - curves.asked_at if curves.asked_at is not None else 0.0
         seconds = f" {waited:.0f} s" if waited >= WAIT_S else ""
         if curves.recalled_at is not None:
             age = duration(self.store.now() - curves.recalled_at)
-            return Content.from_markup("[$warning]as it was $age ago[/]", age=age)
+            return from_markup("[$warning]as it was $age ago[/]", age=age)
         if curves.curves and curves.is_coarse:
-            return Content.from_markup(
+            return from_markup(
                 "[$warning]coarse, $share %$seconds[/]", share=f"{100 * curves.progress:.0f}", seconds=seconds
             )
         if curves.asked_at is not None and (waited >= WAIT_S or not curves.curves):
-            return Content.from_markup("[$text-muted]asking the box$seconds[/]", seconds=seconds)
+            return from_markup("[$text-muted]asking the box$seconds[/]", seconds=seconds)
         return None
 
     @staticmethod

@@ -9,7 +9,7 @@ from textual.content import Content
 from grpo_train.run_dir.display import duration
 from grpo_tui.model.box_view import IDLE_TOLD_S
 from grpo_tui.model.formatting import bar, gibibytes, one_line
-from grpo_tui.widgets.panel import Panel, toned
+from grpo_tui.widgets.panel import Panel, from_markup, toned
 from remote.protocol.rows import UNREADABLE
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class GpuPanel(Panel):
         count = f"{len(gpus)}× " if len(gpus) > 1 else ""
         title = Content("gpu")
         if names:
-            title += Content.from_markup(" [$text-muted]$names[/]", names=count + " · ".join(sorted(names)))
+            title += from_markup(" [$text-muted]$names[/]", names=count + " · ".join(sorted(names)))
         stale = self.store.topic_problem("gpu")
         self.set_titles(title, toned(self.store.gpu_freshness()) if gpus or stale else "")
 
@@ -53,44 +53,44 @@ class GpuPanel(Panel):
     def render(self) -> Content:
         gpus = self.store.gpus
         if gpus is None:
-            return Content.from_markup("[$text-muted]no samples yet[/]")
+            return from_markup("[$text-muted]no samples yet[/]")
         if not gpus:
             host = self.store.host or {}
             cores = host.get("cpu_count")
             device = f"runs use {cores} CPU cores" if cores else "runs use the CPU"
             note = self.store.gpu_note or "no GPU on this box"
-            return Content.from_markup("[$text-muted]$note · $device[/]", note=note, device=device)
+            return from_markup("[$text-muted]$note · $device[/]", note=note, device=device)
         return Content("\n").join(self._line(gpu, self.size.width) for gpu in gpus[:GPUS_SHOWN])
 
     def _line(self, gpu: dict[str, Any], width: int) -> Content:
         if reason := gpu.get(UNREADABLE):
-            return Content.from_markup(
+            return from_markup(
                 "[bold]$name[/] [$warning]unreadable: $reason[/]", name=gpu["name"], reason=one_line(reason)
             ).truncate(max(1, width), ellipsis=True)
         used, total = gpu.get("memory_used_mib") or 0.0, gpu.get("memory_total_mib") or 0.0
         utilization = gpu.get("utilization_percent")
         room = max(4, (width - 59) // 2) if width < 110 else 24
-        parts = [Content.from_markup("[bold]$index[/] ", index=str(gpu.get("index", "?")))]
+        parts = [from_markup("[bold]$index[/] ", index=str(gpu.get("index", "?")))]
         share = used / total if total else 0.0
         parts.append(_meter("mem", share, room, "$warning" if share > 0.95 else "$secondary"))
         parts.append(Content(f" {gibibytes(used):>4}/{gibibytes(total)} GiB  "))
         parts.append(_meter("util", (utilization or 0.0) / 100, room, "$success"))
         parts.append(Content(f" {utilization:3.0f} %  " if utilization is not None else "   ? %  "))
         if (power := gpu.get("power_w")) is not None:
-            parts.append(Content.from_markup(f"{power:4.0f}[$text-muted] W[/]  "))
+            parts.append(from_markup(f"{power:4.0f}[$text-muted] W[/]  "))
         if (temperature := gpu.get("temperature_c")) is not None:
             tone = "$error" if temperature >= 85 else "$foreground"
-            parts.append(Content.from_markup(f"[{tone}]{temperature:3.0f}[/][$text-muted] °C[/]  "))
+            parts.append(from_markup(f"[{tone}]{temperature:3.0f}[/][$text-muted] °C[/]  "))
         if processes := gpu.get("processes"):
             first = processes[:PROCESSES_SHOWN]
             runs = [str(process.get("run") or process.get("name") or process.get("pid")) for process in first]
-            parts.append(Content.from_markup("[$text-muted]$runs[/]", runs=", ".join(dict.fromkeys(runs))))
+            parts.append(from_markup("[$text-muted]$runs[/]", runs=", ".join(dict.fromkeys(runs))))
         elif idle := self._idle(gpu):
-            parts.append(Content.from_markup("[$warning]$idle[/]", idle=idle))
+            parts.append(from_markup("[$warning]$idle[/]", idle=idle))
         line = Content.assemble(*parts)
         return line.truncate(width, ellipsis=True) if width > 0 else line
 
 
 def _meter(name: str, share: float, width: int, color: str) -> Content:
     filled, rest = bar(share, width)
-    return Content.from_markup(f"[$text-muted]{name}[/] [{color} on $grpo-track]{filled}[/][on $grpo-track]{rest}[/]")
+    return from_markup(f"[$text-muted]{name}[/] [{color} on $grpo-track]{filled}[/][on $grpo-track]{rest}[/]")

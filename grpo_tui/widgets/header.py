@@ -32,13 +32,18 @@ class HeaderBar(Line):
     def __init__(self, store: Store, readonly: bool, *, id: str) -> None:
         super().__init__(store, id=id)
         self.readonly = readonly
+        self._said: tuple[int, Content] = (-1, Content(""))
+        """The width at the last tick, and what the lines said."""
 
     def state(self) -> object:
-        return self.render()
+        width = self.size.width
+        self._said = (width, Content("\n").join([self._box_line(width), self._run_line(width)]))
+        return self._said
 
     def render(self) -> Content:
-        width = self.size.width
-        return Content("\n").join([self._box_line(width), self._run_line(width)])
+        if self.size.width != self._said[0]:
+            self.state()
+        return self._said[1]
 
     def _box_line(self, width: int) -> Content:
         store = self.store

@@ -12,7 +12,7 @@ from grpo_train.run_dir.files import to_float
 from grpo_tui.model.formatting import metric_value, one_line, shortened
 from grpo_tui.model.health import Condition
 from grpo_tui.widgets.lines_panel import PageSource, Palette
-from grpo_tui.widgets.panel import Line
+from grpo_tui.widgets.panel import Line, from_markup
 from grpo_tui.widgets.sources import MARKS, wrapped
 
 _COLORS = {"bad": "$error", "warn": "$warning", "muted": "$text-muted"}
@@ -53,11 +53,11 @@ class HealthLine(Line):
     def render(self) -> Content:
         now = self.store.logs.health.now if self.store.logs else []
         color = _COLORS[now[0].tone] if now else "$text-muted"
-        more = Content.from_markup(f"[$text-muted]  +{len(now) - 1}[/]" if len(now) > 1 else "")
+        more = from_markup(f"[$text-muted]  +{len(now) - 1}[/]" if len(now) > 1 else "")
         first, *rest = self._wrapped()[: max(1, self.size.height)]
-        label = Content.from_markup("[$text-muted]$label[/]", label=f"{'health':<{LABEL}}")
-        shown = [label + Content.from_markup(f"[{color}]$text[/]", text=first)]
-        shown += [Content(" " * LABEL) + Content.from_markup(f"[{color}]$text[/]", text=line) for line in rest]
+        label = from_markup("[$text-muted]$label[/]", label=f"{'health':<{LABEL}}")
+        shown = [label + from_markup(f"[{color}]$text[/]", text=first)]
+        shown += [Content(" " * LABEL) + from_markup(f"[{color}]$text[/]", text=line) for line in rest]
         shown[-1] = shown[-1].truncate(max(1, self.size.width - more.cell_length), ellipsis=True) + more
         return Content("\n").join(shown)
 

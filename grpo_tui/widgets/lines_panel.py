@@ -14,7 +14,7 @@ from textual.content import Content
 from textual.strip import Strip
 
 from grpo_tui.model.store import Store
-from grpo_tui.widgets.panel import ScrollPanel
+from grpo_tui.widgets.panel import ScrollPanel, from_markup
 
 
 class LineSource(Protocol):
@@ -145,9 +145,9 @@ class LinesPanel(ScrollPanel):
         if self._anchor is not None and self.source.follows:
             new = max(0, self._end - self._seen_end)
             paused = f"[$warning]paused{f', {new} new' if new else ''} · end: follow[/]  "
-            below = Content.from_markup(paused) + below
+            below = from_markup(paused) + below
         if extra := getattr(self.source, "note", ""):
-            below = Content("  ").join([Content.from_markup(extra), *([below] if below else [])])
+            below = Content("  ").join([from_markup(extra), *([below] if below else [])])
         self.set_titles(title, below)
 
     def tab_of(self, index: int) -> str:

@@ -37,6 +37,8 @@ class ListPanel(ScrollPanel):
         super().__init__(store, id=id)
         self._painted: dict[int, object] = {}
         """What each line of the panel shows since it was painted last."""
+        self._compared: dict[int, object] = {}
+        """What each line of the panel was made of when it was compared last."""
 
     # what a list says ----------------------------------------------------------------------------------
 
@@ -53,6 +55,10 @@ class ListPanel(ScrollPanel):
     def line(self, index: int, width: int) -> Text:
         """A line of the list, in at most ``width`` cells."""
         raise NotImplementedError
+
+    def made_of(self, index: int) -> object:
+        """What a line of the list is made of, where that is less work than the line; else None."""
+        return None
 
     def move_to(self, index: int, by: int) -> None:
         """Put the cursor on a line that exists, or near it in the direction of ``by``."""
@@ -98,8 +104,19 @@ class ListPanel(ScrollPanel):
     def repaint(self) -> None:
         """Paint the lines that show something else than before: to paint costs more than to compare."""
         width, height = self.scrollable_content_region.size
-        style = self.rich_style
-        changed = [y for y in range(height) if _shown(*self._line_at(y, style)) != self._painted.get(y)]
+        style, changed = self.rich_style, []
+        for y in range(height):
+            index = self.index_at(y)
+            is_entry = self.head <= y < height - self.foot and index < self.count
+            if is_entry and (made_of := self.made_of(index)) is not None:
+                made_of = (made_of, index == self.cursor, self.has_focus, style, width)
+                if made_of == self._compared.get(y):
+                    continue
+                self._compared[y] = made_of
+            else:
+                self._compared.pop(y, None)
+            if _shown(*self._line_at(y, style)) != self._painted.get(y):
+                changed.append(y)
         if changed:
             self.refresh(*(Region(0, y, width, 1) for y in changed))
 
@@ -139,6 +156,7 @@ class ListPanel(ScrollPanel):
         width = self.scrollable_content_region.width
         mark, text, style = self._line_at(y, self.rich_style)
         self._painted[y] = _shown(mark, text, style)
+        self._compared.pop(y, None)  # it may have been painted as something else in between
         text.truncate(width - 1, overflow="ellipsis", pad=True)
         segments = [mark, *text.render(self.app.console)]
         return Strip(segments).adjust_cell_length(width, style).apply_style(style)

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from rich.text import Text
-from textual.content import Content
 from textual.message import Message
 
 from grpo_tui.model.needs import GLYPHS, Need, Needs
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.list_panel import ListPanel
+from grpo_tui.widgets.panel import from_markup
 
 INDENT = 9
 """Cells before the text: mark and time."""
@@ -72,8 +72,8 @@ class NeedsPanel(ListPanel):
 
     def refresh_titles(self) -> None:
         count = len(self.entries)
-        title = Content.from_markup("needs you [$text-muted]$count[/]", count=str(count))
-        keys = Content.from_markup(
+        title = from_markup("needs you [$text-muted]$count[/]", count=str(count))
+        keys = from_markup(
             "[$text-muted]$open opens · $dismiss dismisses[/]", open=self.key("open"), dismiss=self.key("dismiss")
         )
         self.set_titles(title, keys)

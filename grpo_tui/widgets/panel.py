@@ -25,11 +25,17 @@ TONES = {
 """Theme color of each tone."""
 
 
+@functools.lru_cache(512)
+def from_markup(markup: str, **texts: str) -> Content:
+    """``Content.from_markup``, kept: frames are set at every tick, and most say what they said."""
+    return Content.from_markup(markup, **texts)
+
+
 @functools.lru_cache(256)
 def toned(freshness: Freshness) -> Content:
     """An age for a frame."""
     color = "$grpo-muted" if freshness.tone == "live" else TONES[freshness.tone]
-    return Content.from_markup(f"[{color}]$text[/]", text=freshness.text)
+    return from_markup(f"[{color}]$text[/]", text=freshness.text)
 
 
 def link_age(store: Store) -> Freshness:

@@ -23,7 +23,7 @@ from grpo_tui.model.store import Freshness, Store
 from grpo_tui.model.table import GAP, Sized, fit
 from grpo_tui.widgets.blocks import bars_in_blocks
 from grpo_tui.widgets.list_panel import ListPanel
-from grpo_tui.widgets.panel import TONES, toned
+from grpo_tui.widgets.panel import TONES, from_markup, toned
 
 REST_S = 0.1
 """The run under the cursor is selected once the cursor has not moved for this long."""
@@ -86,17 +86,17 @@ class RunsPanel(ListPanel):
         order = runs.order
         title = Content("runs")
         if runs.filter:
-            title += Content.from_markup(
+            title += from_markup(
                 " [$warning]/$filter[/] [$text-muted]$shown of $all[/]",
                 filter=runs.filter, shown=str(len(runs.rows)), all=str(len(rows)),
             )  # fmt: skip
         elif rows:
-            title += Content.from_markup(" [$text-muted]$all[/]", all=str(len(rows)))
+            title += from_markup(" [$text-muted]$all[/]", all=str(len(rows)))
         if runs.mistake is not None:
-            title += Content.from_markup(" [$error]✖ $why[/]", why=runs.mistake.message)
+            title += from_markup(" [$error]✖ $why[/]", why=runs.mistake.message)
         if rows and not self._has_heading(order.column):
             by = f"sorted by {order.column} {order.arrow}"
-            title += Content.from_markup(" [$text-muted]· $by[/]", by=by)
+            title += from_markup(" [$text-muted]· $by[/]", by=by)
         fresh = Freshness(self.store.topic_problem("runs"), "warn")
         if self.store.recalled_at is not None:
             fresh = Freshness(f"as it was {duration(self.store.now() - self.store.recalled_at)} ago", "warn")
@@ -104,15 +104,15 @@ class RunsPanel(ListPanel):
             fresh = Freshness("link lost", "bad")
         below = toned(fresh)
         if runs.filter and not fresh.text:
-            below = Content.from_markup("[$text-muted]$key: show all[/]", key=self.key("back"))
+            below = from_markup("[$text-muted]$key: show all[/]", key=self.key("back"))
         if unknown := runs.unknown(self.store):
             text = f"▲ config and metrics of the newest {MOST_RUNS:,} runs only, not of {unknown:,} older ones"
-            told = Content.from_markup("[$warning]$text[/]", text=text)
+            told = from_markup("[$warning]$text[/]", text=text)
             below = Content("  ").join([told, below]) if below else told
         if count := len(self.store.marks):
             compares = f": {self.key('compare')} compares them" if count > 1 else ""
             text = f"{count} marked (*){compares}"
-            marked = Content.from_markup("[$primary]$text[/]", text=text)
+            marked = from_markup("[$primary]$text[/]", text=text)
             below = Content("  ").join([marked, below]) if below else marked
         self.set_titles(title, below)
 
@@ -237,6 +237,16 @@ class RunsPanel(ListPanel):
     def _margin(self) -> int:
         """Cells before the name."""
         return 3 if self.store.marks else 2
+
+    def made_of(self, index: int) -> object:
+        store, row, runs = self.store, self.runs.rows[index], self.runs
+        if row.is_live or row.name == store.selected:  # its step, time and cost are the app's
+            return None
+        return (
+            row, short_age(store.row_age(row)), store.row_tone(row), runs.name(row.name), self._laid_out[1:],
+            runs.facts.version, runs.trends.version, store.price_per_hour, store.marks and row.name in store.marks,
+            bool(store.marks), self.in_blocks, self.app.theme,
+        )  # fmt: skip
 
     def line(self, index: int, width: int) -> Text:
         store, row, cells_of = self.store, self.runs.rows[index], self.cells

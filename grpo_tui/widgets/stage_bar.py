@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.content import Content
 
 from grpo_tui.model.formatting import compact_number
-from grpo_tui.widgets.panel import Line
+from grpo_tui.widgets.panel import Line, from_markup
 
 _COLORS = {
     "rollout": "$chart-reward", "train": "$chart-loss", "save": "$chart-length", "score": "$chart-grad",
@@ -25,11 +25,11 @@ class StageBar(Line):
         step = self.store.logs.recent("time/step") if self.store.logs else None
         named = sum(seconds for _, seconds in stages)
         if not named:
-            return Content.from_markup("[$text-muted]step time    no steps yet[/]")
+            return from_markup("[$text-muted]step time    no steps yet[/]")
         total = max(step or 0.0, named)
         if total - named > 0.02 * total:
             stages = [*stages, ("other", total - named)]
-        head = Content.from_markup(
+        head = from_markup(
             f"[$text-muted]step time[/]    [bold]{compact_number(round(total, 2))}[/] [$text-muted]s[/]  "
         )
         room = max(0, self.size.width - head.cell_length)
@@ -44,5 +44,5 @@ class StageBar(Line):
             label = f"{start}{name} {compact_number(round(seconds, 2))}"
             label = label if len(label) < width else f"{start}{name}" if len(name) + 1 < width else start.strip()
             color = _COLORS.get(name, "$chart-zero")
-            parts.append(Content.from_markup(f"[$background on {color}]$label[/]", label=f"{label:<{width}}"))
+            parts.append(from_markup(f"[$background on {color}]$label[/]", label=f"{label:<{width}}"))
         return Content.assemble(*parts)

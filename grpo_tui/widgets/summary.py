@@ -18,7 +18,7 @@ from grpo_tui.model.transfers import Transfer, transfer_lines
 from grpo_tui.model.workflow import Part, workflow_parts
 from grpo_tui.widgets.checkpoints_line import CheckpointsLine
 from grpo_tui.widgets.health import LABEL, HealthLine
-from grpo_tui.widgets.panel import Line, StoreView
+from grpo_tui.widgets.panel import Line, StoreView, from_markup
 from grpo_tui.widgets.stage_bar import StageBar
 
 ALWAYS = 3
@@ -26,7 +26,7 @@ ALWAYS = 3
 
 
 def _labeled(label: str, text: Content) -> Content:
-    return Content.from_markup("[$text-muted]$label[/]", label=f"{label:<{LABEL}}") + text
+    return from_markup("[$text-muted]$label[/]", label=f"{label:<{LABEL}}") + text
 
 
 class ModelLine(Line):
@@ -44,7 +44,7 @@ class ModelLine(Line):
         config = facts.configs.get(self.store.selected or "")
         if config is None:
             text = facts.problem or ("asking the box" if self.store.connected and self.store.selected else "")
-            return Content.from_markup("[$text-muted]$text[/]", text=text)
+            return from_markup("[$text-muted]$text[/]", text=text)
         return Content(shortened(one_line(about(config)) or "no configuration yet", max(9, self.size.width)))
 
 
@@ -89,8 +89,8 @@ class WorkflowLine(Line):
         return (tuple(self.parts), self.size)
 
     def render(self) -> Content:
-        shown = [Content.from_markup(f"[{self.COLORS[part.tone]}]$text[/]", text=part.text) for part in self.parts]
-        line = _labeled("workflow", Content.from_markup("[$grpo-faint] · [/]").join(shown))
+        shown = [from_markup(f"[{self.COLORS[part.tone]}]$text[/]", text=part.text) for part in self.parts]
+        line = _labeled("workflow", from_markup("[$grpo-faint] · [/]").join(shown))
         return line.truncate(max(1, self.size.width), ellipsis=True)
 
 
@@ -113,8 +113,8 @@ class TransferLine(Line):
             return Content()
         color = "$error" if transfer.has_failed else "$secondary"
         first, *rest = transfer_lines(transfer, width - LABEL)
-        shown = [_labeled(transfer.command, Content.from_markup(f"[{color}]$text[/]", text=first))]
-        shown += [_labeled("", Content.from_markup("[$grpo-muted]$text[/]", text=line)) for line in rest]
+        shown = [_labeled(transfer.command, from_markup(f"[{color}]$text[/]", text=first))]
+        shown += [_labeled("", from_markup("[$grpo-muted]$text[/]", text=line)) for line in rest]
         return Content("\n").join([line.truncate(width, ellipsis=True) for line in shown])
 
 
@@ -175,9 +175,9 @@ class SummaryPanel(StoreView, Vertical, can_focus=True):
         line.has_cursor = self.has_focus
         below = self.age()
         if self.has_focus and line.current is not None:
-            hint = Content.from_markup("[$text-muted]$key opens the completions[/]  ", key=self.key("open"))
+            hint = from_markup("[$text-muted]$key opens the completions[/]  ", key=self.key("open"))
             below = hint + below
-        self.set_titles(Content.from_markup("$name", name=shortened(self.store.selected or "", 60)), below)
+        self.set_titles(from_markup("$name", name=shortened(self.store.selected or "", 60)), below)
 
     @property
     def checkpoint(self) -> CheckpointView | None:
