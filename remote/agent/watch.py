@@ -111,7 +111,7 @@ class Watcher:
 
     def _read_ahead(self) -> None:
         with suppress(Exception):  # the first subscriber is told
-            self._table.rows()
+            self._table.read_ahead()
 
     def _runs_value(self) -> dict[str, Any]:
         if self._ahead is not None:
