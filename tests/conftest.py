@@ -7,6 +7,7 @@ import gc
 import hashlib
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -37,9 +38,19 @@ LONG = ("test_every_action.py", "test_snapshots.py", "test_home.py")
 
 
 @pytest.fixture(autouse=True)
-def usual_umask() -> None:
-    """Commands that ran in this process have set their own."""
+def unchanged_process() -> Iterator[None]:
+    """A test fails that leaves this process changed: all tests after it would run so. Commands set their own umask."""
     os.umask(0o022)
+    before = what_tests_share()
+    yield
+    assert what_tests_share() == before
+
+
+def what_tests_share() -> dict[str, object]:
+    """Of this process: priority, working directory, handlers of signals, environment."""
+    variables = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    handlers = {number.name: signal.getsignal(number) for number in signal.Signals}
+    return {"priority": os.nice(0), "directory": os.getcwd(), **handlers, **variables}
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -162,7 +162,8 @@ class SshTransport:
                 wire.start_client(timeout=self._step_s)
             except IncompatiblePeer as error:
                 nothing = f"{where} and this program have no SSH algorithm in common. {wire.offers() or error}"
-                raise Unreachable(f"{failed}: {error}", Refused(nothing, "algorithms")) from error
+                refusal = None if wire.offers_nothing() else Refused(nothing, "algorithms")
+                raise Unreachable(f"{failed}: {error}", refusal) from error
         if not wire.initial_kex_done:  # start_client returns silently after its timeout
             raise Unreachable(f"the key exchange with {where} took longer than {self._step_s:.0f} s")
         self._verify(wire, target, name)

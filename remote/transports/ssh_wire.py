@@ -132,6 +132,11 @@ class Wire(_Transport):
                 lines.append(f"{name}: the box offers {', '.join(theirs)}; this program offers {', '.join(ours)}")
         return ". ".join(dict.fromkeys(lines))
 
+    def offers_nothing(self) -> bool:
+        """Whether the other side's list of some algorithm is empty: a damaged byte, as nobody could talk to it."""
+        lists = (names for key, names in self._offers.items() if key.endswith("_algo_list"))
+        return any(names == [""] for names in lists)
+
     def _parse_kex_init(self, m: paramiko.Message) -> None:
         self._offers = self._really_parse_kex_init(paramiko.Message(m.asbytes()))
         super()._parse_kex_init(m)

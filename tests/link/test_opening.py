@@ -71,6 +71,24 @@ def test_no_common_algorithm_is_refused_twice_seen(tmp_path: Path, extra: str, t
         assert len([e for e in recorder.events if isinstance(e, LinkChanged) and e.state is Link.LOST and e.retry_in_s])
 
 
+@pytest.mark.parametrize("transport", ["paramiko", "openssh"])
+def test_an_offer_of_nothing_is_damaged_however_often(tmp_path: Path, transport: str) -> None:
+    """The length of a list of algorithms becomes 0, three times alike."""
+    with server(tmp_path) as (sshd, box, hosts), ChaosProxy(sshd.port) as proxy:
+        probe = dataclasses.replace(box, port=proxy.port, transport=transport)
+        with connected(probe, host_keys_file=hosts) as (_, recorder):
+            recorder.wait_link(Link.CONNECTED)
+        assert proxy.last
+        offer = b"none,zlib@openssh.com"
+        length = bytes(proxy.last.heads[True]).rindex(offer) - 1
+        proxy.plan(*[Fault("flip", length, back=True, mask=len(offer)) for _ in range(3)])
+        with connected(probe, host_keys_file=hosts, timing=PATIENT) as (_, recorder):
+            recorder.wait_link(Link.CONNECTED)
+            states = [event.state for event in recorder.events if isinstance(event, LinkChanged)]
+            assert Link.REFUSED not in states
+        assert len(proxy.fired) == 3
+
+
 def test_one_damaged_offer_is_not_a_refusal(tmp_path: Path) -> None:
     with (
         server(tmp_path, "Ciphers aes256-gcm@openssh.com\n") as (sshd, box, hosts),
