@@ -47,8 +47,9 @@ def unchanged_process() -> Iterator[None]:
 
 
 def what_tests_share() -> dict[str, object]:
-    """Of this process: priority, working directory, handlers of signals, environment."""
-    variables = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    """Of this process: priority, working directory, handlers of signals, and its environment as far as it is ours."""
+    others = ("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR")
+    variables = {name: value for name, value in os.environ.items() if name not in others}
     handlers = {number.name: signal.getsignal(number) for number in signal.Signals}
     return {"priority": os.nice(0), "directory": os.getcwd(), **handlers, **variables}
 
