@@ -47,11 +47,9 @@ def unchanged_process() -> Iterator[None]:
 
 
 def what_tests_share() -> dict[str, object]:
-    """Of this process: priority, working directory, handlers of signals, and its environment as far as it is ours."""
-    others = ("PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR")
-    variables = {name: value for name, value in os.environ.items() if name not in others}
+    """Of this process: priority, working directory, and handlers of signals."""
     handlers = {number.name: signal.getsignal(number) for number in signal.Signals}
-    return {"priority": os.nice(0), "directory": os.getcwd(), **handlers, **variables}
+    return {"priority": os.nice(0), "directory": os.getcwd(), **handlers}
 
 
 @pytest.fixture(scope="session", autouse=True)
