@@ -110,7 +110,7 @@ class Watcher:
         self._ahead.start()
 
     def _read_ahead(self) -> None:
-        with suppress(Exception):  # the first subscriber is told
+        with suppress(Exception):  # the next read reports it to the subscribers
             self._table.read_ahead()
 
     def _runs_value(self) -> dict[str, Any]:

@@ -94,7 +94,7 @@ async def select(session: Session, run: str) -> None:
         if selected == run:
             return
         await session.press("down")
-        await session.until(lambda: session.app.store.selected != selected, f"the run after {selected}")  # noqa: B023
+        await session.until(lambda old=selected: session.app.store.selected != old, f"the run after {selected}")
     assert session.app.store.selected == run
 
 
