@@ -24,6 +24,11 @@ from grpo_train.backup.s3_requests import OnWait
 from grpo_train.backup.store import Store, Trust
 from grpo_train.run_dir.suggest import did_you_mean
 
+BESIDE_TRAINING = 25_000_000
+"""Bytes per second and processor beside training: less than a tenth of the processors' time (docs/performance.md)."""
+DIRECTORY_BESIDE_TRAINING = 100_000_000
+"""The most to a directory, however many processors: the work of its disk slows the steps down, too."""
+
 
 @dataclass(frozen=True)
 class Destination:
@@ -42,7 +47,7 @@ def open_destination(
     *,
     write: bool = True,
     limit: int | None = None,
-    folder_limit: int | None = None,
+    is_training: bool = False,
     transfers: int = 4,
     on_wait: OnWait | None = None,
 ) -> Destination:
@@ -50,19 +55,25 @@ def open_destination(
 
     With ``write``, the rights to list, write, read and delete are tried out, and the destination's trust is found out.
     Without, an unknown destination is trusted with nothing. ``limit`` (bytes per second) replaces that of the file;
-    ``folder_limit`` holds for a directory without one. ``transfers`` is the number of parts of files that are uploaded
-    at a time. ``on_wait`` is called before a request is repeated.
+    where neither is set, ``is_training`` keeps to what a run that trains on this machine does not notice. ``transfers``
+    is the number of parts of files that are uploaded at a time. ``on_wait`` is called before a request is repeated.
 
     Raises DestinationError, AccessError, and StoreError when the store cannot be used.
     """
     described = find_destination(name)
     if write and isinstance(described, Folder):
         _check_outside(described, root)
-    limit = limit or described.limit or (folder_limit if isinstance(described, Folder) else None)
+    limit = limit or described.limit or (rate_beside_training(described) if is_training else None)
     store = _open(described, RateLimit(limit) if limit else None, transfers, on_wait)
     trust = trial.trust(store, root) if write else trial.known_trust(store)
     store.trust_checksums(trust.computes_sha256)
     return Destination(described.name, store, trust, limit)
+
+
+def rate_beside_training(described: Folder | Bucket) -> int:
+    """Bytes per second that do not slow down a run on this machine."""
+    rate = BESIDE_TRAINING * len(os.sched_getaffinity(0))
+    return min(rate, DIRECTORY_BESIDE_TRAINING) if isinstance(described, Folder) else rate
 
 
 def _check_outside(described: Folder, root: Path) -> None:

@@ -20,7 +20,7 @@ OnWait = Callable[[str, float], None]
 """Called before a wait with its cause, for people, and its seconds."""
 
 _BLOCK = 256 << 10
-_SLOWEST = 16 << 10
+SLOWEST = 16 << 10
 """Bytes per second below which a request is given up and repeated."""
 
 
@@ -69,17 +69,19 @@ class Body:
 
     def __init__(self, data: bytes, limit: RateLimit | None, timing: Timing, stop: threading.Event) -> None:
         self._data, self._limit, self._stop = memoryview(data), limit, stop
-        self._allowed = timing.silence + len(data) / _SLOWEST
+        self._allowed = timing.silence + len(data) / SLOWEST
         self.seek(0)
 
     def read(self, _size: int = -1) -> memoryview:
         """The next block; larger blocks than asked for save calls. Nothing is copied."""
-        if self._stop.is_set() or (not self._limit and time.monotonic() - self._began > self._allowed):
+        if self._stop.is_set() or time.monotonic() - self._began > self._allowed:
             raise TimeoutError("the request took too long")
         block = self._data[self._at : self._at + _BLOCK]
         self._at += len(block)
         if self._limit:
+            asked = time.monotonic()
             self._limit.take(len(block))
+            self._began += time.monotonic() - asked  # the store is not to blame for this wait
         return block
 
     def seek(self, at: int, whence: int = 0) -> int:

@@ -51,10 +51,6 @@ def failing(as_json: bool) -> Iterator[None]:
         raise typer.Exit(FAILED if code in TRY_AGAIN else USAGE) from None
 
 
-BESIDE_TRAINING = 100_000_000
-"""Bytes per second to a directory while the run trains: the disk's work slows the steps down (docs/performance.md)."""
-
-
 def opened(
     name: str | None,
     root: Path,
@@ -68,9 +64,8 @@ def opened(
     if write:  # not a restore, which may resume the run in this process
         give_way()
     rate = parse_limit(limit) if limit else None
-    beside = BESIDE_TRAINING if is_training else None
     return open_destination(
-        name, root, write=write, limit=rate, folder_limit=beside, transfers=transfers, on_wait=_Waits()
+        name, root, write=write, limit=rate, is_training=is_training, transfers=transfers, on_wait=_Waits()
     )
 
 

@@ -6,8 +6,11 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from grpo_train.backup.content import RateLimit
 from grpo_train.backup.folder import FolderStore
+from grpo_train.backup.s3_requests import SLOWEST, Body, Timing
 from grpo_train.backup.store import Store
 from tests.support.s3_front import Front
 from tests.support.s3_servers import running_rclone
@@ -58,6 +61,20 @@ def test_threads_share_a_limit() -> None:
     for thread in threads:
         thread.join()
     assert time.monotonic() - began >= 0.375  # the first bytes pass at once
+
+
+def test_the_wait_for_the_limit_is_not_the_store_s() -> None:
+    """A request ends when the store takes too long, also within a limit."""
+    size, timing = 1 << 20, Timing(silence=-(1 << 20) / SLOWEST + 0.2)
+    body = Body(bytes(size), RateLimit(size), timing, threading.Event())
+    began = time.monotonic()
+    assert sum(len(block) for block in iter(body.read, b"")) == size
+    assert time.monotonic() - began >= 0.75
+    body.seek(0)
+    body.read()
+    time.sleep(0.3)
+    with pytest.raises(TimeoutError, match="too long"):
+        body.read()
 
 
 def test_both_directions_are_limited(tmp_path: Path) -> None:

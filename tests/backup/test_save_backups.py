@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from grpo_train.backup.destinations import open_destination
+from grpo_train.backup.backup_yaml import Bucket, Folder
+from grpo_train.backup.destinations import open_destination, rate_beside_training
 from grpo_train.backup.terminate import safe_to_terminate
 from grpo_train.cli.backup import trains
-from grpo_train.cli.transfer import BESIDE_TRAINING, opened
+from grpo_train.cli.transfer import opened
 from grpo_train.config import load_config
 from grpo_train.run_dir import RunDir, StatusWriter
 from grpo_train.run_dir.backed_up import steps_in_backup
@@ -66,17 +67,27 @@ def test_each_save_is_backed_up(run: RunDir, disk: Path) -> None:
 @pytest.mark.parametrize(("state", "stage", "is_slow"), [
     ("running", "train", True), ("evaluating", "eval", True), ("running", "backup", False), ("finished", "", False),
 ])  # fmt: skip
-def test_a_directory_is_filled_slowly_while_the_run_trains(
-    run: RunDir, disk: Path, state: str, stage: str, is_slow: bool
+def test_a_backup_is_slow_while_the_run_trains(
+    run: RunDir, disk: Path, monkeypatch: pytest.MonkeyPatch, state: str, stage: str, is_slow: bool
 ) -> None:
     """But not while its workflow waits for the backup, and not against a limit that the user has set."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
     with closing(StatusWriter(run.path)) as status:
         status.update(state=state, stage=stage)
         assert trains(run) is is_slow
     write_destinations({"name": "disk", "folder": str(disk)})
-    assert opened(None, run.root, is_training=is_slow).limit == (BESIDE_TRAINING if is_slow else None)
+    assert opened(None, run.root, is_training=is_slow).limit == (50_000_000 if is_slow else None)
     write_destinations({"name": "disk", "folder": str(disk), "limit": "1G"})
     assert opened(None, run.root, is_training=is_slow).limit == 1 << 30
+
+
+@pytest.mark.parametrize(("cpus", "to_disk", "to_bucket"), [(1, 25, 25), (26, 100, 650)])
+def test_how_slow_depends_on_the_processors(
+    monkeypatch: pytest.MonkeyPatch, cpus: int, to_disk: int, to_bucket: int
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(cpus)))
+    assert rate_beside_training(Folder(name="disk", folder="/mnt/disk")) == to_disk * 1_000_000
+    assert rate_beside_training(Bucket(name="s3")) == to_bucket * 1_000_000
 
 
 def test_trouble_is_an_event_and_a_state(run: RunDir, disk: Path) -> None:

@@ -21,6 +21,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from grpo_train.run_dir.files import utc_now
@@ -122,8 +124,7 @@ def frames(folder: Path) -> None:
 
 def agent_of(pid: int) -> int:
     """The agent that a process started, on this machine."""
-    children = [int(one) for file in Path(f"/proc/{pid}/task").glob("*/children") for one in file.read_text().split()]
-    return children[0]
+    return psutil.Process(pid).children()[0].pid
 
 
 async def shares(

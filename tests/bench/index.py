@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from remote import intake
@@ -112,11 +114,9 @@ class Bench:
 
     def pids(self) -> tuple[int, int]:
         """The agent and its process of indexes."""
-        agent = self.agent.hello["host"]["pid"]
-        files = Path(f"/proc/{agent}/task").glob("*/children")
-        found = [int(pid) for file in files for pid in file.read_text().split()]
-        (child,) = [pid for pid in found if b"\0index\0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-        return agent, child
+        agent = psutil.Process(self.agent.hello["host"]["pid"])
+        (child,) = [child.pid for child in agent.children() if "index" in child.cmdline()]
+        return agent.pid, child
 
     def close(self) -> None:
         self.agent.transport.close()

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from remote import intake
@@ -50,10 +51,8 @@ def ask(agent: RawAgent, op: str, **params: Any) -> dict[str, Any]:
 
 def children(agent: RawAgent) -> list[int]:
     """Processes of indexes that an agent has started."""
-    pid = agent.hello["host"]["pid"]
-    found = Path(f"/proc/{pid}/task").glob("*/children")
-    pids = [int(child) for file in found for child in file.read_text().split()]
-    return [pid for pid in pids if Path(f"/proc/{pid}/cmdline").read_bytes().endswith(b"\0index\0")]
+    found = psutil.Process(agent.hello["host"]["pid"]).children()
+    return [child.pid for child in found if is_running(child.pid) and child.cmdline()[-1:] == ["index"]]
 
 
 def is_running(pid: int) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 import socket
 import threading
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from grpo_train.run_dir.errors import UserError
@@ -75,7 +75,7 @@ def ask(tunnel: Tunnel, count: int) -> bool:
 
 def children() -> set[int]:
     """Processes that this one started and that have not ended."""
-    return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
+    return {child.pid for child in psutil.Process().children()}
 
 
 def listeners(*ports: int) -> set[tuple[int, str]]:

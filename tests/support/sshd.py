@@ -13,7 +13,6 @@ import getpass
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import time
@@ -22,6 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
+
+import psutil
 
 from tests.support.patience import PATIENCE
 
@@ -121,11 +122,10 @@ class Sshd:
         process, self._process = self._process, None
         if process is None:
             return
-        for child in self._children(process.pid):
-            try:
-                os.kill(child, signal.SIGTERM)
-            except ProcessLookupError:
-                pass
+        with suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(process.pid).children():
+                with suppress(psutil.NoSuchProcess):
+                    child.terminate()
         process.terminate()
         process.wait(60)
 
@@ -141,13 +141,6 @@ class Sshd:
         """The host key's ``SHA256:…``."""
         done = subprocess.run(["ssh-keygen", "-lf", str(self.host_key)], capture_output=True, text=True, check=True)
         return done.stdout.split()[1]
-
-    @staticmethod
-    def _children(pid: int) -> list[int]:
-        try:
-            return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-        except OSError:
-            return []
 
 
 def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:

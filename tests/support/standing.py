@@ -22,6 +22,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import psutil
+
 from remote.timing import Timing
 from tests.support.agent import agents
 from tests.support.clock import faked_clock, forget_clocks
@@ -161,10 +163,8 @@ class Standing:
 
     def count(self) -> tuple[int, ...]:
         """Descriptors, threads and children of the laptop."""
-        pid = self.laptop.pid
-        threads = os.listdir(f"/proc/{pid}/task")
-        children = (Path(f"/proc/{pid}/task/{thread}/children").read_text().split() for thread in threads)
-        return len(os.listdir(f"/proc/{pid}/fd")), len(threads), sum(map(len, children))
+        laptop = psutil.Process(self.laptop.pid)
+        return laptop.num_fds(), laptop.num_threads(), len(laptop.children())
 
     # ------------------------------------------------------------------------------------------------- faults
 

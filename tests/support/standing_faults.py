@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 import random
 import signal
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psutil
 
 from grpo_train.run_dir.processes import signal_quietly
 from tests.support.opening import mask
@@ -121,7 +121,8 @@ class Faults:
         self._suspend()
 
     def _suspend(self) -> float:
-        pids = [self.lane.laptop.pid, *_descendants(self.lane.laptop.pid)]
+        laptop = psutil.Process(self.lane.laptop.pid)
+        pids = [laptop.pid, *(child.pid for child in laptop.children(recursive=True))]
         for pid in pids:
             signal_quietly(pid, signal.SIGSTOP)
         try:
@@ -138,12 +139,3 @@ class Faults:
 
 
 KINDS = [name for name in vars(Faults) if not name.startswith("_") and name != "strike"]
-
-
-def _descendants(pid: int) -> list[int]:
-    found = []
-    with suppress(OSError):
-        for task in os.listdir(f"/proc/{pid}/task"):
-            for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split():
-                found += [int(child), *_descendants(int(child))]
-    return found
