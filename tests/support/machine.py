@@ -21,6 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import psutil
+
 from remote.boxes import Box
 from tests.support.agent import eventually
 from tests.support.clock import faked_clock
@@ -84,8 +86,8 @@ class Machine(Sshd):
     def init(self) -> int:
         """Pid of the machine's first process, as this machine sees it."""
         assert self._process
-        (pid,) = self._children(self._process.pid)
-        return pid
+        (child,) = psutil.Process(self._process.pid).children()
+        return child.pid
 
     def new_boot(self) -> None:
         """The next start has another boot ID."""
