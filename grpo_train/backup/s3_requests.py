@@ -20,7 +20,7 @@ OnWait = Callable[[str, float], None]
 """Called before a wait with its cause, for people, and its seconds."""
 
 _BLOCK = 256 << 10
-SLOWEST = 16 << 10
+_SLOWEST = 16 << 10
 """Bytes per second below which a request is given up and repeated."""
 
 
@@ -69,7 +69,7 @@ class Body:
 
     def __init__(self, data: bytes, limit: RateLimit | None, timing: Timing, stop: threading.Event) -> None:
         self._data, self._limit, self._stop = memoryview(data), limit, stop
-        self._allowed = timing.silence + len(data) / SLOWEST
+        self._allowed = timing.silence + len(data) / _SLOWEST
         self.seek(0)
 
     def read(self, _size: int = -1) -> memoryview:

@@ -1,11 +1,11 @@
 """What backups and tracking cost a training run: ``python tests/bench/backup_training.py`` (17 minutes).
 
 One run of the tiny model trains all the while, beside a neighbor that is suspended and resumed every second: backups of
-another run, one after the other (to a folder, and to ``rclone serve s3`` over https), offline W&B, a program that only
-hashes, and one that sleeps, which says what is noise. Once a minute the neighbor changes. The step time of a second
-beside a neighbor at work is divided by the mean of the seconds before and after, in which it was suspended. Printed are
-the median of these ratios and its 95 % interval. The server has the priority of the backups; a real one runs on another
-machine. Also: bytes sent for one more step, per new byte.
+another run, one after the other (to a folder, and to ``rclone serve s3`` over https), offline W&B, and a program that
+sleeps, which shows what is noise. Once a minute the neighbor changes. The step time of a second beside a neighbor at
+work is divided by the mean of the seconds before and after, in which it was suspended. Printed are the median of these
+ratios and its 95 % interval. The server has the priority of the backups; a real one runs on another machine. Also:
+bytes sent for one more step, per new byte.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from grpo_train.run_dir.give_way import give_way
 from grpo_train.tiny.model import make_tiny_model
 from tests.bench import backup as transfers
 from tests.support.backups import backup, folder_destination
-from tests.support.engine import GRPO_TRAIN, environment, grpo_train, rows, run_of, train_here, write_config
+from tests.support.engine import GRPO_TRAIN, environment, grpo_train, rows, run_of, train_here, wait_for, write_config
 from tests.support.s3_servers import running_rclone
 
 ROUNDS, SWITCHES, EVERY_S = 4, 24, 1.0
@@ -138,9 +138,7 @@ def training(root: Path) -> Iterator[RunDir]:
     with subprocess.Popen(command, env=environment(root), stdout=subprocess.DEVNULL, start_new_session=True) as process:
         try:
             run = run_of(root, "bench")
-            while not (run.logs / "train_log.jsonl").exists() or len(rows(run)) < 20:
-                assert process.poll() is None, "the run ended"
-                time.sleep(1)
+            wait_for(lambda: (run.logs / "train_log.jsonl").exists() and len(rows(run)) >= 20, "20 steps")
             yield run
         finally:
             process.terminate()
