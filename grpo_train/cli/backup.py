@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -40,11 +41,17 @@ from grpo_train.cli.transfer import (
     size_text,
 )
 from grpo_train.run_dir import RunDir, RunDirError, existing_root, resolve_root
+from grpo_train.run_dir.root import list_runs
 
 
 def trains(run: RunDir) -> bool:
     """Whether a run trains or evaluates now; not while its workflow waits for a backup."""
     return run.observed_state().is_live and (run.read_status() or {}).get("stage") in ("train", "eval")
+
+
+def any_trains(root: Path) -> bool:
+    """Whether any run of a root trains or evaluates now: a backup of another one takes its time, too."""
+    return any(trains(run) for run in list_runs(root))
 
 
 def backup(
@@ -73,8 +80,7 @@ def backup(
             raise RunDirError("--keep-latest and --keep need --cleanup", code="bad_option")
         number = how_many(keep_latest, keep) if cleanup else 0
         kind, name = locate(folder, training_run)
-        is_training = kind == "training_runs" and trains(RunDir(folder / kind / name))
-        destination = opened(to, folder, limit=limit, transfers=transfers, is_training=is_training)
+        destination = opened(to, folder, limit=limit, transfers=transfers, is_training=any_trains(folder))
         options = {"steps": steps, "transfers": transfers, "dry_run": dry_run, "show": show}
         result = back_up_run(folder, kind, name, destination, **options)
         everything = [*result.evaluations, result]
@@ -103,7 +109,7 @@ def backup_all(
     """Back up every run, evaluation and sweep of a root. One that fails does not stop the others."""
     with failing(as_json), progress_shown() as show:
         folder = existing_root(root)
-        destination = opened(to, folder, limit=limit, transfers=transfers)
+        destination = opened(to, folder, limit=limit, transfers=transfers, is_training=any_trains(folder))
         done, failed = back_up_all(folder, destination, transfers=transfers, dry_run=dry_run, show=show)
     if as_json:
         print(json.dumps({"done": [asdict(each) for each in done], "failed": [asdict(each) for each in failed]}))
