@@ -150,3 +150,6 @@ PROGRAMS = (
         kind="resource",
     ),
 )
+
+REPEATED: frozenset[str] = frozenset()
+"""Attacks on a limit that another program attacks too; these run in tests/soak only."""
