@@ -15,7 +15,7 @@ from grpo_train.backup.destinations import open_destination
 from grpo_train.backup.s3 import S3Store
 from grpo_train.backup.store import StoreError
 from tests.conftest import REPOSITORY
-from tests.support.clock import faked_clock, forget_clocks
+from tests.support.faketime import faked_clock, forget_clocks
 from tests.support.s3_front import Fault, Front
 from tests.support.s3_servers import KEY_ID, SECRET, client, server
 from tests.support.stores import bucket_store, describe_bucket, piece_of

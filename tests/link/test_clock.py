@@ -19,7 +19,7 @@ from remote.events import ClientEvent, ClockMeasured, Link, LinkChanged, RunsRep
 from remote.timing import Pings, Timing
 from tests.remote.test_jobs import ask
 from tests.support.agent import Recorder, eventually
-from tests.support.clock import faked_clock
+from tests.support.faketime import faked_clock
 from tests.support.hostile_box import BOX, HostileBox, hostile
 from tests.support.machine import Machine
 

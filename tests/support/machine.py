@@ -25,7 +25,7 @@ import psutil
 
 from remote.boxes import Box
 from tests.support.agent import eventually
-from tests.support.clock import faked_clock
+from tests.support.faketime import faked_clock
 from tests.support.sshd import Sshd
 
 FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")

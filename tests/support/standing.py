@@ -26,7 +26,7 @@ import psutil
 
 from remote.timing import Timing
 from tests.support.agent import agents
-from tests.support.clock import faked_clock, forget_clocks
+from tests.support.faketime import faked_clock, forget_clocks
 from tests.support.flooded_client import resident_mb
 from tests.support.log_loads import RUN, Load
 from tests.support.opening import Kind, Lane, opening
