@@ -14,6 +14,7 @@ from grpo_train.run_dir import RunDir, RunDirError, StatusWriter
 from grpo_train.run_dir.files import append_jsonl
 from grpo_train.run_dir.kill import kill_run, record_end, was_killed
 from grpo_train.run_dir.processes import run_id_of
+from tests.support.patience import PATIENCE
 
 SLEEP = "print('up', flush=True); import time; time.sleep(300)"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP}"
@@ -27,7 +28,7 @@ def test_kill_ends_every_process_of_the_run(run: RunDir, program: str) -> None:
     child.stdout.readline()
     killed = kill_run(run, by="test", patience_s=0.1)
     assert (killed.left, killed.forced) == ([], True)
-    assert child.wait(timeout=60) == -signal.SIGKILL
+    assert child.wait(timeout=60 * PATIENCE) == -signal.SIGKILL
     assert run.observed_state().state == "killed"
     assert [row["event"] for row in run.read_log("events.jsonl")] == ["launched", "kill_asked", "killed"]
 
