@@ -66,14 +66,15 @@ class Supervisor:
         self._nodes = node_count(config.run.nodes) if torchrun else 1
         self._threads = thread_count(self._nproc, self._nodes)
         self._journal = Journal(run, ProgressLine(show_progress), clock)
-        self._stops = StopRequests(run, self._journal)
+        self.stops = StopRequests(run, self._journal)
+        """What asks the run to stop."""
         self._notifier = Notifier(run, config.notify)
         self._backups = SaveBackups(run, config, self._journal, self._notifier)
         self._stages = StageRunner(
             run,
             config,
             self._journal,
-            self._stops,
+            self.stops,
             self._notifier,
             self._reason_to_stop,
             nproc=self._nproc,
@@ -95,7 +96,7 @@ class Supervisor:
         self._run.killed_file.unlink(missing_ok=True)
         if owns_process:
             become_subreaper()
-            self._stops.listen()
+            self.stops.listen()
         journal.write(
             state="starting",
             stage="train",
@@ -251,7 +252,7 @@ class Supervisor:
             if now >= heartbeat_at:
                 heartbeat_at = now + HEARTBEAT_S
                 self._journal.write(**{"state": "starting", **fields})
-            if now >= until or self._stops.killing or self._stops.stop_requested:
+            if now >= until or self.stops.killing or self.stops.stop_requested:
                 return
             self._clock.sleep(LOOK_S)
 
@@ -265,7 +266,7 @@ class Supervisor:
     def _end(self, outcome: Outcome) -> int:
         journal, error = self._journal, outcome.error
         state = "finished" if outcome.kind == "done" else outcome.kind
-        if state == "stopped" and self._stops.requeue_requested:
+        if state == "stopped" and self.stops.requeue_requested:
             state = "requeued"
         left = kill_all(run_id_of(self._run.path))
         code = {"finished": 0, "stopped": 0, "killed": 130, "requeued": REQUEUE_EXIT}.get(state, 1)
