@@ -176,10 +176,6 @@ def at_start(folder: Path, code: str) -> dict[str, str]:
     return {"PYTHONPATH": str(folder)}
 
 
-SHORT_GRACE = "from grpo_train.supervisor import process\nprocess.KILL_GRACE_S = process.STOP_GRACE_S = 1.0"
-"""For :func:`at_start`: the supervisor's waits for processes that do not react."""
-
-
 def wait_for(condition: Callable[[], Any], what: str, timeout: float = 90) -> Any:
     """Wait for a condition and return its first true value; on timeout the test fails with ``what``."""
     deadline = time.monotonic() + PATIENCE * timeout
