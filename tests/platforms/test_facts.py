@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
+from typer.testing import CliRunner
 
+from grpo_train.cli import app
 from grpo_train.platforms import facts
 from grpo_train.platforms.facts import CachedModel, GpuFacts, reach, read_gpu_facts, read_platform
 from grpo_train.run_dir import gpus
-from tests.support.engine import grpo_train, write_config
+from tests.support.engine import write_config
 
 TWO_GPUS = """#!/bin/sh
 case "$1" in
@@ -92,11 +94,11 @@ def test_disks_and_cached_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert any(disk.total_bytes > 0 for disk in found.disks)
 
 
-def test_the_command_prints_facts_and_choices(tmp_path: Path) -> None:
-    cfg = write_config(tmp_path)
-    done = grpo_train("platform", "--cfg", cfg, "--json", root=tmp_path)
-    printed = json.loads(done.stdout)
+def test_the_command_prints_facts_and_choices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for service in facts.SERVICES.values():
+        monkeypatch.setenv(service, "http://127.0.0.1:9")
+    words = ["platform", "--cfg", str(write_config(tmp_path)), "--root", str(tmp_path)]
+    printed = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
     assert printed["choices"][0]["key"] == "model.dtype"
     assert printed["cpus"] >= 1
-    text = grpo_train("platform", "--cfg", cfg, root=tmp_path).stdout
-    assert "model.dtype: auto ->" in text
+    assert "model.dtype: auto ->" in CliRunner().invoke(app, words).stdout

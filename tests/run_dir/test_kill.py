@@ -34,7 +34,7 @@ def test_kill_ends_every_process_of_the_run(run: RunDir, program: str) -> None:
     child.stdout.readline()
     killed = kill_run(run, by="test")
     assert (killed.left, killed.forced) == ([], True)
-    assert child.wait(timeout=60) == -signal.SIGKILL
+    assert child.wait(timeout=60 * PATIENCE) == -signal.SIGKILL
     assert run.observed_state().state == "killed"
     assert [row["event"] for row in run.read_log("events.jsonl")] == ["launched", "kill_asked", "killed"]
 

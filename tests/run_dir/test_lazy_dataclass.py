@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import threading
 
 import pytest
 
+from grpo_train.run_dir import lazy_dataclass
 from grpo_train.run_dir.lazy_dataclass import dataclass
+from tests.support.patience import PATIENCE, eventually
 
 
 def is_made(cls: type) -> bool:
@@ -95,19 +98,26 @@ def test_a_class_is_whole_while_another_thread_makes_it(monkeypatch: pytest.Monk
 
     def slow(*args: object, **options: object) -> object:
         is_making.set()
-        assert may_end.wait(10)
+        assert may_end.wait(10 * PATIENCE)
         return original(*args, **options)  # type: ignore[call-overload]
 
     monkeypatch.setattr(dataclasses, "dataclass", slow)
     made: list[Point] = []
     threads = [threading.Thread(target=lambda: made.append(Point(1))) for _ in range(2)]
     threads[0].start()
-    assert is_making.wait(10)
+    assert is_making.wait(10 * PATIENCE)
     threads[1].start()
-    threading.Timer(0.1, may_end.set).start()
+    eventually(lambda: is_in(threads[1], lazy_dataclass.__file__) or not threads[1].is_alive())
+    may_end.set()
     for thread in threads:
         thread.join()
     assert made == [Point(1)] * 2
+
+
+def is_in(thread: threading.Thread, file: str) -> bool:
+    """Whether a thread is in a function of this file."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return frame is not None and frame.f_code.co_filename == file
 
 
 def test_exceptions_keep_their_arguments() -> None:

@@ -7,7 +7,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from grpo_train.run_dir.processes import (
     start_ticks,
 )
 from tests.support.engine import wait_for
+from tests.support.patience import PATIENCE
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(300)"]
 
@@ -63,7 +63,7 @@ def test_kill_all_ends_only_the_run(run_id: str) -> None:
     try:
         assert sorted(find_by_run_id(run_id)) == sorted(child.pid for child in mine)
         assert kill_all(run_id) == []
-        assert [child.wait(timeout=60) for child in mine] == [-signal.SIGKILL] * 2
+        assert [child.wait(timeout=60 * PATIENCE) for child in mine] == [-signal.SIGKILL] * 2
         assert other.poll() is None
         assert find_by_run_id(run_id) == []
     finally:
@@ -105,17 +105,28 @@ def test_run_id_may_hold_any_bytes(tmp_path: Path) -> None:
         child.communicate()
 
 
-@pytest.mark.parametrize("import_seconds", [0.0, 1.0], ids=["parent dies later", "parent dies during the imports"])
-def test_child_dies_with_its_parent(run_id: str, import_seconds: float) -> None:
-    child = (
-        f"import time; time.sleep({import_seconds}); from grpo_train.run_dir.processes import die_with_parent; "
-        "die_with_parent(); time.sleep(300)"
-    )
-    parent = start(run_id, [sys.executable, "-c", PARENT, child])
+CHILD = """
+import os, time
+{imports}
+from grpo_train.run_dir.processes import die_with_parent
+die_with_parent()
+print("prepared", flush=True)
+time.sleep(300)
+"""
+
+
+@pytest.mark.parametrize(
+    "imports",
+    ["", "while os.getppid() == int(os.environ['GRPO_PARENT_PID']): time.sleep(0.01)"],
+    ids=["parent dies later", "parent dies during the imports"],
+)
+def test_child_dies_with_its_parent(run_id: str, imports: str) -> None:
+    parent = start(run_id, [sys.executable, "-c", PARENT, CHILD.format(imports=imports)])
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
-    if not import_seconds:
-        time.sleep(0.5)  # the prctl call in the child cannot be observed
+    if not imports:
+        assert parent.stdout.readline() == "prepared\n"
     parent.kill()
     parent.wait()
     wait_for(lambda: not find_by_run_id(run_id), f"the end of {pid}", timeout=15)
+    assert parent.stdout.read() == ""

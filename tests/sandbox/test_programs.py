@@ -7,8 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,10 +15,10 @@ from grpo_train.sandbox import (
     run_program,
     workspace,
 )
-from grpo_train.sandbox.child import WALL_PER_CPU, process_mark
+from grpo_train.sandbox.child import process_mark
 from grpo_train.sandbox.interpreter import interpreter
 from tests.conftest import REPOSITORY
-from tests.support.patience import PATIENCE
+from tests.support.patience import eventually
 
 
 @pytest.mark.parametrize(
@@ -121,12 +119,6 @@ def test_programs_see_a_minimal_environment() -> None:
     assert not any("site-packages" in path for path in interpreter().readable)
 
 
-def test_sleeping_programs_hit_the_wall_time_limit() -> None:
-    began = time.monotonic()
-    assert run_program("import time; time.sleep(1000)", cpu_seconds=1).status == "timeout"
-    assert time.monotonic() - began < PATIENCE * (WALL_PER_CPU + 1)
-
-
 def test_a_slow_start_is_not_the_programs_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("grpo_train.sandbox.child.WALL_PER_CPU", 0.001)  # less than any interpreter needs to start
     assert run_program("import time; time.sleep(1000)", cpu_seconds=1).status == "timeout"
@@ -141,11 +133,11 @@ def test_programs_die_with_a_killed_parent(tmp_path: Path) -> None:
     assert parent.stdout is not None
     parent.stdout.readline()
     mark = process_mark(parent.pid).encode()
-    assert wait_for(lambda: len(marked(mark)) > 0)
+    eventually(lambda: marked(mark))
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    assert wait_for(lambda: marked(mark) == [])
+    eventually(lambda: not marked(mark))
     left = [path for path in tmp_path.iterdir() if path.name.startswith(workspace.PREFIX)]
     assert len(left) == 1
     subprocess.run([sys.executable, "-c", "from grpo_train.sandbox import *; run_program('1')"], check=True,
@@ -162,15 +154,6 @@ def marked(mark: bytes) -> list[str]:
         except OSError:
             pass
     return found
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 20) -> bool:
-    deadline = time.monotonic() + PATIENCE * seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def test_ignored_signals_are_not_inherited() -> None:
@@ -207,20 +190,19 @@ def test_a_forked_process_has_its_own_workspace() -> None:
 
 
 def test_another_thread_may_reap_children() -> None:
-    stop = threading.Event()
+    last = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    assert last.stdin is not None
 
     def reap() -> None:
-        while not stop.is_set():
-            try:
-                os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                time.sleep(0.0001)
+        while os.waitpid(-1, 0)[0] != last.pid:
+            pass
 
     thread = threading.Thread(target=reap)
     thread.start()
     try:
-        statuses = {run_program("print(1)").status for _ in range(20)}
+        statuses = {run_program("print(1)").status for _ in range(10)}
     finally:
-        stop.set()
+        last.stdin.close()
         thread.join()
+        last.returncode = 0
     assert statuses == {"ok"}

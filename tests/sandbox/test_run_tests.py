@@ -1,13 +1,12 @@
-"""Dataset tests on a solution: splitting, judging, and every reference solution of MBPP."""
+"""Dataset tests on a solution: splitting, judging, and reference solutions of MBPP."""
 
 from __future__ import annotations
 
 import json
 import os
-import threading
+import random
 import time
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -81,26 +80,30 @@ def test_steps_contain_no_expected_values() -> None:
             assert all("==" not in code for _, code in steps), test
 
 
-@pytest.mark.parametrize(
-    "test",
-    [
-        "f(1)",
-        "assert 1 == 1",
-        "assert (",
-        "for i in range(3):\n    assert f(i) == i",
-        "assert all(f(i) for i in (1, 2))",
-        "def same(a, b): return a == b\nassert same(f(1), 2)",
-        "same = lambda a, b: a == b\nassert same(f(1), 2)",
-        "",
-    ],
-)
-def test_unsplittable_tests_fail_alone(test: str) -> None:
+UNSPLITTABLE = [
+    "f(1)",
+    "assert 1 == 1",
+    "assert (",
+    "for i in range(3):\n    assert f(i) == i",
+    "assert all(f(i) for i in (1, 2))",
+    "def same(a, b): return a == b\nassert same(f(1), 2)",
+    "same = lambda a, b: a == b\nassert same(f(1), 2)",
+    "",
+]
+
+
+@pytest.mark.parametrize("test", UNSPLITTABLE)
+def test_unsplittable_tests_are_errors(test: str) -> None:
     with pytest.raises(UnsupportedTest):
         split_tests(("assert f(1) == 1", test))
-    result = run_tests("def f(x): return x", ["assert f(1) == 1", test, "assert f(2) == 2"])
-    assert result.passed == [True, False, True]
+
+
+def test_unsplittable_tests_fail_alone() -> None:
+    tests = [each for test in UNSPLITTABLE for each in (test, "assert f(2) == 2")]
+    result = run_tests("def f(x): return x", tests)
+    assert result.passed == [False, True] * len(UNSPLITTABLE)
     assert result.reason == "unsupported_test"
-    assert result.reasons[1].startswith("unsupported_test: ")
+    assert all(reason.startswith("unsupported_test: ") for reason in result.reasons[::2])
 
 
 def test_invalid_setup_fails_every_test() -> None:
@@ -172,48 +175,66 @@ VALUES: list[tuple[str, bool]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("comparison", "equal"), VALUES)
-def test_values_are_compared_as_plain_data(comparison: str, equal: bool) -> None:
-    """The left side is the solution's value, the right side the dataset's."""
-    value, _, expected = comparison.rpartition(" == ")
-    assert run_tests(f"def f(): return {value}", [f"assert f() == {expected}"]).passed == [equal]
+def test_values_are_compared_as_plain_data() -> None:
+    """The left side is the solution's value, the right side the dataset's. All in one program."""
+    sides = [comparison.rpartition(" == ") for comparison, _ in VALUES]
+    solution = "\n".join(f"def f{index}(): return {value}" for index, (value, _, _) in enumerate(sides))
+    result = run_tests(solution, [f"assert f{index}() == {expected}" for index, (_, _, expected) in enumerate(sides)])
+    found = [(comparison, passed) for (comparison, _), passed in zip(VALUES, result.passed, strict=True)]
+    assert found == VALUES
+
+
+JUDGED: list[tuple[str, str, bool]] = [
+    ("(i for i in range(3))", "list(f()) == [0, 1, 2]", True), ("map(int, '12')", "tuple(f()) == (1, 2)", True),
+    ("range(5)", "len(f()) == 5 and f()[1] == 1", True),
+    ("__import__('collections').deque([1, 2])", "list(f()) == [1, 2]", True),
+    ("{3: 4}.values()", "sorted(f()) == [4]", True),
+    ("dict(zip('gbad', range(4))).keys()", "list(f()) == ['g', 'b', 'a', 'd']", True),
+    ("dict(zip('gbad', range(4)))", "list(f().items()) == [('g', 0), ('b', 1), ('a', 2), ('d', 3)]", True),
+    ("{'a': [1]}.items()", "sorted(f()) == [('a', [1])]", True), ("{'a': [1]}.items()", "f() == {'a': 1}", False),
+    ("{1: 2}.items()", "f() == {(1, 2)} and f() == {1: 2}.items() and len(f()) == 1", True),
+    ("'ab'", "f().startswith('a') and not f()[1:].isdigit()", True),
+    ("type('S', (str,), {'startswith': lambda *_: True})('b')", "f().startswith('a')", False),
+    ("type('I', (int,), {'__eq__': lambda *_: True})(1)", "f().__eq__(2)", False),
+    ("list(range(100_000, 0, -1))", "f() == list(range(100_000, 0, -1))", True),
+    ("2.0000001", "math.isclose(f(), 2, rel_tol=1e-3)", True), ("2.1", "math.isclose(f(), 2, rel_tol=1e-3)", False),
+    ("'7'", "int(f()) == 7", True), ("[[iter([1])]]", "list(f()) == 1", False),
+    ("map(__import__('fractions').Fraction, '12')", "list(f()) == [1, 2]", True),
+    ("__import__('fractions').Fraction(1, 3)", "round(f(), 2) == Fraction(33, 100)", True),
+    ("__import__('decimal').Decimal('2.50')", "str(f()) == '2.50'", True),
+    ("__import__('datetime').date(2024, 2, 29)", "f() > datetime.date(2024, 2, 28)", True),
+    ("__import__('collections').deque([3, 1])", "sorted(f()) == [1, 3] and f() == deque([3, 1])", True),
+]  # fmt: skip
+
+
+def test_checks_with_code_run_in_a_judge() -> None:
+    """All in one program and one judge."""
+    solution = "\n".join(f"def f{index}(): return {value}" for index, (value, _, _) in enumerate(JUDGED))
+    tests = [f"assert {check.replace('f()', f'f{index}()')}" for index, (_, check, _) in enumerate(JUDGED)]
+    result = run_tests(solution, tests)
+    wrong = [(*case, reason) for case, passed, reason in zip(JUDGED, result.passed, result.reasons, strict=True)
+             if passed != case[2]]  # fmt: skip
+    assert wrong == []
+
+
+def test_several_large_values_reach_the_judge() -> None:
+    solution = "def f(): return list(range(100_000, 0, -1))"
+    assert run_tests(solution, ["assert f() == list(range(100_000, 0, -1))\n" * 3]).passed == [True]
 
 
 @pytest.mark.parametrize(
-    ("returned", "test", "passes"),
+    ("returned", "check"),
     [
-        ("(i for i in range(3))", "assert list(f()) == [0, 1, 2]", True),
-        ("map(int, '12')", "assert tuple(f()) == (1, 2)", True),
-        ("range(5)", "assert len(f()) == 5 and f()[1] == 1", True),
-        ("__import__('collections').deque([1, 2])", "assert list(f()) == [1, 2]", True),
-        ("{3: 4}.values()", "assert sorted(f()) == [4]", True),
-        ("dict(zip('gbad', range(4))).keys()", "assert list(f()) == ['g', 'b', 'a', 'd']", True),
-        ("dict(zip('gbad', range(4)))", "assert list(f().items()) == [('g', 0), ('b', 1), ('a', 2), ('d', 3)]", True),
-        ("{'a': [1]}.items()", "assert sorted(f()) == [('a', [1])]", True),
-        ("{'a': [1]}.items()", "assert f() == {'a': 1}", False),
-        ("{1: 2}.items()", "assert f() == {(1, 2)} and f() == {1: 2}.items() and len(f()) == 1", True),
-        ("'ab'", "assert f().startswith('a') and not f()[1:].isdigit()", True),
-        ("type('S', (str,), {'startswith': lambda *_: True})('b')", "assert f().startswith('a')", False),
-        ("type('I', (int,), {'__eq__': lambda *_: True})(1)", "assert f().__eq__(2)", False),
-        ("list(range(100_000, 0, -1))", "assert f() == list(range(100_000, 0, -1))\n" * 3, True),
-        ("2.0000001", "assert math.isclose(f(), 2, rel_tol=1e-3)", True),
-        ("2.1", "assert math.isclose(f(), 2, rel_tol=1e-3)", False),
-        ("'7'", "assert int(f()) == 7", True),
-        ("10 ** 8", "assert f() * 'a' == 'b'", False),
-        ("9", "assert f() ** f() ** f() == 1", False),
-        ("[[iter([1])]]", "assert list(f()) == 1", False),
-        ("map(__import__('fractions').Fraction, '12')", "assert list(f()) == [1, 2]", True),
-        ("__import__('fractions').Fraction(1, 3)", "assert round(f(), 2) == Fraction(33, 100)", True),
-        ("__import__('decimal').Decimal('1E+99999')", "assert f() ** f() == 1", False),
-        ("__import__('decimal').Decimal('2.50')", "assert str(f()) == '2.50'", True),
-        ("__import__('datetime').date(2024, 2, 29)", "assert f() > datetime.date(2024, 2, 28)", True),
-        ("__import__('collections').deque([3, 1])", "assert sorted(f()) == [1, 3] and f() == deque([3, 1])", True),
+        ("10 ** 8", "f() * 'a' == 'b'"),
+        ("9", "f() ** f() ** f() == 1"),
+        ("__import__('decimal').Decimal('1E+99999')", "f() ** f() == 1"),
     ],
 )
-def test_checks_with_code_run_in_a_judge(returned: str, test: str, passes: bool) -> None:
+def test_judges_are_limited(returned: str, check: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grading_module, "JUDGE_CPU_SECONDS", 1.0)
     began = time.monotonic()
-    result = run_tests(f"def f(): return {returned}", [test])
-    assert result.passed == [passes], result.reasons
+    result = run_tests(f"def f(): return {returned}", [f"assert {check}"])
+    assert result.passed == [False], result.reasons
     assert time.monotonic() - began < PATIENCE * 16
 
 
@@ -305,6 +326,13 @@ def altered(test: str) -> str:
 
 @pytest.mark.timeout(900)
 def test_mbpp_reference_solutions() -> None:
+    """A hundred of the official ones; tests/soak judges all."""
+    assert wrong_verdicts(random.Random("mbpp").sample(MBPP, min(len(MBPP), 100))) == []
+
+
+def wrong_verdicts(rows: list[dict[str, Any]]) -> list[tuple[int, list[bool], list[bool]]]:
+    """Task, verdicts and expected verdicts of reference solutions that are not judged right, on altered tests too."""
+
     def verdicts(row: dict[str, Any]) -> tuple[int, list[bool], list[bool]]:
         tests = [*row["test_list"], *row["challenge_test_list"]]
         tried = [*tests, altered(tests[row["task_id"] % len(tests)])]
@@ -312,17 +340,17 @@ def test_mbpp_reference_solutions() -> None:
         return row["task_id"], result.passed, [True] * len(tests) + [False]
 
     with ThreadPoolExecutor(CORES) as pool:
-        wrong = [found for found in pool.map(verdicts, MBPP) if found[1] != found[2]]
-    assert wrong == []
+        return [found for found in pool.map(verdicts, rows) if found[1] != found[2]]
 
 
 def test_slow_solutions_pass_on_busy_cores() -> None:
     """Like MBPP 123, which takes two seconds on an idle core."""
     slow = "def f(n):\n    t = 0\n    for i in range(n): t += i * i % 7\n    return t"
     expected = sum(i * i % 7 for i in range(3_000_000))
-    with ThreadPoolExecutor(4 * CORES) as pool:
-        results = list(pool.map(lambda _: run_tests(slow, [f"assert f(3_000_000) == {expected}"]), range(12)))
-    assert [result.reason for result in results] == ["ok"] * 12
+    with ThreadPoolExecutor(3 * CORES) as pool:
+        tests = [f"assert f(3_000_000) == {expected}"]
+        results = list(pool.map(lambda _: run_tests(slow, tests), range(3 * CORES)))
+    assert [result.reason for result in results] == ["ok"] * 3 * CORES
 
 
 def test_threads_do_not_mix_up_results() -> None:
@@ -331,22 +359,12 @@ def test_threads_do_not_mix_up_results() -> None:
         return run_tests(f"def f(): return {n}", tests).passed == [True, False]
 
     with ThreadPoolExecutor(16) as pool:
-        assert all(pool.map(one, range(100)))
+        assert all(pool.map(one, range(32)))
 
 
 def test_slow_checks_do_not_block_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grading_module, "JUDGE_CPU_SECONDS", 1.0)
-    done = threading.Event()
-    ticks = []
-
-    def tick() -> None:
-        while not done.wait(0.01):
-            ticks.append(time.monotonic())
-
-    thread = threading.Thread(target=tick)
-    thread.start()
+    began = time.process_time()
     result = run_tests("def f(): return 10 ** 7", ["assert f() ** f() % 10 == 1"])
-    done.set()
-    thread.join()
     assert result.reason == "test_failed"
-    assert max(b - a for a, b in pairwise(ticks)) < PATIENCE * 1.0
+    assert time.process_time() - began < 0.5, "the check took this process's time"

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_train.sandbox.inside.encode import MAX_DEPTH, Unsupported, encode
@@ -92,7 +92,6 @@ def test_nan_negative_zero_and_bytearray_round_trip() -> None:
     assert decode(encode(bytearray(b"x"))) == bytearray(b"x")
 
 
-@settings(max_examples=500)
 @given(
     st.binary(max_size=200) | VALUES.map(encode).flatmap(lambda good: st.binary(max_size=4).map(lambda bad: good + bad))
 )
@@ -103,7 +102,6 @@ def test_arbitrary_bytes_decode_or_fail(content: bytes) -> None:
         pass
 
 
-@settings(max_examples=300)
 @given(VALUES.map(encode), st.data())
 def test_a_changed_byte_decodes_or_fails(content: bytes, data: st.DataObject) -> None:
     index = data.draw(st.integers(0, len(content) - 1))

@@ -18,22 +18,12 @@ from remote.events import ClientEvent, Link, LinkChanged, LogArrived, LogRotated
 from remote.protocol import Decoder, encode_parts
 from remote.transports.local import LocalTransport
 from tests.support.patience import PATIENCE
+from tests.support.patience import eventually as eventually
 
 T = TypeVar("T")
 QUICK = Timing(ping_every=0.1, stale_after=0.6, lost_after=1.5, backoff_first=0.1, backoff_most=0.5, settled_after=0.5)
 PATIENT = replace(QUICK, stale_after=5.0, lost_after=15.0)
 """For tests that send requests: a slow machine is not a lost link."""
-
-
-def eventually(condition: Callable[[], T], timeout: float = 15.0, what: str = "") -> T:
-    """Wait until a condition returns something true, and return it."""
-    deadline = time.monotonic() + PATIENCE * timeout
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < deadline, f"timed out: {what or condition}"
-        time.sleep(0.01)
 
 
 class Recorder:

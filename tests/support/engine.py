@@ -19,7 +19,7 @@ import yaml
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.processes import find_by_run_id
 from tests.support.forked import Fork, run_forked
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, eventually
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 GRPO_TRAIN = [sys.executable, "-m", "grpo_train.cli"]
@@ -178,11 +178,7 @@ def at_start(folder: Path, code: str) -> dict[str, str]:
 
 def wait_for(condition: Callable[[], Any], what: str, timeout: float = 90) -> Any:
     """Wait for a condition and return its first true value; on timeout the test fails with ``what``."""
-    deadline = time.monotonic() + PATIENCE * timeout
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited for {what}"
-        time.sleep(0.02)
-    return value
+    return eventually(condition, timeout, what)
 
 
 def rows(run: RunDir, file: str = "train_log.jsonl") -> list[dict[str, Any]]:

@@ -1,6 +1,21 @@
-"""How much slower than a quiet machine the machine of a test run may be."""
+"""How much slower than a quiet machine the machine of a test run may be, and waiting for a condition."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 PATIENCE = 4.0
 """Factor on every time after which a test gives up: tests assert behavior, and end when there is none."""
+
+
+def eventually(condition: Callable[[], T], timeout: float = 15.0, what: str = "") -> T:
+    """Wait until a condition returns something true, and return it: for what sends no event to wait for."""
+    began = time.monotonic()
+    while not (value := condition()):
+        waited = time.monotonic() - began
+        assert waited < PATIENCE * timeout, f"timed out: {what or condition}"
+        time.sleep(min(max(waited / 20, 0.001), 0.02))
+    return value

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
 
 from grpo_train.config.schema import Sandbox
 from grpo_train.config.schema import Task as TaskConfig
-from grpo_train.tasks import Attempt, TaskError, Verdict, load_task
+from grpo_train.tasks import Attempt, TaskError, Verdict, code_game, load_task
 from grpo_train.tasks.code_game import CodeGameTask, Limits, prediction, referee
 from grpo_train.tasks.shared.adversarial import AdversarialTask
 
@@ -84,7 +85,8 @@ def judge(program: str, reply: str | None = None, **keys: Any) -> Verdict:
         ("print('</answer>'[0:9])", "answer_tag"),
     ],
 )
-def test_rules_of_the_game(program: str, reason: str) -> None:
+def test_rules_of_the_game(program: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code_game, "referee", cache(referee))  # for the play and for its verdict
     play = game().play(Attempt(game().problem("train", 0), f"{program}\n```"))
     assert play.reason == reason
     assert play.is_valid == (reason == "ok")

@@ -115,6 +115,15 @@ def test_splits_configs_and_cuts(ask: Ask, folder: Path) -> None:
     assert "has the splits easy, hard: set task.splits, as in {train: easy}" in several["error"]
 
 
+def test_offline_errors_say_what_to_do(ask: Ask) -> None:
+    """Of the tasks whose data is downloaded by default."""
+    gsm8k, mbpp = ask({"name": "gsm8k"}, {"name": "mbpp"}, HF_HUB_OFFLINE="1")
+    assert "HF_HUB_OFFLINE is set" in gsm8k["error"]
+    assert "set task.path to their directory" in gsm8k["error"]
+    assert "HF_HUB_OFFLINE is set" in mbpp["error"]
+    assert "set task.path (or MBPP_DATASET_PATH) to it" in mbpp["error"]
+
+
 def test_mbpp_from_the_hub_is_that_of_the_file(ask: Ask) -> None:
     file, hub = ask({"path": str(FIXTURES / "mbpp.jsonl"), "name": "mbpp"}, {"path": "hf:acme/mbpp", "name": "mbpp"})
     assert file == hub

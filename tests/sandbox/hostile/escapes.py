@@ -105,9 +105,9 @@ PORTABLE = (
 )  # fmt: skip
 
 
-def numbered(name: str, call: str, outcomes: tuple[str, ...] = DENIED, before: str = "") -> Program:
+def numbered(name: str, call: str, outcomes: tuple[str, ...] = DENIED) -> Program:
     """An escape through one system call, by its x86-64 number."""
-    return escape(f"call: {name}", f"{before}\nreturn syscall({call})", outcomes)
+    return escape(f"call: {name}", f"return syscall({call})", outcomes)
 
 
 X86_64 = (

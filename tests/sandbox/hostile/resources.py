@@ -150,3 +150,17 @@ PROGRAMS = (
         kind="resource",
     ),
 )
+
+REPEATED = frozenset({
+    # The CPU limit, which ends "an endless loop in the function".
+    "an endless loop", "a loop that catches everything", "9**9**9", "an endless regular expression",
+    "a fork bomb that catches everything", "a flood of output", "results byte by byte", "an endless constant",
+    "endless recursion without a limit", "an endless destructor", "an endless value", "script: an endless exit handler",
+    # The wall-time limit, which ends "ignores signals and sleeps" and "script: stays in the pipe".
+    "stops itself", "closes everything and sleeps", "script: an endless thread",
+    # Memory, which ends "8 GB at once", and a stack, which ends "endless recursion".
+    "slow growth", "source with a huge constant string", "C recursion without a limit",
+    # Files, which end "thousands of files" and "a disk full of files".
+    "thousands of nested directories",
+})  # fmt: skip
+"""Attacks on a limit that the named ones attack, too: they run in tests/soak only."""

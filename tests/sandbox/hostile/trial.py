@@ -23,19 +23,24 @@ from grpo_train.sandbox.child import WALL_PER_CPU, process_mark
 from grpo_train.sandbox.layers import NAMESPACES
 from grpo_train.sandbox.workspace import CANARY_FILE, MAX_CLEANERS, workspace
 from tests.sandbox.hostile import escapes, honest, resources, verdicts
-from tests.sandbox.hostile.program import HONEST, TESTS, Program
-from tests.support.patience import PATIENCE
+from tests.sandbox.hostile.program import HONEST, TESTS, Program, together
+from tests.support.patience import PATIENCE, eventually
 
 CORPUS: tuple[Program, ...] = (*verdicts.PROGRAMS, *resources.PROGRAMS, *escapes.PROGRAMS, *honest.PROGRAMS)
+ESCAPES = [program for program in CORPUS if program.attempt]
+SAMPLE = sorted(
+    (program for program in CORPUS if not program.attempt and program.name not in resources.REPEATED),
+    key=lambda program: "timeout" not in (*program.reasons, *program.statuses),
+)
+"""Without the escapes, which one program can make together. Those that use up a time limit come first."""
 CPU_SECONDS = 1.0
-CLEANUP_SECONDS = 60.0
+CLEANUP_SECONDS = 15.0
 DIRECTORIES = ("/tmp", "/dev/shm", "/root", os.path.expanduser("~"), os.path.dirname(os.__file__), os.getcwd())
 
 
 def problems_of(program: Program) -> list[str]:
     """Run one program and return its unexpected results."""
-    source = program.source.replace(escapes.PARENT, str(os.getpid()))
-    source = source.replace(escapes.SECRET, workspace().canary)
+    source = here(program.source)
     # Programs that end by themselves get more time, for busy machines; the others use up their limit.
     ends = program.reasons == ("ok",) or (program.kind == "verdict" and "timeout" not in program.reasons)
     cpu_seconds = 5.0 if ends and program.kind != "resource" else CPU_SECONDS
@@ -46,6 +51,27 @@ def problems_of(program: Program) -> list[str]:
     if seconds > PATIENCE * WALL_PER_CPU * cpu_seconds + busy:
         problems.append(f"ended after {seconds:.1f} s")
     return [f"{program.name}: {problem}" for problem in problems]
+
+
+def here(source: str) -> str:
+    """Source with this process's pid and the path of its secret."""
+    return source.replace(escapes.PARENT, str(os.getpid())).replace(escapes.SECRET, workspace().canary)
+
+
+def problems_together(programs: Sequence[Program]) -> list[str]:
+    """Make the attempts of all escapes in one program and return unexpected results."""
+    source = here(together(programs))
+    tests = [f"assert was[{index}] in {program.outcomes!r}" for index, program in enumerate(programs)]
+    result = run_tests(source, [*TESTS, *tests], cpu_seconds=5.0)
+    problems = [f"solution: {reason}" for reason in result.reasons[: len(TESTS)] if reason != "ok"]
+    problems += [
+        f"{program.name}: {reason}"
+        for program, reason in zip(programs, result.reasons[len(TESTS) :], strict=True)
+        if reason != "ok"
+    ]
+    if problems:
+        problems.append(f"outcomes: {run_program(source + 'print(was)', cpu_seconds=5.0).stdout.strip()}")
+    return problems
 
 
 def _script(program: Program, source: str, cpu_seconds: float) -> tuple[list[str], float]:
@@ -81,10 +107,9 @@ def _solution(program: Program, source: str, cpu_seconds: float) -> tuple[list[s
 
 def left_behind() -> list[str]:
     """Processes, files and directories that remain of this process's programs, after cleanup."""
-    deadline = time.monotonic() + CLEANUP_SECONDS
-    while (found := _leftovers()) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return found
+    with suppress(AssertionError):
+        eventually(lambda: not _leftovers(), CLEANUP_SECONDS)
+    return _leftovers()
 
 
 def _leftovers() -> list[str]:
@@ -130,19 +155,19 @@ def descriptors() -> tuple[int, int]:
     return rulesets, len(names) - rulesets
 
 
-def run_corpus(programs: Sequence[Program], threads: int) -> list[str]:
-    """Unexpected results of the corpus, and leftovers."""
+def run_corpus(programs: Sequence[Program], threads: int, made_together: Sequence[Program] = ()) -> list[str]:
+    """Unexpected results of the corpus, and leftovers. ``made_together``: escapes in one program."""
     run_tests(HONEST, TESTS)  # create everything that is created once
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda _: run_tests(HONEST, TESTS), range(threads)))
         _, before = descriptors()
         problems = [problem for found in pool.map(problems_of, programs) for problem in found]
+        problems += problems_together(made_together) if made_together else []
         if run_tests(HONEST, TESTS).reason != "ok":
             problems.append("an honest program fails afterwards")
         problems += [f"left behind: {leftover}" for leftover in left_behind()]
-        deadline = time.monotonic() + CLEANUP_SECONDS
-        while descriptors()[1] > before and time.monotonic() < deadline:  # a cleaner still has a directory open
-            time.sleep(0.1)
+        with suppress(AssertionError):  # a cleaner still has a directory open
+            eventually(lambda: descriptors()[1] <= before, CLEANUP_SECONDS)
         rulesets, others = descriptors()
         if others > before:
             problems.append(f"{others - before} additional open descriptors")
@@ -161,8 +186,10 @@ def main() -> None:
     parser.add_argument(
         "--kinds", default="verdict,resource,escape,honest", help="kinds of programs, separated by commas"
     )
+    parser.add_argument("--sample", action="store_true", help="one program for each limit, all escapes in one")
     arguments = parser.parse_args()
-    corpus = [program for program in CORPUS if program.kind in arguments.kinds.split(",")]
+    kinds = arguments.kinds.split(",")
+    corpus = [program for program in (SAMPLE if arguments.sample else CORPUS) if program.kind in kinds]
     layers = isolation()
     if arguments.without_namespaces:
         layers = probe._found = replace(layers, namespaces=0, namespaces_as_root=False, tmpfs=False)
@@ -170,7 +197,7 @@ def main() -> None:
         layers = probe._found = replace(layers, namespaces=NAMESPACES, namespaces_as_root=True)
     workspace().close()  # with the probe's slot, which programs at another level cannot use
     began = time.monotonic()
-    problems = run_corpus(corpus, arguments.threads)
+    problems = run_corpus(corpus, arguments.threads, ESCAPES if arguments.sample and "escape" in kinds else ())
     print(
         json.dumps(
             {
