@@ -12,6 +12,7 @@ from tests.conftest import REPOSITORY
 SUPPORT = "tests/support/"
 EXEMPT = (
     "tests/bench/", "tests/gpu/", "tests/soak/",
+    f"{SUPPORT}clock.py", "tests/run_dir/test_clock.py",  # a clock that stands until it is advanced
     f"{SUPPORT}patience.py",  # ``eventually``, which looks at a condition again and again: the one place that waits so
     # Simulated programs, networks and servers: their delays are what they simulate.
     f"{SUPPORT}fake_engine.py", f"{SUPPORT}fake_stage.py", f"{SUPPORT}floods.py", f"{SUPPORT}line.py",

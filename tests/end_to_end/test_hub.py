@@ -102,7 +102,6 @@ def test_datasets_come_from_the_hub(command: Command) -> None:
     assert f"\n{count}/{count}\n" in command("check-dataset", "gsm8k")
     rows = min(40, len(data_file("mbpp.jsonl").read_text().splitlines()))
     assert f"{rows}/{rows}" in command("check-dataset", "mbpp")
-    assert f"\n{count}/{count}\n" in command("check-dataset", "gsm8k", HF_HUB_OFFLINE="1")
     output = command("check-dataset", "gsm8k", HF_ENDPOINT=NOBODY)
     assert f"\n{count}/{count}\n" in output
     assert "Retrying" not in output, "the cache is used without waiting for the hub"
@@ -192,7 +191,6 @@ def test_training_starts_without_a_route(
     assert "Retrying" not in output, "the cache is used without waiting for the hub"
     run = run_of(tmp_path, "offline")
     assert [row["step"] for row in rows(run)] == [1]
-    assert list(run.path.glob("wandb/offline-run-*/*.wandb"))
 
 
 def test_a_hub_model_is_evaluated_without_a_run(command: Command, folder: Path, tmp_path: Path) -> None:

@@ -145,7 +145,8 @@ def server_with(**variables: str) -> Iterator[forkserver.ForkServer]:
     try:
         yield server
     finally:
-        server._stop()  # type: ignore[attr-defined]  # else it ends with this process
+        with suppress(FileNotFoundError):  # its socket, which it may have removed
+            server._stop()  # type: ignore[attr-defined]  # else it ends with this process
 
 
 @contextmanager

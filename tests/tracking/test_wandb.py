@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from tests.support.backups import folder_destination
 from tests.support.clock import TestClock
 from tests.support.engine import REPOSITORY, at_start, config_text, environment, grpo_train, wait_for
 from tests.support.histories import make_run
+from tests.support.network import needs_root, own_network
 from tests.support.patience import PATIENCE
 from tests.support.supervising import Supervised, supervised
 from tests.support.wandb_server import KEY, WandbServer, wandb_server
@@ -232,18 +234,25 @@ def test_the_supervisor_does_not_wait_for_ever() -> None:
 USUAL_PRIORITY = "from grpo_train.run_dir import give_way\ngive_way.LOWEST = 0"
 
 
-@pytest.fixture
-def it(
-    tmp_path: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Iterator[Supervised]:
-    """A supervisor whose trainer has made two steps, and ends once the file ``go`` exists; the server's answer."""
-    server.fails_with = getattr(request, "param", 0)
+@contextmanager
+def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Supervised]:
+    """A supervisor whose trainer has made two steps, and ends once the file ``go`` exists."""
     for variable, value in at_start(tmp_path / "start", USUAL_PRIORITY).items():
         monkeypatch.setenv(variable, value)
     run = create_run(tmp_path, {}, "tracked")
     run.config_file.write_text(config_text(run__total_steps=2, tracking__wandb="auto"))
     config = load_config(run.config_file.read_text())
     with supervised(run, config, {"train": [["train:2", "waits"]]}) as it:
+        yield it
+
+
+@pytest.fixture
+def it(
+    tmp_path: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Supervised]:
+    """The same, with a server that answers with the status that is the parameter."""
+    server.fails_with = getattr(request, "param", 0)
+    with prepared(tmp_path, monkeypatch) as it:
         yield it
 
 
@@ -266,6 +275,19 @@ def test_training_is_tracked(it: Supervised, server: WandbServer) -> None:
     assert sent.column("train/reward") == [row["reward"] for row in run.read_log("train_log.jsonl")] == [0.5, 0.5]
     written = [path for path in run.path.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
     assert written == []
+
+
+@needs_root
+def test_without_a_route_files_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    monkeypatch.delenv("WANDB_BASE_URL", raising=False)
+    with own_network(), prepared(tmp_path, monkeypatch) as it:
+        it.waits_for("tracking")
+        (it.run.path / "control" / "go").touch()
+        assert (it.ended(), it.status["state"]) == (0, "finished")
+    assert "tracking.wandb: auto -> offline (https://api.wandb.ai cannot be reached)" in it.console
+    assert list(it.run.path.glob("wandb/offline-run-*/*.wandb"))
 
 
 @pytest.mark.parametrize("it", [401], indirect=True)
