@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,6 +17,7 @@ from grpo_train.backup.take import back_up
 from grpo_train.backup.verify import verify
 from grpo_train.run_dir import RunDir
 from tests.support.backups import contents, home_of, make_run, save, train_to
+from tests.support.killing import Points, five_of
 from tests.support.killing_requests import in_fork, killed_before_send, sends_of
 from tests.support.s3_servers import server
 from tests.support.stores import bucket_store
@@ -93,14 +93,10 @@ def bucket(request: pytest.FixtureRequest, tmp_path: Path) -> Bucket:
     return found
 
 
-def every(action: Callable[[], Any], share: int) -> range:
-    return range(0, sends_of(action), share)
-
-
-def kill_backups(bucket: Bucket, tmp_path: Path, share: int) -> None:
+def kill_backups(bucket: Bucket, tmp_path: Path, points: Points) -> None:
     bucket.grow()
     seen = set()
-    for n in every(bucket.back_up, share):
+    for n in points(sends_of(bucket.back_up)):
         bucket.grow()
         before = bucket.states()
         assert killed_before_send(n, bucket.back_up), f"it sent less than {n} times"
@@ -111,7 +107,7 @@ def kill_backups(bucket: Bucket, tmp_path: Path, share: int) -> None:
         assert set(bucket.states().values()) == {"complete"}, f"killed before {n}"
         assert bucket.strangers() == [], f"killed before {n}"
     assert "complete" in seen
-    assert share > 1 or "incomplete" in seen
+    assert points is not range or "incomplete" in seen
     assert max(bucket.steps()) == bucket.step
 
     def bring() -> None:
@@ -121,10 +117,10 @@ def kill_backups(bucket: Bucket, tmp_path: Path, share: int) -> None:
     assert contents(tmp_path / "there" / "training_runs" / "one") == contents(bucket.run.path)
 
 
-def kill_cleanups(bucket: Bucket, tmp_path: Path, share: int) -> None:
+def kill_cleanups(bucket: Bucket, tmp_path: Path, points: Points) -> None:
     bucket.grow()
     in_fork(bucket.back_up)
-    for n in every(bucket.clean_up, share):
+    for n in points(sends_of(bucket.clean_up)):
         bucket.grow()
         in_fork(bucket.back_up)
         before = contents(bucket.run.training_state)
@@ -135,12 +131,12 @@ def kill_cleanups(bucket: Bucket, tmp_path: Path, share: int) -> None:
     assert bucket.steps() == list(range(10, bucket.step + 10, 10))
 
 
-def kill_drops(bucket: Bucket, tmp_path: Path, share: int) -> None:
+def kill_drops(bucket: Bucket, tmp_path: Path, points: Points) -> None:
     """Steps that are taken out of the backups: the new snapshot is whole, or there is none."""
     bucket.grow()
     bucket.grow()
     in_fork(bucket.back_up)
-    for n in every(lambda: bucket.drop(10), share):
+    for n in points(sends_of(lambda: bucket.drop(10))):
         bucket.grow()
         in_fork(bucket.back_up)
         victim = bucket.step - 20
@@ -159,6 +155,6 @@ KILLS = [kill_backups, kill_cleanups, kill_drops]
     ("bucket", "kill"), [("moto", kill_backups), *(("rclone", kill) for kill in KILLS)], indirect=["bucket"]
 )
 def test_killed_requests_leave_what_was_complete(
-    bucket: Bucket, tmp_path: Path, kill: Callable[[Bucket, Path, int], None]
+    bucket: Bucket, tmp_path: Path, kill: Callable[[Bucket, Path, Points], None]
 ) -> None:
-    kill(bucket, tmp_path, 71)
+    kill(bucket, tmp_path, five_of)

@@ -16,21 +16,19 @@ import yaml
 from grpo_train.backup.backup_yaml import default_path
 from grpo_train.backup.folder import FolderStore
 from grpo_train.backup.s3 import S3Store
-from grpo_train.backup.s3_requests import Timing
 from grpo_train.backup.store import Piece, Store
 from tests.support.s3_servers import KEY_ID, SECRET, Server, access, server
 
 KINDS = ["folder", "rclone", "moto"]
-FAST = Timing(silence=60.0, patience=120.0, first_wait=0.05, longest_wait=0.2)
 
 
-def new_store(kind: str, folder: Path) -> Store:
-    """An empty store of a kind; that of ``folder`` has its files there."""
+def new_store(kind: str, folder: Path, **options: Any) -> Store:
+    """An empty store of a kind, with a limit or a clock; that of ``folder`` has its files there."""
     if kind == "folder":
         folder.mkdir(parents=True)
-        return FolderStore(folder)
+        return FolderStore(folder, **options)
     running = server(kind)
-    return bucket_store(running, running.new_bucket())
+    return bucket_store(running, running.new_bucket(), **options)
 
 
 def bucket_store(running: Server, bucket: str, *, port: int = 0, part: int = 5 << 20, **arguments: Any) -> S3Store:
@@ -40,7 +38,6 @@ def bucket_store(running: Server, bucket: str, *, port: int = 0, part: int = 5 <
         "prefix": "some folder/runs",
         "endpoint": f"https://127.0.0.1:{port or running.port}",
         "ca_file": running.ca_file,
-        "timing": FAST,
     }
     return S3Store(**{**usual, "bucket": bucket, "region": "us-east-1", "part": part, **arguments})
 
