@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import random
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -82,7 +81,7 @@ def describe_bucket(bucket: str, running: Server, *, port: int = 0, key_id: str 
 
 def content(size: int, seed: int = 0) -> bytes:
     """Bytes that do not repeat."""
-    return random.Random(seed).randbytes(size)
+    return hashlib.shake_128(seed.to_bytes(4, "big")).digest(size)
 
 
 def piece_of(path: Path, data: bytes) -> Piece:
