@@ -8,7 +8,8 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 # Bytecode is kept even where the environment forbids it: compiling torch takes each process seconds.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest
-PARALLEL := -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+PARALLEL := -n auto --maxprocesses 4 --dist worksteal
+SLOWEST := --durations=10 --durations-min=1
 STAMP := .venv/.setup-done
 
 .PHONY: setup setup-box setup-vllm demo test test-vllm test-fixtures lint soak bench words schema clean
@@ -28,11 +29,13 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	bash scripts/setup.sh --programs-only
-	$(PYTEST) $(PARALLEL) tests
+	$(PYTEST) $(PARALLEL) $(SLOWEST) tests
 
-# The tests that read GSM8K and MBPP, on the small fixtures that a clone without the official data uses.
+# The tests that read GSM8K and MBPP, on the small fixtures that a clone without the official data uses. Only their files
+# are imported.
 test-fixtures: $(STAMP)
-	GRPO_TEST_DATA=fixture $(PYTEST) $(PARALLEL) -m official_data tests
+	GRPO_TEST_DATA=fixture $(PYTEST) $(PARALLEL) -m official_data \
+		$(shell grep -rlE 'official_data|gsm8k_dir' tests --include='test_*.py' --exclude-dir={soak,bench,gpu})
 
 lint: $(STAMP)
 	.venv/bin/ruff check .

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -33,17 +34,17 @@ MEMORY = Path("/dev/shm")
 MEMORY_NEEDED = 10 << 30
 """Bytes."""
 REPOSITORY = Path(__file__).resolve().parent.parent
-LONG = ("test_every_action.py", "test_snapshots.py", "test_home.py")
-"""Files of the app's tests, which are the last ones, that take a minute or more."""
+CPU_AT_START = pytest.StashKey[float]()
 
 
 @pytest.fixture(autouse=True)
-def unchanged_process() -> Iterator[None]:
+def unchanged_process(request: pytest.FixtureRequest) -> Iterator[None]:
     """A test fails that leaves this process changed: all tests after it would run so. Commands set their own umask."""
     os.umask(0o022)
-    before = what_tests_share()
+    before, failed = what_tests_share(), request.session.testsfailed
     yield
-    assert what_tests_share() == before
+    if request.session.testsfailed == failed:  # pytest-timeout takes its handler away from a test that failed
+        assert what_tests_share() == before
 
 
 def what_tests_share() -> dict[str, object]:
@@ -112,12 +113,13 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) + 1
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Keep temporary files in memory, and collect garbage less often.
 
     A run of the suite writes 4 GB, flushed file by file. With torch and Textual in one process, collecting garbage
     would be a third of the processor time.
     """
+    config.stash[CPU_AT_START] = cpu_seconds()
     gc.set_threshold(50_000, 20, 100)
     executable = MEMORY.is_dir() and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC  # some tests write programs
     if executable and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > MEMORY_NEEDED:
@@ -131,11 +133,24 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that read the official files through ``gsm8k_dir``, and begin with the longest of the last files.
-
-    A worker that gets a long file when the others have nothing left makes them wait for minutes.
-    """
-    items.sort(key=lambda item: item.path.name not in LONG)
+    """Mark the tests that read the official files through ``gsm8k_dir``."""
     for item in items:
         if "gsm8k_dir" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.official_data)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say what the run cost, tmux's children and all other processes included."""
+    if used := cpu_seconds() - config.stash[CPU_AT_START]:
+        terminalreporter.write_sep("-", f"{used:,.0f} CPU-seconds of everything in this control group")
+
+
+def cpu_seconds() -> float:
+    """Processor time of this process's control group; 0 where it cannot be read (another system than Linux)."""
+    with suppress(OSError):
+        places = dict(line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines())
+        for controllers, place in places.items():
+            if "cpuacct" in controllers.split(","):  # version 1
+                return int(Path(f"/sys/fs/cgroup/cpuacct{place}/cpuacct.usage").read_text()) / 1e9
+        return int(Path(f"/sys/fs/cgroup{places.get('', '/')}/cpu.stat").read_text().split()[1]) / 1e6
+    return 0.0
