@@ -26,7 +26,7 @@ from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.processes import start_ticks, variable_in
 from grpo_train.run_dir.sessions import OUR_OPTION, ROOT_OPTION, root_mark
 from tests.support.backups import contents, make_evaluation, make_run
-from tests.support.engine import command, wait_for
+from tests.support.engine import command_here, wait_for
 from tests.support.s3_servers import running_rclone
 from tests.support.stores import describe_bucket, write_destinations
 
@@ -143,7 +143,7 @@ def test_what_is_of_use_stays(run: RunDir, dead: int, day_later: None) -> None:
 
 
 def run_json(*arguments: str, root: Path, code: int = 0) -> Any:
-    done = command(*arguments, "--json", root=root)
+    done = command_here(*arguments, "--json", root=root)
     assert done.returncode == code, done.stdout + done.stderr
     return json.loads(done.stdout)
 
@@ -151,9 +151,9 @@ def run_json(*arguments: str, root: Path, code: int = 0) -> Any:
 def test_clean_asks_and_removes(run: RunDir, dead: int) -> None:
     before = contents(run.root)
     expected = made_by(run, dead, 1)
-    planned = command("clean", "--dry-run", root=run.root)
+    planned = command_here("clean", "--dry-run", root=run.root)
     assert all(path in planned.stdout for path in expected)
-    asked = command("clean", root=run.root)
+    asked = command_here("clean", root=run.root)
     assert (asked.returncode, "add --yes" in asked.stderr) == (2, True)
     assert paths(run) == expected
     done = run_json("clean", "--yes", root=run.root)
@@ -187,7 +187,7 @@ def test_the_backup_of_a_killed_selftest_is_removed(
         )
         to.store.delete([complete])
         note_destination(place, "s4")
-        refused = command("clean", "--yes", root=run.root)
+        refused = command_here("clean", "--yes", root=run.root)
         assert (refused.returncode, "did you mean s3?" in refused.stderr) == (3, True), refused.stderr
         note_destination(place, "s3")
         of_the_selftest = {**os.environ, "LOCALFS_ROOT": str(mine.root)}
@@ -195,7 +195,7 @@ def test_the_backup_of_a_killed_selftest_is_removed(
             wait_for(lambda: variable_in(uploading.pid, "LOCALFS_ROOT") == str(mine.root), "the process")
             assert paths(run) == set(), "a child of the self-test may still send"
             uploading.kill()
-        assert "its backup in s3" in command("clean", "--dry-run", root=run.root).stdout
+        assert "its backup in s3" in command_here("clean", "--dry-run", root=run.root).stdout
         assert {each["destination"] for each in run_json("clean", "--yes", root=run.root)["leftovers"]} == {"s3"}
         assert {entry.key for entry in to.store.entries("")} == before
     assert not place.exists()

@@ -9,7 +9,7 @@ import pytest
 
 from grpo_train.cli import transfer
 from tests.support.clock import LeapingClock
-from tests.support.engine import command
+from tests.support.engine import command_here
 from tests.support.s3_faults import Fault, Faults, FaultyRequests
 from tests.support.s3_servers import SECRET, server
 from tests.support.stores import describe_bucket
@@ -27,7 +27,7 @@ def test_a_wait_is_announced_with_its_cause(front: Faults, tmp_path: Path, monke
     describe_bucket(front.server.new_bucket(), front.server, port=front.port)
     for times, said in ((2, 1), (4, 2)):
         front.add(Fault("refuse", code="SlowDown", times=times, headers={"Retry-After": "20"}))
-        result = command("list-backups", root=tmp_path)
+        result = command_here("list-backups", root=tmp_path)
         assert result.returncode == 0, result.stderr
         assert f"waiting: https://127.0.0.1:{front.port} answers 503 SlowDown" in result.stderr
         assert result.stderr.count("waiting") == said
@@ -36,7 +36,7 @@ def test_a_wait_is_announced_with_its_cause(front: Faults, tmp_path: Path, monke
 def test_a_refusal_ends_the_command_at_once(tmp_path: Path) -> None:
     running = server("rclone")
     source = describe_bucket(running.new_bucket(), running, secret="another-secret-of-a-user")
-    result = command("list-backups", root=tmp_path)
+    result = command_here("list-backups", root=tmp_path)
     assert result.returncode == 2
     assert f"does not accept the secret access key from {source}" in result.stderr
     assert "another-secret" not in result.stderr + result.stdout

@@ -26,7 +26,7 @@ from grpo_train.run_dir.identity import older_identity, run_identity
 from grpo_tui import cli
 from grpo_tui.history.stores import StorePages
 from tests.support.backups import backup, folder_destination, objects
-from tests.support.engine import REPOSITORY, command
+from tests.support.engine import REPOSITORY, command_here
 from tests.support.histories import make_run
 from tests.support.s3_servers import server
 from tests.support.stores import describe_bucket, write_destinations
@@ -121,7 +121,7 @@ def test_rebuild_reads_the_destinations_of_this_machine(
     assert "backups in gone: " in told
     assert cli.main(["history", "--csv", "--columns", "name,box,reward", "reward>0.6"]) == 0
     assert capsys.readouterr().out == "name,box,reward\ndone,disk,0.7\n"
-    done = command("history", "state:finished", "--from", "disk", "--csv", "--columns", "name", root=tmp_path)
+    done = command_here("history", "state:finished", "--from", "disk", "--csv", "--columns", "name", root=tmp_path)
     assert (done.returncode, done.stdout) == (0, "name\ndone\n"), done.stderr
 
 

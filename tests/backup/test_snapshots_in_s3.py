@@ -21,7 +21,7 @@ from grpo_train.backup.verify import verify
 from tests.support.backups import contents, make_evaluation, make_run, save, train_to
 from tests.support.canaries import canary
 from tests.support.clock import LeapingClock
-from tests.support.engine import command
+from tests.support.engine import command_here
 from tests.support.s3_faults import Fault, Faults, FaultyRequests
 from tests.support.s3_servers import SECRET, server
 from tests.support.stores import bucket_store, describe_bucket, new_store, whole
@@ -115,7 +115,7 @@ def test_no_secret_leaves_its_file(tmp_path: Path, home: Path) -> None:
         ["restore", "--training-run", "one", "--from", "wrong"],
     ]  # fmt: skip
     for words in commands:
-        done = command(*words, "--json", root=root)
+        done = command_here(*words, "--json", root=root)
         said += done.stdout + done.stderr
         assert "Traceback" not in said
     assert [c.step for c in run.checkpoints()] == [10, 20]
@@ -123,6 +123,6 @@ def test_no_secret_leaves_its_file(tmp_path: Path, home: Path) -> None:
     store = bucket_store(running, bucket, prefix="some folder")
     objects = b"".join(whole(store, entry.key) for entry in store.entries(""))
     everything = b"".join([said.encode(), objects, *(path.read_bytes() for path in files)])
-    assert json.loads(command("list-backups", "--json", root=root).stdout)[0]["name"] == "one"
+    assert json.loads(command_here("list-backups", "--json", root=root).stdout)[0]["name"] == "one"
     for secret in (SECRET, hidden):
         assert secret.encode() not in everything

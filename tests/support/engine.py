@@ -94,7 +94,7 @@ def grpo_train(
     return run_module("grpo_train.cli", *arguments, root=root, timeout=timeout, real=real)
 
 
-def command(*arguments: object, root: Path | None) -> subprocess.CompletedProcess[str]:
+def command_here(*arguments: object, root: Path | None) -> subprocess.CompletedProcess[str]:
     """Run ``grpo-train …`` in this process: a command that starts no process and leaves this one as it was."""
     from typer.testing import CliRunner
 
