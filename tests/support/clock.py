@@ -181,6 +181,23 @@ class TestClock:
             wait.close()
 
 
+class LeapingClock(TestClock):
+    """A clock that each wait sets forward by its length, at once and whatever other threads do.
+
+    For threads that also wait for each other in ways that are not known to the clock, such as for futures.
+    """
+
+    def sleep(self, seconds: float) -> None:
+        self._set_to(self.monotonic() + seconds)
+
+    def wait(self, event: threading.Event, seconds: float | None = None) -> bool:
+        if seconds is None:
+            return event.wait()
+        if not event.is_set():
+            self.sleep(seconds)
+        return event.is_set()
+
+
 class _Wait:
     """One wait of one thread."""
 
