@@ -17,6 +17,7 @@ from typing import Any
 import paramiko
 import pytest
 
+from grpo_train.run_dir.clock import CLOCK, SystemClock
 from remote.boxes import Box
 from remote.events import HostKeyAsked, Link, LinkChanged
 from remote.timing import NetworkDetector
@@ -162,15 +163,24 @@ def test_only_a_person_retries_a_host_key(tmp_path: Path) -> None:
             eventually(lambda: connections(sshd) == 2)
 
 
+class Suspendable(SystemClock):
+    """This machine's clock, as if it had been suspended."""
+
+    asleep_s = 0.0
+
+    def boottime(self) -> float:
+        return self.monotonic() + self.asleep_s
+
+
 def test_a_refusing_box_is_asked_after_a_suspend(tmp_path: Path) -> None:
-    shift = [0.0]
+    clock = Suspendable()
     with server(tmp_path) as (sshd, box, hosts):
         box = dataclasses.replace(box, python="~/python")
-        options: dict[str, Any] = {"timing": PATIENT, "sleep_clock": lambda: time.monotonic() + shift[0]}
+        options: dict[str, Any] = {"timing": PATIENT, "clock": clock}
         with connected(box, host_keys_file=hosts, **options) as (_, recorder):
             recorder.wait_link(Link.REFUSED)
             (sshd.home / "python").symlink_to(sys.executable)
-            shift[0] = 3600.0
+            clock.asleep_s = 3600.0
             recorder.wait_link(Link.CONNECTED)
 
 
@@ -225,7 +235,7 @@ def test_a_refusing_box_is_asked_after_a_change_of_network() -> None:
 def test_a_change_of_network_towards_a_zone() -> None:
     with own_network():
         address = add_link_local("lab0")
-        network = NetworkDetector(0.0)
+        network = NetworkDetector(0.0, CLOCK)
         network.watch(address)
         assert not network.happened()
         subprocess.run(["ip", "link", "set", "lab0", "down"], check=True)

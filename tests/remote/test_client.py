@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from grpo_train.run_dir.clock import SystemClock
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import BoxGreeted, Link, LinkChanged, LogArrived, LogFailed, LogRotated, RunsReported
@@ -233,14 +234,23 @@ def test_a_link_that_stood_is_retried_at_once() -> None:
         assert 1.6 <= waits[2] <= 2.4
 
 
+class Suspendable(SystemClock):
+    """This machine's clock, as if it had been suspended."""
+
+    asleep_s = 0.0
+
+    def boottime(self) -> float:
+        return self.monotonic() + self.asleep_s
+
+
 def test_a_resumed_machine_reconnects_at_once() -> None:
-    shift = [0.0]
+    clock = Suspendable()
     timing = dataclasses.replace(QUICK, backoff_first=0.1, lost_after=60.0, stale_after=50.0)
     script = Script(ScriptedTransport(), ScriptedTransport())
-    options = {"transport_factory": script, "timing": timing, "sleep_clock": lambda: time.monotonic() + shift[0]}
+    options = {"transport_factory": script, "timing": timing, "clock": clock}
     with connected(BOX, **options) as (_, recorder):
         recorder.wait_link(Link.CONNECTED)
-        shift[0] = 3600.0
+        clock.asleep_s = 3600.0
         assert "suspended" in recorder.wait_link(Link.LOST, timeout=3).detail
         eventually(lambda: len(script.made) == 2)
 

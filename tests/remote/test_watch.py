@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from grpo_train.run_dir import create_run
+from grpo_train.run_dir.clock import CLOCK
 from remote.agent import run_table, watch
 from remote.agent.context import BoxContext
 from remote.agent.outbox import Outbox
@@ -23,7 +24,7 @@ from tests.support.agent import RawAgent, eventually
 class RecordingOutbox(Outbox):
     def __init__(self) -> None:
         self._reader, writer = os.pipe()
-        super().__init__(writer)
+        super().__init__(writer, CLOCK)
         self.frames: list[dict[str, Any]] = []
 
     def end(self) -> None:
