@@ -43,7 +43,8 @@ class Follower:
         """Tails with an open file, the last read last."""
         self._most_open = _most_open()
         self._wake = threading.Event()
-        threading.Thread(target=self._poll, name="follower", daemon=True).start()
+        self._thread = threading.Thread(target=self._poll, name="follower", daemon=True)
+        self._thread.start()
 
     def add(self, tail: Tail) -> None:
         with self._lock:

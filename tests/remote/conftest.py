@@ -26,6 +26,7 @@ def _own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         patch.delenv("SSH_AUTH_SOCK", raising=False)
+        patch.setenv("LC_ALL", "C.UTF-8")  # as an agent sets it: tmux
         yield
 
 

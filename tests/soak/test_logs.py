@@ -37,7 +37,7 @@ OLDER = {"0.1.0": "abe2103", "0.2.0": "1d93138"}
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[RawAgent]:
-    raw = RawAgent(tmp_path)
+    raw = RawAgent(tmp_path, process=True)
     yield raw
     raw.transport.close()
 

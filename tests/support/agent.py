@@ -1,9 +1,17 @@
-"""Support for tests of the link: recorded events, running agents, an agent without a client."""
+"""Support for tests of the link: recorded events, agents in a thread and as a process, an agent without a client.
+
+An agent in a thread has the client's clock, usually a :class:`tests.support.clock.TestClock`, and leaves its process as
+it is: the box's ``env`` and ``umask`` apply to an agent of its own process only. Tests of what a process has (its end,
+its environment, its bundle, its memory) start one: ``connected(box, process=True)``, ``RawAgent(root, process=True)``.
+"""
 
 from __future__ import annotations
 
 import itertools
+import json
 import os
+import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,11 +20,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from grpo_train.run_dir.clock import CLOCK, Clock
+from remote.agent import copying, index
+from remote.agent.context import BoxContext
+from remote.agent.outbox import Outbox
+from remote.agent.serve import Agent, as_remote_error
 from remote.boxes import Box
 from remote.client import BoxClient, Timing
 from remote.events import ClientEvent, Link, LinkChanged, LogArrived, LogRotated
-from remote.protocol import Decoder, encode_parts
-from remote.transports.local import LocalTransport
+from remote.index import process
+from remote.index.answers import Answers
+from remote.protocol import AGENT_SILENCE_S, Decoder, ProtocolError, RemoteError, encode_parts
+from remote.transports import Transport, Unreachable, Waker
+from remote.transports.local import DialedSocket, LocalTransport
+from tests.support.clock import TestClock
 from tests.support.patience import PATIENCE
 
 T = TypeVar("T")
@@ -25,14 +42,16 @@ PATIENT = replace(QUICK, stale_after=5.0, lost_after=15.0)
 """For tests that send requests: a slow machine is not a lost link."""
 
 
-def eventually(condition: Callable[[], T], timeout: float = 15.0, what: str = "") -> T:
-    """Wait until a condition returns something true, and return it."""
+def eventually(condition: Callable[[], T], timeout: float = 15.0, what: str = "", clock: TestClock | None = None) -> T:
+    """Wait until a condition returns something true, and return it. Between two looks a second of ``clock`` passes."""
     deadline = time.monotonic() + PATIENCE * timeout
     while True:
         value = condition()
         if value:
             return value
         assert time.monotonic() < deadline, f"timed out: {what or condition}"
+        if clock is not None:
+            clock.advance(1.0)
         time.sleep(0.01)
 
 
@@ -59,16 +78,22 @@ class Recorder:
             self.client.consumed(event.subscription, len(event.data))
 
     def wait(self, condition: Callable[[ClientEvent], bool], timeout: float = 15.0, after: int = 0) -> ClientEvent:
-        """The first event from index ``after`` on that meets a condition."""
+        """The first event from index ``after`` on that meets a condition. The client's clock goes on if it stands."""
+        clock = self.client.clock if self.client is not None else CLOCK
         deadline = time.monotonic() + PATIENCE * timeout
-        with self._arrived:
-            while True:
-                for event in self.events[after:]:
+        looked = after
+        while True:
+            with self._arrived:
+                for event in self.events[looked:]:
                     if condition(event):
                         return event
+                looked = len(self.events)
                 left = deadline - time.monotonic()
                 assert left > 0, f"no such event among {self.events[after:][-10:]}"
-                self._arrived.wait(left)
+                self._arrived.wait(0.01 if isinstance(clock, TestClock) else left)
+                is_news = len(self.events) > looked
+            if isinstance(clock, TestClock) and not is_news:
+                clock.advance(0.25)
 
     def wait_link(self, state: Link, timeout: float = 15.0, after: int = 0) -> LinkChanged:
         event = self.wait(lambda e: isinstance(e, LinkChanged) and e.state is state, timeout, after)
@@ -90,16 +115,150 @@ class Recorder:
 
 
 @contextmanager
-def connected(box: Box, **options: Any) -> Iterator[tuple[BoxClient, Recorder]]:
-    """A started client and its recorder; closed at the end."""
-    recorder = Recorder()
-    client = BoxClient(box, recorder, **{"timing": QUICK, **options})
+def connected(box: Box, *, process: bool = False, **options: Any) -> Iterator[tuple[BoxClient, Recorder]]:
+    """A started client and its recorder; closed at the end.
+
+    This machine's agent runs in a thread and has a clock that stands, unless ``process`` or the options name others.
+    """
+    recorder, threads = Recorder(), list[ThreadTransport]()
+    if box.is_local and not process and "transport_factory" not in options:
+        clock = options.setdefault("clock", TestClock())
+
+        def make(box: Box, ask: object) -> Transport:
+            threads.append(ThreadTransport(clock))
+            return threads[-1]
+
+        options["transport_factory"] = make
+    elif not box.is_local:
+        options.setdefault("timing", QUICK)
+    client = BoxClient(box, recorder, **options)
     recorder.client = client
     client.start()
     try:
         yield client, recorder
     finally:
         client.close()
+        for transport in threads:
+            transport.join()
+
+
+class ThreadAgent(Agent):
+    """An agent that leaves its process as it is."""
+
+    def _adopt(self, box: BoxContext) -> None:
+        pass
+
+    def end(self) -> None:
+        """End its threads, whose client is gone; in a process of its own they end with that."""
+        self._outbox.put({})
+        self._outbox.broken.wait()
+        if self._watcher is not None:
+            self._watcher.refresh("runs", "sessions", "gpu")
+        self._follower._wake.set()
+        self._follower._thread.join()
+        for tail in [*self._follower._tails.values(), *self._follower._ended]:
+            tail.close()
+
+
+class ThreadTransport:
+    """An agent in a thread of this process, over two sockets. See :class:`remote.transports.Transport`."""
+
+    def __init__(self, clock: Clock, agents_clock: Clock | None = None) -> None:
+        self.address = ""
+        self._clock = agents_clock or clock
+        self._near, self._far = socket.socketpair()
+        self._waker = Waker(clock)
+        self._errors = ""
+        self._owner = threading.get_ident()
+        self._thread = threading.Thread(target=self._serve, name="agent", daemon=True)
+
+    def open(self, greeting: bytes = b"") -> None:
+        self._owner = threading.get_ident()
+        self._thread.start()
+        if greeting:
+            self.send(greeting)
+
+    def _serve(self) -> None:
+        far = self._far.fileno()
+        agent = ThreadAgent(far, Outbox(far, self._clock), AGENT_SILENCE_S, self._clock)
+        try:
+            agent.serve()
+            if agent.copies is not None:
+                copying.serve(agent.copies, far, far, as_remote_error)
+        except ProtocolError as error:
+            self._errors = f"agent: {error}"
+        except ConnectionResetError:
+            pass  # the client has closed with frames unread; a pipe would have ended
+        agent.finish()
+        self._far.shutdown(socket.SHUT_RDWR)
+        agent.end()
+        self._far.close()
+
+    def send(self, data: bytes) -> None:
+        try:
+            self._near.sendall(data)
+        except OSError as error:
+            raise Unreachable(f"the agent on this machine exited ({self.error_tail() or error})") from error
+
+    def receive(self, timeout: float) -> bytes | None:
+        try:
+            return self._near.recv(1 << 18) if self._waker.wait([self._near.fileno()], timeout) else None
+        except (OSError, ValueError):
+            return b""
+
+    def dial(self, host: str, port: int) -> DialedSocket:
+        return DialedSocket(socket.create_connection((host, port)))
+
+    def wake(self) -> None:
+        self._waker.wake()
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._near.shutdown(socket.SHUT_RDWR)
+        if threading.get_ident() == self._owner:
+            self._near.close()
+            self._waker.close()
+
+    def join(self) -> None:
+        """Wait until the agent has ended."""
+        if self._thread.ident is None:
+            self._far.close()
+        else:
+            self._thread.join()
+
+    def describe(self) -> str:
+        return "this machine"
+
+    def algorithms(self) -> dict[str, str]:
+        return {}
+
+    def error_tail(self) -> str:
+        return self._errors
+
+
+class IndexHere:
+    """What an agent in a thread asks about logs, answered in this process. See :class:`remote.agent.index.Index`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._place: Path | None = None
+        self._answers: Answers | None = None
+
+    def request(self, box: BoxContext, op: str, run: str, params: dict[str, Any]) -> Any:
+        path = str(index.open_run(box.root, run).path)
+        asked = {"op": op, "root": str(box.root), "run": path, "follow_links": box.settings.follow_links}
+        with self._lock:
+            place = Path(os.environ.get("XDG_CACHE_HOME") or tempfile.gettempdir(), "grpo-index")
+            if self._answers is None or self._place != place:
+                self._place, self._answers = place, Answers([place])
+            request = json.loads(json.dumps({"id": 1, **asked, "params": params}))
+            answer = json.loads(process._answer(self._answers, request))
+        if refusal := answer.get("error"):
+            raise RemoteError(refusal["code"], refusal["message"], refusal["hint"])
+        return answer["result"]
+
+
+index._INDEX = IndexHere()  # type: ignore[assignment]  # the agent's own would start this program as its child
 
 
 def agents(folder: Path) -> list[int]:
@@ -125,9 +284,12 @@ class Unwatched(LocalTransport):
 class RawAgent:
     """An agent driven frame by frame."""
 
-    def __init__(self, root: Path, transport: LocalTransport | None = None, **settings: Any) -> None:
-        environment = {"PATH": "/usr/bin:/bin", "HOME": str(root)}
-        self.transport = transport or Unwatched(environment)
+    def __init__(self, root: Path, transport: Any = None, *, process: bool = False, **settings: Any) -> None:
+        """``clock``, of an agent in a thread, stands unless a test advances it."""
+        self.clock = TestClock()
+        if transport is None and process:
+            transport = Unwatched({"PATH": "/usr/bin:/bin", "HOME": str(root)})
+        self.transport = transport or ThreadTransport(CLOCK, self.clock)
         self.transport.open()
         self.frames: list[dict[str, Any]] = []
         self._decoder = Decoder()
