@@ -58,7 +58,9 @@ def eventually(condition: Callable[[], T], timeout: float = 15.0, what: str = ""
 class Recorder:
     """An ``on_event`` that records events, returns credit and joins logs."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, reconnects: bool = False) -> None:
+        """``reconnects``: the user does, whenever the link is lost, so that no test waits for a back-off."""
+        self.reconnects = reconnects
         self.events: list[ClientEvent] = []
         self.logs: dict[int, bytearray] = {}
         self.client: BoxClient | None = None
@@ -76,6 +78,9 @@ class Recorder:
             self._arrived.notify_all()
         if isinstance(event, LogArrived) and self.client and self.returns_credit:
             self.client.consumed(event.subscription, len(event.data))
+        if isinstance(event, LinkChanged) and event.state is Link.LOST and event.retry_in_s and self.reconnects:
+            assert self.client
+            self.client.reconnect_now()
 
     def wait(self, condition: Callable[[ClientEvent], bool], timeout: float = 15.0, after: int = 0) -> ClientEvent:
         """The first event from index ``after`` on that meets a condition. The client's clock goes on if it stands."""
@@ -115,12 +120,14 @@ class Recorder:
 
 
 @contextmanager
-def connected(box: Box, *, process: bool = False, **options: Any) -> Iterator[tuple[BoxClient, Recorder]]:
+def connected(
+    box: Box, *, process: bool = False, reconnects: bool = False, **options: Any
+) -> Iterator[tuple[BoxClient, Recorder]]:
     """A started client and its recorder; closed at the end.
 
     This machine's agent runs in a thread and has a clock that stands, unless ``process`` or the options name others.
     """
-    recorder, threads = Recorder(), list[ThreadTransport]()
+    recorder, threads = Recorder(reconnects=reconnects), list[ThreadTransport]()
     if box.is_local and not process and "transport_factory" not in options:
         clock = options.setdefault("clock", TestClock())
 
@@ -129,7 +136,7 @@ def connected(box: Box, *, process: bool = False, **options: Any) -> Iterator[tu
             return threads[-1]
 
         options["transport_factory"] = make
-    elif not box.is_local:
+    elif not box.is_local or not process:
         options.setdefault("timing", QUICK)
     client = BoxClient(box, recorder, **options)
     recorder.client = client
