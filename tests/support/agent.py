@@ -136,7 +136,7 @@ def connected(
             return threads[-1]
 
         options["transport_factory"] = make
-    elif not box.is_local or not process:
+    elif "clock" not in options and not process:
         options.setdefault("timing", QUICK)
     client = BoxClient(box, recorder, **options)
     recorder.client = client
