@@ -38,7 +38,7 @@ def log(tmp_path: Path) -> Path:
 def agent(tmp_path: Path) -> Iterator[RawAgent]:
     raw = RawAgent(tmp_path)
     yield raw
-    raw.transport.close()
+    raw.close()
 
 
 def lines(first: int, last: int) -> str:
@@ -117,7 +117,7 @@ def test_it_ends_with_the_agent(log: Path, agent: RawAgent, how: str) -> None:
     ask(agent, "metrics", run="one")
     (child,) = children(agent)
     if how == "closed":
-        agent.transport.close()
+        agent.close()
     else:
         os.kill(agent.hello["host"]["pid"], signal.SIGKILL)
     eventually(lambda: not is_running(child))
@@ -156,7 +156,7 @@ def test_two_agents_index_one_log(log: Path, tmp_path: Path, agent: RawAgent) ->
     assert [reply["rows"] for reply in replies] == [60_000, 60_000]
     assert replies[0]["series"] == replies[1]["series"]
     assert len(list((tmp_path / ".grpo" / "index").iterdir())) == 1
-    other.transport.close()
+    other.close()
 
 
 def test_samples_are_found_over_the_link(log: Path, agent: RawAgent) -> None:

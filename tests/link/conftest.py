@@ -31,7 +31,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RawAgent]:
     """One agent for every test that needs no other settings."""
     raw = RawAgent(tmp_path_factory.mktemp("root"))
     yield raw
-    raw.transport.close()
+    raw.close()
 
 
 @pytest.fixture

@@ -353,7 +353,7 @@ def test_the_agent_refuses_secrets(root: Path, tmux_socket: str, op: str, params
     """The laptop's form is not trusted: another program may send the request."""
     agent = RawAgent(root, engine=[str(FAKE_ENGINE)], tmux_socket=tmux_socket)
     response = agent.request(op, **params)
-    agent.transport.close()
+    agent.close()
     assert response["ok"] is False
     assert response["error"]["code"] == "secret"
     assert ".env" in response["error"]["message"]
@@ -365,7 +365,7 @@ def test_the_agent_does_not_send_a_config_with_a_secret(root: Path, tmp_path: Pa
     write_private(tmp_path / "repo" / "config" / "bad.yaml", f"run:\n  seed: 1\ntask:\n  path: {HF}\n")
     agent = RawAgent(root, repo=str(tmp_path / "repo"))
     response = agent.request("read_config", name="bad.yaml")
-    agent.transport.close()
+    agent.close()
     assert response["error"]["code"] == "secret"
     assert "bad.yaml, line 4: 'task.path'" in response["error"]["message"]
     assert "qqqq" not in json.dumps(agent.frames)

@@ -28,7 +28,7 @@ from tests.support.patience import PATIENCE
 def agent(root: Path) -> Iterator[RawAgent]:
     raw = RawAgent(root)
     yield raw
-    raw.transport.close()
+    raw.close()
 
 
 def subscribe(agent: RawAgent, number: int, path: str, credit: int = INITIAL_CREDIT, **params: Any) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from grpo_train.run_dir.clock import CLOCK, Clock
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import BoxGreeted, Link, LinkChanged, LogArrived, LogFailed, LogRotated, RunsReported
@@ -30,7 +29,7 @@ class ScriptedTransport:
     """A transport whose agent sends only what the test scripts."""
 
     def __init__(self, failure: Exception | None = None, answers: bool = True) -> None:
-        self.clock: Clock = CLOCK
+        self.clock = TestClock()
         self.address = ""
         self.heard: list[dict[str, Any]] = []
         self.answers = answers
@@ -86,15 +85,19 @@ class ScriptedTransport:
         return ""
 
     def wait_heard(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        return eventually(lambda: next((frame for frame in list(self.heard) if condition(frame)), None))  # type: ignore
+        return eventually(
+            lambda: next((frame for frame in list(self.heard) if condition(frame)), None), clock=self.clock
+        )  # type: ignore
 
 
 class Script:
     """A transport factory: the n-th connection uses the n-th transport."""
 
-    def __init__(self, *transports: ScriptedTransport, clock: Clock) -> None:
+    def __init__(self, *transports: ScriptedTransport, clock: TestClock) -> None:
         self.transports = list(transports)
         self.clock = clock
+        for transport in transports:
+            transport.clock = clock
         self.made: list[ScriptedTransport] = []
 
     def __call__(self, box: Box, ask: Any) -> ScriptedTransport:
@@ -369,10 +372,10 @@ def test_unfollowed_and_refused_logs() -> None:
 def test_a_killed_agent_is_replaced_and_logs_continue(box: Box, root: Path) -> None:
     log = root / "log"
     log.write_bytes(b"".join(b"line %d\n" % i for i in range(20_000)))
-    with connected(box, process=True) as (client, recorder):
+    with connected(box, process=True, reconnects=True) as (client, recorder):
         number = client.follow("log")
         mark = 0
-        for _ in range(3):
+        for _ in range(2):
             greeted = recorder.wait(lambda event: isinstance(event, BoxGreeted), after=mark)
             assert isinstance(greeted, BoxGreeted)
             size = len(recorder.logs.get(number, b""))

@@ -40,7 +40,7 @@ def connect(root: Path, beside: Path) -> None:
     """An agent until it has stored its modules."""
     agent = RawAgent(root)
     eventually(beside.exists)
-    agent.transport.close()
+    agent.close()
 
 
 def compiled(beside: Path) -> set[str]:
@@ -74,7 +74,7 @@ def test_a_damaged_file_is_not_used(root: Path, beside: Path, damage: str) -> No
     before = beside.stat().st_ino
     agent = RawAgent(root)
     eventually(lambda: beside.stat().st_ino != before)
-    agent.transport.close()
+    agent.close()
     assert "remote/agent/serve.py" not in compiled(beside)
 
 
@@ -82,6 +82,6 @@ def test_a_directory_that_cannot_be_written(root: Path, beside: Path) -> None:
     beside.mkdir(parents=True)  # whatever is in the way
     agent = RawAgent(root)
     assert agent.hello["agent"] == build().sha256
-    agent.transport.close()
+    agent.close()
     assert beside.is_dir()
     eventually(lambda: not [name for name in os.listdir(beside.parent) if name.endswith(".tmp")])

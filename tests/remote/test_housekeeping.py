@@ -57,7 +57,7 @@ def test_agent_removes_old_leftovers_at_start(root: Path) -> None:
     assert fresh.exists()
     assert other.exists()
     assert time.time() - build().path().stat().st_mtime < DAY  # used now
-    agent.transport.close()
+    agent.close()
 
 
 def test_staging_of_a_launch_in_progress_is_kept(root: Path) -> None:

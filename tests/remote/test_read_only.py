@@ -44,7 +44,7 @@ def agent(root: Path, tmux_socket: str) -> Iterator[RawAgent]:
     make_run(root, "one", 2)
     raw = RawAgent(root, engine=[str(FAKE_ENGINE)], tmux_socket=tmux_socket, readonly=True)
     yield raw
-    raw.transport.close()
+    raw.close()
 
 
 def test_every_change_is_refused(agent: RawAgent, root: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import socket
 import tempfile
@@ -170,9 +171,9 @@ class ThreadAgent(Agent):
 class ThreadTransport:
     """An agent in a thread of this process, over two sockets. See :class:`remote.transports.Transport`."""
 
-    def __init__(self, clock: Clock, agents_clock: Clock | None = None) -> None:
+    def __init__(self, clock: Clock, agents_clock: Clock | None = None, silence_s: float = AGENT_SILENCE_S) -> None:
         self.address = ""
-        self._clock = agents_clock or clock
+        self._clock, self._silence_s = agents_clock or clock, silence_s
         self._near, self._far = socket.socketpair()
         self._waker = Waker(clock)
         self._errors = ""
@@ -187,7 +188,7 @@ class ThreadTransport:
 
     def _serve(self) -> None:
         far = self._far.fileno()
-        agent = ThreadAgent(far, Outbox(far, self._clock), AGENT_SILENCE_S, self._clock)
+        agent = ThreadAgent(far, Outbox(far, self._clock), self._silence_s, self._clock)
         try:
             agent.serve()
             if agent.copies is not None:
@@ -289,14 +290,17 @@ class Unwatched(LocalTransport):
 
 
 class RawAgent:
-    """An agent driven frame by frame."""
+    """An agent driven frame by frame. Nobody pings it: it waits for the next frame without end."""
 
     def __init__(self, root: Path, transport: Any = None, *, process: bool = False, **settings: Any) -> None:
-        """``clock``, of an agent in a thread, stands unless a test advances it."""
-        self.clock = TestClock()
+        self.clock: TestClock | None = None
+        """Of an agent in a thread: it stands, except while a test waits for a frame."""
         if transport is None and process:
             transport = Unwatched({"PATH": "/usr/bin:/bin", "HOME": str(root)})
-        self.transport = transport or ThreadTransport(CLOCK, self.clock)
+        elif transport is None:
+            self.clock = TestClock()
+            transport = ThreadTransport(CLOCK, self.clock, math.inf)
+        self.transport = transport
         self.transport.open()
         self.frames: list[dict[str, Any]] = []
         self._decoder = Decoder()
@@ -305,15 +309,23 @@ class RawAgent:
         self.send({"type": "hello", "protocol": 1, "settings": {"root": str(root), **settings}})
         self.hello = self.until(lambda frame: frame["type"] == "hello")
 
+    def close(self) -> None:
+        """End it, and all that it has in this process."""
+        self.transport.close()
+        if isinstance(self.transport, ThreadTransport):
+            self.transport.join()
+
+    def open_files(self, below: Path) -> list[str]:
+        """The files below a folder that the agent holds."""
+        found = []
+        for descriptor in Path(f"/proc/{self.hello['host']['pid']}/fd").iterdir():
+            with suppress(OSError):
+                found.append(os.readlink(descriptor))
+        return [target for target in found if target.startswith(f"{below}/")]
+
     def has_open(self, path: Path) -> bool:
         """Whether the agent holds the file that is at a path now, not one that was there before."""
-        process = self.transport._process
-        assert process is not None
-        found = set()
-        for descriptor in Path(f"/proc/{process.pid}/fd").iterdir():
-            with suppress(OSError):
-                found.add(os.readlink(descriptor))
-        return str(path) in found
+        return str(path) in self.open_files(path.parent)
 
     def send(self, *frames: dict[str, Any]) -> None:
         for frame in frames:
@@ -321,11 +333,25 @@ class RawAgent:
                 self.transport.send(part)
 
     def read(self, timeout: float = 0.2) -> None:
-        """Decode what has arrived."""
-        data = self.transport.receive(timeout)
+        """Decode what arrives within ``timeout`` seconds of its clock."""
+        data = self.transport.receive(timeout if self.clock is None else 0.0)
+        if data is None and self.clock is not None:
+            self.clock.advance(timeout)
+            data = self.transport.receive(0.005)  # of a thread that answers a request
         if data == b"":
             self.ended = True
         self.frames += self._decoder.feed(data or b"")
+
+    def let_pass(self, seconds: float) -> None:
+        """Read all that arrives within a time."""
+        until = time.monotonic() + seconds
+        if self.clock is not None:
+            self.clock.advance(seconds)
+            until = 0.0
+        while (data := self.transport.receive(max(0.0, until - time.monotonic()))) or time.monotonic() < until:
+            self.frames += self._decoder.feed(data or b"")
+            if self.clock is not None:
+                self.clock.settle()
 
     def until(self, condition: Callable[[dict[str, Any]], bool], timeout: float = 10.0) -> dict[str, Any]:
         """The first frame, including earlier ones, that meets a condition."""
