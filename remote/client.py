@@ -277,7 +277,7 @@ class BoxClient:
         self._waiting.was_suspended()
         while not self._closing.is_set():
             now = self.clock.monotonic()
-            if now - last_ping >= timing.ping_every:
+            if now >= last_ping + timing.ping_every:  # as the time of the wait below, or none might pass
                 last_ping = now
                 with self._lock:
                     self._enqueue({"type": "ping", "n": pings.sent(now)})
