@@ -52,7 +52,7 @@ def box(root: Path, tmux_socket: str) -> Box:
 
 @pytest.fixture(scope="session")
 def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
-    with Sshd(tmp_path_factory.mktemp("box")) as server:
+    with Sshd(tmp_path_factory.mktemp("box"), knows_agent=True) as server:
         yield server
 
 
@@ -67,7 +67,7 @@ def hosts(tmp_path: Path, sshd: Sshd) -> Path:
 @pytest.fixture
 def own_sshd(tmp_path: Path) -> Iterator[Sshd]:
     """A server that the test may modify."""
-    with Sshd(tmp_path) as server:
+    with Sshd(tmp_path, knows_agent=True) as server:
         yield server
 
 

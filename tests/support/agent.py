@@ -84,8 +84,11 @@ class Recorder:
             self.client.reconnect_now()
 
     def wait(self, condition: Callable[[ClientEvent], bool], timeout: float = 15.0, after: int = 0) -> ClientEvent:
-        """The first event from index ``after`` on that meets a condition. The client's clock goes on if it stands."""
-        clock = self.client.clock if self.client is not None else CLOCK
+        """The first event from index ``after`` on that meets a condition.
+
+        The client's clock goes on if it stands, but not while a real box answers, which takes real time.
+        """
+        clock = self.client.clock if self.client is not None and self.client.box.is_local else CLOCK
         deadline = time.monotonic() + PATIENCE * timeout
         looked = after
         while True:
@@ -137,7 +140,7 @@ def connected(
             return threads[-1]
 
         options["transport_factory"] = make
-    elif "clock" not in options and not process:
+    elif box.is_local and not process and "clock" not in options:
         options.setdefault("timing", QUICK)
     client = BoxClient(box, recorder, **options)
     recorder.client = client

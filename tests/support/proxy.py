@@ -80,6 +80,7 @@ class ChaosProxy:
         self._plan: deque[Fault] = deque()
         self._lock = threading.Lock()
         self._closed = False
+        self._over = threading.Event()
         self.port = free_port()
         self._listener = socket.create_server(("127.0.0.1", self.port))  # a port by number is kept by close_port
         self.accepted = 0
@@ -155,6 +156,7 @@ class ChaosProxy:
 
     def close(self) -> None:
         self._closed = True
+        self._over.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()
@@ -258,7 +260,7 @@ class ChaosProxy:
             return True
         sink.sendall(data[:at])
         if fault.kind == "stall":
-            time.sleep(fault.seconds)
+            self._over.wait(fault.seconds)
             sink.sendall(data[at:])
             return True
         if fault.kind == "reset":

@@ -9,12 +9,14 @@ those of another user with its own. Needs ``sshd`` and ``ssh-keygen``.
 
 from __future__ import annotations
 
+import functools
 import getpass
 import os
 import secrets
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -24,6 +26,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from remote.bundle import build
+from remote.protocol import encode_parts
 from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -40,9 +44,11 @@ class Sshd:
         files: str = "",
         user: NewUser | None = None,
         mounts: Sequence[str] = (),
+        knows_agent: bool = False,
     ) -> None:
         """``environment`` is set for logins; ``extra`` is prepended to sshd_config, where the first value counts.
 
+        ``knows_agent``: the agent is stored in the home, as the first connection leaves it.
         ``files``: a directory whose files the server sees below ``/etc``; ``mounts``: commands that mount what it alone
         sees. Both need the superuser (a mount namespace).
         ``user``: whose logins they are, with its own home; None: those of the user that runs the tests.
@@ -68,6 +74,8 @@ class Sshd:
         self.authorized_keys.write_text(Path(f"{self.user_key}.pub").read_text())
         if user:
             user.give(self.authorized_keys.parent)
+        if knows_agent:
+            self._store_agent()
         self.start()
 
     def __enter__(self) -> Sshd:
@@ -109,6 +117,14 @@ class Sshd:
                 time.sleep(0.02)
         raise AssertionError(f"sshd is not listening: {self.log.read_text()}")
 
+    def _store_agent(self) -> None:
+        """Store the bundle and its compiled modules: most of what a first connection costs."""
+        folder = self.home / ".grpo" / "agent"
+        folder.mkdir(0o700, parents=True, exist_ok=True)
+        for name, content in _agent_files().items():
+            (folder / name).touch(0o600)
+            (folder / name).write_bytes(content)
+
     def _namespace(self) -> list[str]:
         """Mount files and folders for the server alone."""
         files = [file for file in Path(self._files).rglob("*") if file.is_file()] if self._files else []
@@ -141,6 +157,27 @@ class Sshd:
         """The host key's ``SHA256:…``."""
         done = subprocess.run(["ssh-keygen", "-lf", str(self.host_key)], capture_output=True, text=True, check=True)
         return done.stdout.split()[1]
+
+
+@functools.cache
+def _agent_files() -> dict[str, bytes]:
+    """What an agent that ran once leaves in its folder."""
+    bundle, python = build(), shutil.which("python3", path=os.defpath)
+    assert python, "no python3 for logins"
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / bundle.name).write_bytes(bundle.data)
+        command = [python, "-I", "-S", f"{folder}/{bundle.name}", "serve"]
+        agent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        assert agent.stdin is not None
+        agent.stdin.write(b"".join(encode_parts({"type": "hello", "protocol": 1, "settings": {"root": folder}})))
+        agent.stdin.flush()
+        deadline = time.monotonic() + PATIENCE * 20
+        while not list(Path(folder).glob("*.pyz.*[0-9]")):
+            assert agent.poll() is None, "the agent ended"
+            assert time.monotonic() < deadline, "the agent stores no compiled modules"
+            time.sleep(0.01)
+        agent.communicate()
+        return {file.name: file.read_bytes() for file in Path(folder).glob("*.pyz*")}
 
 
 def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
