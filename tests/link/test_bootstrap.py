@@ -173,7 +173,7 @@ def test_this_machine_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     cache.mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     box = Box("local", kind="local", root=str(tmp_path))
-    with mounted(cache, kind), connected(box, reconnects=True) as (client, recorder):
+    with mounted(cache, kind), connected(box, process=True, reconnects=True) as (client, recorder):
         assert recorder.wait_for(BoxGreeted).agent == build().sha256
         assert f"runs from memory ({cache}" in agent_check(client)["detail"]
         mark = recorder.mark()
