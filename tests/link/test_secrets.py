@@ -26,7 +26,7 @@ from tests.remote.conftest import FAKE_ENGINE
 from tests.run_dir.helpers import make_checkpoint
 from tests.support.agent import RawAgent, eventually
 from tests.support.canaries import EncryptedKey, ProcessWatch, app_command, canary, ssh_agent, write_private
-from tests.support.engine import grpo_train
+from tests.support.engine import command_here
 from tests.support.lambda_api import LambdaApi, instance
 from tests.support.ssh_box import SshBox, answer_question, confirm, connect, ssh_box
 from tests.support.ssh_lab import TWO_FACTORS, pam_secret
@@ -375,7 +375,7 @@ def test_the_engine_refuses_secrets(root: Path, tmp_path: Path) -> None:
     bad = write_private(tmp_path / "bad.yaml", "run:\n  hf_token: qqqq\n")
     good = write_private(tmp_path / "good.yaml", "run: {total_steps: 1}\n")
     for words in (["--cfg", bad], ["--cfg", good, "--set", "task.password=qqqq"]):
-        done = grpo_train("train", *words, root=root)
+        done = command_here("train", *words, root=root)
         assert done.returncode == 2
         assert "hf auth login" in done.stderr or ".env" in done.stderr
         assert "qqqq" not in done.stdout + done.stderr
