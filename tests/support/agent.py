@@ -11,6 +11,7 @@ import itertools
 import json
 import math
 import os
+import select
 import socket
 import tempfile
 import threading
@@ -247,6 +248,61 @@ class ThreadTransport:
         return self._errors
 
 
+class Drained(ThreadTransport):
+    """Whose client takes at once what its agent writes, so that the agent never waits while the clock goes on."""
+
+    def __init__(self, clock: TestClock) -> None:
+        super().__init__(CLOCK, clock, math.inf)
+        self._lock = threading.Lock()
+        self._arrived, self._ended = bytearray(), False
+        self._news = threading.Event()
+
+    def open(self, greeting: bytes = b"") -> None:
+        super().open(greeting)
+        threading.Thread(target=self._drain, name="drain", daemon=True).start()
+
+    def _drain(self) -> None:
+        while not self._ended:
+            select.select([self._near], [], [])
+            with self._lock:
+                self._take()
+
+    def _take(self) -> None:
+        """Take all that has arrived; the caller holds the lock."""
+        try:
+            while not self._ended:
+                data = self._near.recv(1 << 20, socket.MSG_DONTWAIT)
+                self._arrived += data
+                self._ended = not data
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._ended = True
+        self._news.set()
+
+    def receive(self, timeout: float) -> bytes | None:
+        for seconds in (0.0, timeout):
+            if seconds:
+                self._news.wait(seconds)
+            with self._lock:
+                self._take()
+                self._news.clear()
+                data, self._arrived = bytes(self._arrived), bytearray()
+            if data or self._ended:
+                return data
+        return None
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._near.shutdown(socket.SHUT_RDWR)
+
+    def join(self) -> None:
+        super().join()
+        with self._lock:
+            self._near.close()
+        self._waker.close()
+
+
 class IndexHere:
     """What an agent in a thread asks about logs, answered in this process. See :class:`remote.agent.index.Index`."""
 
@@ -302,7 +358,7 @@ class RawAgent:
             transport = Unwatched({"PATH": "/usr/bin:/bin", "HOME": str(root)})
         elif transport is None:
             self.clock = TestClock()
-            transport = ThreadTransport(CLOCK, self.clock, math.inf)
+            transport = Drained(self.clock)
         self.transport = transport
         self.transport.open()
         self.frames: list[dict[str, Any]] = []
