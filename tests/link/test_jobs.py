@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -26,6 +26,7 @@ from remote.protocol import RemoteError
 from remote.protocol.jobs import LaunchRequest
 from tests.remote.test_jobs import ask, refusal, state
 from tests.support.agent import Recorder, connected, eventually
+from tests.support.clock import TestClock
 from tests.support.job_faults import MOMENTS, agent_killed, engines, laptop_killed
 
 SEED = int(os.environ.get("GRPO_LINK_SEED", "12"))
@@ -223,16 +224,23 @@ def test_an_unchanged_engine_is_run_once(box: Box, tmp_path: Path, by: str) -> N
 
 def test_a_slow_engine_may_still_be_launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked once a minute, so that a form does not wait each time."""
-    monkeypatch.setattr("remote.agent.engine.PROBE_S", 0.3)
-    path = tmp_path / "engine"
-    path.write_text(f"#!/bin/sh\necho run >> {tmp_path}/runs\nexec sleep 60\n")
-    path.chmod(0o755)
-    box = BoxContext.from_settings({"root": str(tmp_path), "engine": [str(path)]})
-    for _ in range(3):
-        assert jobs.launch(box, LaunchRequest("x", dry_run=True))["argv"]
-    with pytest.raises(RemoteError, match="did not answer --version"):
-        doctor.CHECKS["engine"](box)
-    assert (tmp_path / "runs").read_text() == "run\n"
+    asked: list[list[str]] = []
+
+    def too_slow(box: BoxContext, argv: list[str], timeout_s: float) -> NoReturn:
+        asked.append(argv)
+        raise subprocess.TimeoutExpired(argv, timeout_s)
+
+    monkeypatch.setattr("remote.agent.engine.run_engine", too_slow)
+    path = engine(tmp_path, "exec sleep 60")
+    clock = TestClock()
+    box = BoxContext.from_settings({"root": str(tmp_path), "engine": [str(path)]}, clock)
+    for times in (1, 2):
+        for _ in range(3):
+            assert jobs.launch(box, LaunchRequest("x", dry_run=True))["argv"]
+        with pytest.raises(RemoteError, match="did not answer --version within 25 s"):
+            doctor.CHECKS["engine"](box)
+        assert len(asked) == times
+        clock.advance(60)
 
 
 def test_an_unreadable_script_is_not_the_oldest_engine(box: Box, tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-import remote.copying
 from grpo_train.run_dir import list_runs, write_manifest
+from grpo_train.run_dir.clock import SystemClock
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.evaluations import list_evaluations
 from remote.boxes import Box
@@ -141,16 +141,21 @@ class TestCopies:
         assert list(_tree(tmp_path / "odd")) == ["file"]
 
 
+class Impatient(SystemClock):
+    """Does not wait between two connections."""
+
+    def wait(self, event: threading.Event, seconds: float | None = None) -> bool:
+        return event.is_set()
+
+
 class TestFaults:
     @pytest.mark.parametrize("transport", ["openssh", "paramiko"])
-    def test_cut_connections(
-        self, transport: str, root: Path, sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(remote.copying, "FIRST_WAIT_S", 0.01)
+    def test_cut_connections(self, transport: str, root: Path, sshd: Sshd, tmp_path: Path) -> None:
         source, said = _weights(tmp_path / "start", 12_000_000), []
         with ChaosProxy(sshd.port) as proxy:
             box = _box(transport, root, sshd, proxy.port)
-            with copier(box, say=said.append) as copy:
+            choice = TransportChoice(box, lambda question: None, lambda event: None)
+            with copier(box, say=said.append, choice=choice, clock=Impatient()) as copy:
                 copy.put(source, "checkpoints/warm")  # the agent and the host key are there
                 for back in (False, True):
                     proxy.plan(*(Fault("reset", offset, back) for offset in (3_000_000, 4_000_000)))

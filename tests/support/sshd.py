@@ -120,7 +120,8 @@ class Sshd:
     def _store_agent(self) -> None:
         """Store the bundle and its compiled modules: most of what a first connection costs."""
         folder = self.home / ".grpo" / "agent"
-        folder.mkdir(0o700, parents=True, exist_ok=True)
+        for each in (folder.parent, folder):
+            each.mkdir(0o700, exist_ok=True)
         for name, content in _agent_files().items():
             (folder / name).touch(0o600)
             (folder / name).write_bytes(content)
