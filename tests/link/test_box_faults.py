@@ -27,24 +27,22 @@ from remote.protocol.jobs import KillRequest, LaunchRequest
 from tests.link.test_jobs import linked, row_of
 from tests.remote.test_jobs import ask, refusal, state
 from tests.support.agent import Recorder, connected, eventually
-from tests.support.job_faults import TIMING, engines
+from tests.support.job_faults import engines
 from tests.support.machine import Machine
-
-PATIENT = dataclasses.replace(TIMING, lost_after=30.0)
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
     if os.geteuid() != 0:
         pytest.skip("needs root for namespaces")
-    with Machine(tmp_path) as machine:
+    with Machine(tmp_path, sets_clock=False) as machine:
         yield machine
 
 
 @contextmanager
 def reached(machine: Machine, box: Box) -> Iterator[tuple[BoxClient, Recorder]]:
     """A client that is connected."""
-    with connected(box, host_keys_file=machine.hosts, timing=PATIENT) as (client, recorder):
+    with connected(box, host_keys_file=machine.hosts) as (client, recorder):
         recorder.wait_link(Link.CONNECTED, 60)
         yield client, recorder
 
@@ -62,6 +60,8 @@ def reboot(machine: Machine, recorder: Recorder, *, same_boot: bool = False) -> 
     machine.power_off()
     recorder.wait_link(Link.LOST, 30, mark)
     machine.start() if same_boot else machine.power_on()
+    assert recorder.client
+    recorder.client.reconnect_now()
     recorder.wait_link(Link.CONNECTED, 60, mark)
     return next(i for i, e in enumerate(recorder.events) if i >= mark and getattr(e, "state", None) is Link.CONNECTED)
 
