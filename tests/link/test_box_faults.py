@@ -158,11 +158,8 @@ def test_a_launch_that_was_never_started(box: Box, root: Path, monkeypatch: pyte
     """An agent was killed after it created the run, or tmux was while the supervisor started."""
     clock = TestClock()
     settings = {"root": str(root), "engine": box.engine, "tmux_socket": box.tmux_socket}
-    context, request = (
-        BoxContext.from_settings(settings, clock),
-        LaunchRequest("obedient", run_name="r", idempotency_key="k"),
-    )
-    context = dataclasses.replace(context, given_repo=None)
+    request = LaunchRequest("obedient", run_name="r", idempotency_key="k")
+    context = dataclasses.replace(BoxContext.from_settings(settings, clock), given_repo=None)
     with monkeypatch.context() as patch:
         patch.setattr(Sessions, "start", lambda *_: None)
         jobs.launch(context, request)

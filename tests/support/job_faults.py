@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,8 @@ from grpo_train.run_dir.processes import signal_quietly
 from remote.boxes import Box
 from remote.events import Link
 from remote.protocol import RemoteError
-from tests.support.agent import QUICK, agents, connected, eventually
+from tests.support.agent import agents, connected, eventually
 
-TIMING = replace(QUICK, stale_after=5.0, lost_after=10.0)
-"""Quick to reconnect, patient with a busy machine."""
 MOMENTS = {"launch": 0.8, "stop": 0.03, "kill": 0.2, "resume": 0.15}
 """Operation to the longest pause, in seconds, before the kill."""
 POINTS = ("sent", "begun", "answered")
