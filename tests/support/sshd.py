@@ -17,7 +17,6 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -28,7 +27,7 @@ import psutil
 
 from remote.bundle import build
 from remote.protocol import encode_parts
-from tests.support.patience import PATIENCE
+from tests.support.agent import eventually
 
 if TYPE_CHECKING:
     from tests.support.accounts import NewUser
@@ -107,15 +106,15 @@ class Sshd:
             stderr=log,
         )
         log.close()
-        deadline = time.monotonic() + PATIENCE * 10
-        while time.monotonic() < deadline:
-            assert self._process.poll() is None, self.log.read_text()
-            try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-                return
-            except OSError:
-                time.sleep(0.02)
-        raise AssertionError(f"sshd is not listening: {self.log.read_text()}")
+        eventually(self._is_listening, what="sshd listens")
+
+    def _is_listening(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self.log.read_text()
+        with suppress(OSError):
+            socket.create_connection(("127.0.0.1", self.port), 1).close()
+            return True
+        return False
 
     def _store_agent(self) -> None:
         """Store the bundle and its compiled modules: most of what a first connection costs."""
@@ -172,11 +171,7 @@ def _agent_files() -> dict[str, bytes]:
         assert agent.stdin is not None
         agent.stdin.write(b"".join(encode_parts({"type": "hello", "protocol": 1, "settings": {"root": folder}})))
         agent.stdin.flush()
-        deadline = time.monotonic() + PATIENCE * 20
-        while not list(Path(folder).glob("*.pyz.*[0-9]")):
-            assert agent.poll() is None, "the agent ended"
-            assert time.monotonic() < deadline, "the agent stores no compiled modules"
-            time.sleep(0.01)
+        eventually(lambda: list(Path(folder).glob("*.pyz.*[0-9]")), what="the agent stores its compiled modules")
         agent.communicate()
         return {file.name: file.read_bytes() for file in Path(folder).glob("*.pyz*")}
 
@@ -192,12 +187,16 @@ def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
 def start_ssh_agent(path: Path) -> subprocess.Popen[bytes]:
     """An SSH agent without a key that answers at ``path``: the file exists a moment before it does."""
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(path)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    while True:
+
+    def answers() -> bool:
+        assert agent.poll() is None, "ssh-agent ended"
         with socket.socket(socket.AF_UNIX) as probe, suppress(FileNotFoundError, ConnectionRefusedError):
             probe.connect(str(path))
-            return agent
-        assert agent.poll() is None, "ssh-agent ended"
-        time.sleep(0.01)
+            return True
+        return False
+
+    eventually(answers)
+    return agent
 
 
 def free_port() -> int:
