@@ -18,7 +18,7 @@ from remote.client import BoxClient
 from remote.protocol import RemoteError
 from tests.support.agent import Recorder, connected, eventually
 from tests.support.backups import make_run
-from tests.support.engine import REPOSITORY, train_here, write_config
+from tests.support.engine import REPOSITORY
 from tests.support.patience import PATIENCE
 
 SECRET_WORD = "zebra"
@@ -26,9 +26,8 @@ SECRET_WORD = "zebra"
 
 
 @pytest.fixture
-def run(make_root: Callable[[], Path]) -> RunDir:
-    root = make_root()
-    return train_here(root, write_config(root, run__total_steps=2), "asked")
+def run(golden: Callable[[str], RunDir]) -> RunDir:
+    return golden("first")
 
 
 @pytest.fixture
@@ -76,9 +75,9 @@ def of(events: list[dict[str, Any]], event: str, question: str) -> list[dict[str
 def test_questions_are_answered_over_the_link(engine_box: Box, run: RunDir) -> None:
     prompt = f"12+30 {SECRET_WORD}"
     with connected(engine_box) as (client, recorder):
-        opened = send(client, "open_ask", run="asked", steps=[2, 0], idempotency_key="open")
-        again = send(client, "open_ask", run="asked", steps=[2, 0], idempotency_key="open")
-        assert (opened["started"], again["started"], opened["session"]) == (True, False, "ask_asked")
+        opened = send(client, "open_ask", run="first", steps=[2, 0], idempotency_key="open")
+        again = send(client, "open_ask", run="first", steps=[2, 0], idempotency_key="open")
+        assert (opened["started"], again["started"], opened["session"]) == (True, False, "ask_first")
         log = client.follow(opened["answers"])
         first = send(client, "ask", ask=opened["ask"], prompt=prompt, idempotency_key="a")["question"]
         assert send(client, "ask", ask=opened["ask"], prompt=prompt, idempotency_key="a")["question"] == first
@@ -100,7 +99,7 @@ def test_questions_are_answered_over_the_link(engine_box: Box, run: RunDir) -> N
         assert all(each["rewards"].keys() == {"accuracy"} for each in shown)
         commands = commands_with(opened["ask"])
         assert commands
-        assert SECRET_WORD not in "".join(commands) + send(client, "capture_pane", session="ask_asked")["text"]
+        assert SECRET_WORD not in "".join(commands) + send(client, "capture_pane", session="ask_first")["text"]
         assert asks_folder(run.root).stat().st_mode & 0o77 == 0
         assert send(client, "close_ask", ask=opened["ask"], idempotency_key="c") == {"left": []}
         eventually(lambda: not commands_with(opened["ask"]), what="tmux ends with its last session")

@@ -18,7 +18,7 @@ from remote.client import BoxClient
 from remote.protocol import RemoteError
 from tests.support.agent import connected, eventually
 from tests.support.backups import contents, make_run
-from tests.support.engine import REPOSITORY, config_text, train_here, write_config
+from tests.support.engine import MICRO, REPOSITORY, config_text, train_here, write_micro
 
 ENGINE = ["env", f"PYTHONPATH={REPOSITORY}", sys.executable, "-m", "grpo_train.cli"]
 """The engine of this checkout."""
@@ -26,8 +26,8 @@ BEFORE = [{"train": {"until": 1}}, "backup"]
 
 
 @pytest.fixture
-def root(make_root: Callable[[], Path]) -> Path:
-    return make_root()
+def root(make_micro_root: Callable[[], Path]) -> Path:
+    return make_micro_root()
 
 
 def ask(client: BoxClient, op: str, **params: Any) -> dict[str, Any]:
@@ -41,8 +41,8 @@ def refusal(client: BoxClient, op: str, **params: Any) -> RemoteError:
 
 
 def test_an_edited_workflow_is_confirmed_once(box: Box, root: Path) -> None:
-    run = train_here(root, write_config(root, run__total_steps=1), "edited")
-    Workflow(run, load_config(config_text(run__total_steps=1, workflow__stages=BEFORE))).write()
+    run = train_here(root, write_micro(root, run__total_steps=1), "edited")
+    Workflow(run, load_config(config_text(MICRO, run__total_steps=1, workflow__stages=BEFORE))).write()
     params: dict[str, Any] = {"run": "edited", "additional_steps": 1}
     with connected(dataclasses.replace(box, engine=ENGINE)) as (client, _):
         before = contents(run.path)

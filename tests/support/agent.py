@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,7 +27,7 @@ from remote.agent.context import BoxContext
 from remote.agent.outbox import Outbox
 from remote.agent.serve import Agent, as_remote_error
 from remote.boxes import Box
-from remote.client import BoxClient, Timing
+from remote.client import BoxClient
 from remote.events import ClientEvent, Link, LinkChanged, LogArrived, LogRotated
 from remote.index import process
 from remote.index.answers import Answers
@@ -39,9 +38,6 @@ from tests.support.clock import TestClock
 from tests.support.patience import PATIENCE
 
 T = TypeVar("T")
-QUICK = Timing(ping_every=0.1, stale_after=0.6, lost_after=1.5, backoff_first=0.1, backoff_most=0.5, settled_after=0.5)
-PATIENT = replace(QUICK, stale_after=5.0, lost_after=15.0)
-"""For tests that send requests: a slow machine is not a lost link."""
 
 
 def eventually(condition: Callable[[], T], timeout: float = 15.0, what: str = "", clock: TestClock | None = None) -> T:
@@ -133,7 +129,8 @@ def connected(
     This machine's agent runs in a thread and has a clock that stands, unless ``process`` or the options name others.
     """
     recorder, threads = Recorder(reconnects=reconnects), list[ThreadTransport]()
-    if box.is_local and not process and "transport_factory" not in options:
+    changes = bool(box.env or box.umask)  # its process
+    if box.is_local and not process and not changes and "transport_factory" not in options:
         clock = options.setdefault("clock", TestClock())
 
         def make(box: Box, ask: object) -> Transport:
@@ -141,8 +138,6 @@ def connected(
             return threads[-1]
 
         options["transport_factory"] = make
-    elif box.is_local and not process and "clock" not in options:
-        options.setdefault("timing", QUICK)
     client = BoxClient(box, recorder, **options)
     recorder.client = client
     client.start()
