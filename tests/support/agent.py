@@ -21,6 +21,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+
 from grpo_train.run_dir.clock import CLOCK, Clock
 from remote.agent import copying, index
 from remote.agent.context import BoxContext
@@ -241,6 +243,21 @@ class ThreadTransport:
 
     def error_tail(self) -> str:
         return self._errors
+
+
+@pytest.fixture
+def agents_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Commands that connect to this machine have its agent in a thread."""
+    made: list[ThreadTransport] = []
+
+    def transport(environment: object = None, clock: Clock = CLOCK) -> ThreadTransport:
+        made.append(ThreadTransport(clock))
+        return made[-1]
+
+    monkeypatch.setattr("remote.transports.local.LocalTransport", transport)
+    yield
+    for each in made:
+        each.join()
 
 
 class Drained(ThreadTransport):
