@@ -74,14 +74,14 @@ def of(events: list[dict[str, Any]], event: str, question: str) -> list[dict[str
 
 def test_questions_are_answered_over_the_link(engine_box: Box, run: RunDir) -> None:
     prompt = f"12+30 {SECRET_WORD}"
-    with connected(engine_box) as (client, recorder):
+    with connected(engine_box, process=True) as (client, recorder):
         opened = send(client, "open_ask", run="first", steps=[2, 0], idempotency_key="open")
         again = send(client, "open_ask", run="first", steps=[2, 0], idempotency_key="open")
         assert (opened["started"], again["started"], opened["session"]) == (True, False, "ask_first")
         log = client.follow(opened["answers"])
         first = send(client, "ask", ask=opened["ask"], prompt=prompt, idempotency_key="a")["question"]
         assert send(client, "ask", ask=opened["ask"], prompt=prompt, idempotency_key="a")["question"] == first
-        eventually(lambda: of(rows(recorder, log), "done", first), 90, "the first answer", client.clock)
+        eventually(lambda: of(rows(recorder, log), "done", first), 90, "the first answer")
         cursor = client._follows[log].cursor
     with connected(engine_box) as (client, recorder):  # the laptop was away: it reads on
         log = client.follow(opened["answers"], cursor=cursor)

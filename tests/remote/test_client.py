@@ -22,7 +22,7 @@ from remote.transports import Refused, Unreachable
 from tests.support.agent import Recorder, connected, eventually
 from tests.support.clock import TestClock
 
-BOX = Box("scripted", host="nowhere")
+BOX = Box("scripted", kind="local")
 
 
 class ScriptedTransport:
