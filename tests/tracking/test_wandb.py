@@ -22,6 +22,7 @@ from grpo_train.tracking.wandb import process
 from grpo_tui import cli
 from tests.run_dir.helpers import log
 from tests.support.backups import folder_destination
+from tests.support.clock import TestClock
 from tests.support.engine import REPOSITORY, at_start, environment, grpo_train, wait_for, write_config
 from tests.support.histories import make_run
 from tests.support.patience import PATIENCE
@@ -206,10 +207,12 @@ def test_a_server_in_trouble_ends_nothing(tmp_path: Path, server: WandbServer, f
     assert server.runs[identity(run)].column("train/step") == [1, 2]
 
 
-def test_the_supervisor_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "WAIT_S", 0.2)
-    hanging = subprocess.Popen(["sleep", "1000"], stdin=subprocess.PIPE, start_new_session=True)
-    process._end(hanging)
+def test_the_supervisor_does_not_wait_for_ever() -> None:
+    hanging = subprocess.Popen(["tail", "-f", "/dev/null"], stdin=subprocess.PIPE, start_new_session=True)
+    clock = TestClock(skips=True)
+    began = clock.monotonic()
+    process._end(hanging, clock)
+    assert clock.monotonic() - began == process.WAIT_S
     assert hanging.returncode == -9
 
 
