@@ -21,7 +21,8 @@ from grpo_train.evaluation.request import EvalError, EvalRequest
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.questions import ANSWERS, QUESTIONS, AskedQuestion, append_row, cancel, make_folder
 from grpo_train.run_dir.questions import ask as put
-from tests.support.engine import REPOSITORY, environment, grpo_train, train_here, write_config
+from tests.support.engine import REPOSITORY, command_here, environment, train_here, write_config
+from tests.support.evaluating import evaluate_here
 from tests.support.patience import PATIENCE
 
 
@@ -34,7 +35,7 @@ def run(make_root: Callable[[], Path]) -> RunDir:
 
 def ask(run: RunDir, *options: object) -> list[dict[str, Any]]:
     """The events of a command that ends well."""
-    done = grpo_train("generate", "--training-run", run.name, "--json", *options, root=run.root)
+    done = command_here("generate", "--training-run", run.name, "--json", *options, root=run.root)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -44,8 +45,7 @@ def named(events: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
 
 
 def test_a_problem_is_completed_as_in_an_evaluation(run: RunDir) -> None:
-    done = grpo_train("eval", "--training-run", run.name, "--steps", "2", "--num-problems", "3", root=run.root)
-    assert done.returncode == 0, done.stderr
+    assert evaluate_here(run.root, run.name, steps="2", num_problems=3) == 0
     (file,) = (run.root / "eval_runs").glob("*/*/completions.jsonl")
     for row in map(json.loads, file.read_text().splitlines()):
         (answer,) = named(ask(run, "--step", "2", "--index", row["index"]), "completion")
@@ -80,9 +80,9 @@ def test_a_question_is_put_into_the_prompt_of_the_run(run: RunDir) -> None:
 
 
 def test_questions_come_from_standard_input(run: RunDir) -> None:
-    command = [sys.executable, "-m", "grpo_train.cli", "generate", "--training-run", run.name, "-", "--json"]
+    words = [sys.executable, "-m", "grpo_train.cli", "generate", "--training-run", run.name, "-", "--json"]
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(run.root), cwd=REPOSITORY
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(run.root), cwd=REPOSITORY
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -101,7 +101,7 @@ def test_questions_come_from_standard_input(run: RunDir) -> None:
 
 
 def test_a_reader_sees_the_verdict(run: RunDir) -> None:
-    done = grpo_train("generate", "--training-run", run.name, "--index", 2, root=run.root)
+    done = command_here("generate", "--training-run", run.name, "--index", 2, root=run.root)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("problem 2: ")
     assert " tokens, " in done.stdout
@@ -121,7 +121,7 @@ def test_a_reader_sees_the_verdict(run: RunDir) -> None:
     ],
 )
 def test_what_cannot_be_asked_is_named(run: RunDir, options: list[object], message: str) -> None:
-    done = grpo_train("generate", *options, root=run.root)
+    done = command_here("generate", *options, root=run.root)
     assert done.returncode == 2
     assert message in done.stderr
 

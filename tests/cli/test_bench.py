@@ -15,7 +15,7 @@ from grpo_train.config.schema import Config
 from grpo_train.platforms.memory import QWEN2_5
 from grpo_train.policy.logprobs import LogprobForward
 from grpo_train.rollout import Completion
-from tests.support.engine import grpo_train
+from tests.support.engine import command_here, grpo_train
 
 H200 = Rates(copy=4.3e12, products=7.8e14, disk=1e9)
 SHORT = ("rollout.buffer_size=4", "rollout.num_generations=4", "rollout.max_completion_length=8")
@@ -68,7 +68,7 @@ def test_measurements_and_comparisons(root: Path, capsys: pytest.CaptureFixture[
     ],
 )
 def test_bad_options_are_named(root: Path, options: list[str], message: str) -> None:
-    done = grpo_train("bench", *options, root=root)
+    done = command_here("bench", *options, root=root)
     assert done.returncode == 2
     assert message in done.stderr
 

@@ -17,7 +17,7 @@ import pytest
 from grpo_train.config import load_config
 from grpo_train.run_dir import RunDir, StatusWriter, create_run
 from grpo_train.run_dir.version import FORMAT, VERSION
-from tests.support.engine import GRPO_TRAIN, REPOSITORY, environment, grpo_train, train_here, write_config
+from tests.support.engine import GRPO_TRAIN, REPOSITORY, command_here, environment, grpo_train, train_here, write_config
 from tests.support.patience import PATIENCE
 
 
@@ -75,7 +75,7 @@ def test_rejected_starts_make_no_run(finished: RunDir, what: str) -> None:
     arguments, message = BAD_STARTS[what]
     cfg = str(finished.root / "small.yaml")
     before = snapshot(finished.root)
-    done = grpo_train("train", *(argument.replace("CFG", cfg) for argument in arguments), root=finished.root)
+    done = command_here("train", *(argument.replace("CFG", cfg) for argument in arguments), root=finished.root)
     assert message in error_of(done, 2)
     assert snapshot(finished.root) == before
 
@@ -108,7 +108,7 @@ def test_rejected_requests_change_nothing(finished: RunDir, what: str) -> None:
     model = str(finished.root / "models" / "tiny")
     (finished.root / "rl_runs" / "old" / "step_1").mkdir(parents=True, exist_ok=True)
     before = snapshot(finished.root)
-    done = grpo_train(*(argument.replace("MODEL", model) for argument in arguments), root=finished.root)
+    done = command_here(*(argument.replace("MODEL", model) for argument in arguments), root=finished.root)
     assert message in error_of(done)
     assert snapshot(finished.root) == before
 
@@ -118,35 +118,35 @@ def test_live_runs_are_not_resumed(root: Path) -> None:
     run.config_file.write_text(write_config(root).read_text())
     status = StatusWriter(run.path)
     status.update(state="running")
-    assert "live is running; stop it first" in error_of(grpo_train("resume", "--training-run", "live", root=root), 2)
+    assert "live is running; stop it first" in error_of(command_here("resume", "--training-run", "live", root=root), 2)
     status.update(state="running", host="far", boot_id="x")
-    resume = grpo_train("resume", "--training-run", "live", root=root)
+    resume = command_here("resume", "--training-run", "live", root=root)
     assert "live is running on far; stop it first" in error_of(resume, 2)
     assert "live is running on far; kill it there" in error_of(
-        grpo_train("stop", "--training-run", "live", "--now", root=root)
+        command_here("stop", "--training-run", "live", "--now", root=root)
     )
     status.update(state="finished")  # but another process holds the lock
     (run.training_state / "step_1").mkdir()
     (run.training_state / "step_1" / "MANIFEST.json").write_text('{"files": {}}')
-    assert "another process is writing" in error_of(grpo_train("resume", "--training-run", "live", root=root), 2)
+    assert "another process is writing" in error_of(command_here("resume", "--training-run", "live", root=root), 2)
     status.close()
 
 
 def test_runs_and_show_as_text_and_json(finished: RunDir) -> None:
-    listed = grpo_train("runs", root=finished.root)
+    listed = command_here("runs", root=finished.root)
     assert "finished" in listed.stdout
-    row = json.loads(grpo_train("runs", "--json", root=finished.root).stdout)[0]
+    row = json.loads(command_here("runs", "--json", root=finished.root).stdout)[0]
     assert (row["run"], row["state"], row["step"], row["total_steps"]) == ("finished", "finished", 1, 1)
-    shown = json.loads(grpo_train("show", "finished", "--json", root=finished.root).stdout)
+    shown = json.loads(command_here("show", "finished", "--json", root=finished.root).stdout)
     assert shown["checkpoints"] == [
         {"step": 1, "path": str(finished.training_state / "step_1"), "complete": True, "problem": ""}
     ]
-    empty = grpo_train("runs", root=finished.root / "models")
+    empty = command_here("runs", root=finished.root / "models")
     assert (empty.returncode, "no runs under" in empty.stdout) == (0, True)
 
 
 def test_help_lists_every_command() -> None:
-    text = grpo_train("--help", root=None).stdout
+    text = command_here("--help", root=None).stdout
     commands = "train resume stop sweep eval regrade compare runs show tasks check-dataset tiny-model init schema"
     for command in commands.split():
         assert f"│ {command} " in text
@@ -203,8 +203,8 @@ def test_read_only_root_is_named(read_only: Path) -> None:
         error = error_of(grpo_train(*arguments, root=read_only))
         assert "Read-only file system" in error or "Permission denied" in error
         assert str(read_only) in error
-    assert grpo_train("runs", root=read_only).returncode == 0
-    assert grpo_train("show", "finished", root=read_only).returncode == 0
+    assert command_here("runs", root=read_only).returncode == 0
+    assert command_here("show", "finished", root=read_only).returncode == 0
     assert snapshot(read_only) == before
 
 
@@ -222,7 +222,7 @@ def test_two_starts_with_one_name_make_one_run(root: Path) -> None:
 
 
 def test_tasks_as_json_list_every_accepted_name() -> None:
-    done = grpo_train("tasks", "--json", root=None)
+    done = command_here("tasks", "--json", root=None)
     assert done.returncode == 0, done.stderr
     tasks = json.loads(done.stdout)["tasks"]
     assert tasks["gsm8k"] == tasks["gsm8k_r1_template"] != ""
@@ -230,12 +230,12 @@ def test_tasks_as_json_list_every_accepted_name() -> None:
 
 
 def test_version_names_the_format() -> None:
-    assert grpo_train("--version", root=None).stdout == f"grpo-train {VERSION} (format {FORMAT})\n"
+    assert command_here("--version", root=None).stdout == f"grpo-train {VERSION} (format {FORMAT})\n"
 
 
 def test_init_writes_examples_and_overwrites_nothing(tmp_path: Path) -> None:
     (tmp_path / "demo.yaml").write_text("mine")
-    done = grpo_train("init", tmp_path, root=None)
+    done = command_here("init", tmp_path, root=None)
     assert done.returncode == 0, done.stderr
     assert f"kept  {tmp_path / 'demo.yaml'}" in done.stdout
     assert f"wrote {tmp_path / 'ladder' / 'tiny.yaml'}" in done.stdout
@@ -298,4 +298,4 @@ def on_terminal(command: list[str], root: Path) -> str:
 
 
 def test_device_on_a_machine_without_a_gpu() -> None:
-    assert grpo_train("device", root=None).stdout == "CPU\n"
+    assert command_here("device", root=None).stdout == "CPU\n"

@@ -13,7 +13,7 @@ from grpo_train.config import load_config
 from grpo_train.platforms.memory import QWEN2_5, checkpoint_bytes
 from grpo_train.run_dir.files import append_jsonl
 from tests.support.backups import make_run, set_state
-from tests.support.engine import grpo_train
+from tests.support.engine import command_here
 
 CONFIG = """\
 run: {total_steps: 110, eval_every: 0}
@@ -48,7 +48,7 @@ def test_what_a_run_used_counts(tmp_path: Path) -> None:
 
     def planned(hours: float) -> dict[str, Any]:
         set_state(run, "stopped", run_seconds=hours * 3600)
-        done = grpo_train("plan", "--training-run", "one", "--json", root=tmp_path)
+        done = command_here("plan", "--training-run", "one", "--json", root=tmp_path)
         assert done.returncode == 0, done.stderr
         found: dict[str, Any] = json.loads(done.stdout)
         return found
@@ -56,7 +56,7 @@ def test_what_a_run_used_counts(tmp_path: Path) -> None:
     assert planned(1.5)["seconds"] == 3600, "100 steps"
     assert [planned(hours)["budget"] for hours in (1.5, 2.5)] == ["within", "exceeds"]
     assert planned(2.5)["used_dollars"] == 5.0
-    text = grpo_train("plan", "--training-run", "one", root=tmp_path).stdout
+    text = command_here("plan", "--training-run", "one", root=tmp_path).stdout
     assert "used so far" in text
     assert "the estimate with the 2.5 h already used exceeds the budget of 3.0 h" in " ".join(text.split())
 
@@ -86,6 +86,6 @@ def test_the_size_of_a_checkpoint_is_estimated(adapter: str, size: float) -> Non
 def test_a_plan_has_the_room_for_checkpoints(tmp_path: Path) -> None:
     cfg = tmp_path / "my.yaml"
     cfg.write_text("run: {total_steps: 30, save_every: 10, eval_every: 10}\ntask: {name: addition}\n")
-    done = grpo_train("plan", "--cfg", cfg, "--set", "model.backbone=qwen2_5_05", "--json", root=tmp_path)
+    done = command_here("plan", "--cfg", cfg, "--set", "model.backbone=qwen2_5_05", "--json", root=tmp_path)
     found = json.loads(done.stdout)
     assert (found["checkpoints"], found["checkpoint_bytes"] > 1e6, found["free_bytes"] > 0) == (3, True, True)

@@ -48,7 +48,7 @@ def steps_of(page: str) -> Iterator[SavedFile | Command]:
 
 @dataclass
 class Reader:
-    """Works in ``folder`` on the suite's tiny model; commands of the engine are forks."""
+    """Works in ``folder`` on a model of the suite; commands of the engine are forks."""
 
     folder: Path
     tiny_model: Path

@@ -11,9 +11,9 @@ from tests.support.engine import REPOSITORY
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Reader:
+def reader(tmp_path_factory: pytest.TempPathFactory, micro_model: Path) -> Reader:
     """A reader that has followed the tutorial."""
-    reader = Reader(tmp_path_factory.mktemp("reader"), tiny_model, {"qwen2_5_05": "tiny"})
+    reader = Reader(tmp_path_factory.mktemp("reader"), micro_model, {"qwen2_5_05": "tiny"})
     reader.follow("tutorial.md")
     sums = (reader.folder / "sums.csv").read_text()
     (reader.folder / "problems.csv").write_text(sums)

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from grpo_train.run_dir import RunDir
+from tests.support import micro
+
+make_root, tiny_model = micro.make_root, micro.tiny_model
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,8 @@ from grpo_train.run_dir.root import check_name
 from grpo_train.run_dir.status import RunDirError
 from grpo_tui.model.compare_facts import facts_of
 from remote.agent.operations import baselines_of
-from tests.support.engine import grpo_train
-from tests.support.evaluating import evaluate_here, files_of, outcome_of
+from tests.support.engine import command_here
+from tests.support.evaluating import eval_command, evaluate_here, files_of, outcome_of
 
 SETTINGS: dict[str, Any] = {"num_problems": 16, "max_completion_length": 40}
 
@@ -134,17 +134,18 @@ def test_regrade_judges_a_baseline(run: RunDir) -> None:
 
 def test_the_commands_list_and_compare(run: RunDir) -> None:
     few = ("--num-problems", 4, "--root", run.root)
-    done = grpo_train("eval", "--model", "tiny", "--training-run", "trained", *few, root=None)
+    done = eval_command("--model", "tiny", "--training-run", "trained", *few, root=None)
     assert done.returncode == 0, done.stderr
-    done = grpo_train("runs", "--root", run.root, root=None)
+    done = command_here("runs", "--root", run.root, root=None)
     (line,) = [line.split() for line in done.stdout.splitlines() if line.startswith("models/tiny")]
     assert line[1:3] == ["@tiny", "addition"]
-    assert (line[3][:2], line[-1]) == ("0.", "4")
-    rows = json.loads(grpo_train("runs", "--json", "--root", run.root, root=None).stdout)
+    summary = json.loads((run.root / "eval_runs/@tiny_addition/model_addition/summary.json").read_text())
+    assert (float(line[3]), line[-1]) == (pytest.approx(summary["metrics"]["accuracy"], abs=0.005), "4")
+    rows = json.loads(command_here("runs", "--json", "--root", run.root, root=None).stdout)
     assert [(row["run"], row["state"]) for row in rows] == [("trained", "finished"), ("@tiny", "baseline")]
-    assert grpo_train("eval", "--training-run", "trained", "--steps", 2, *few, root=None).returncode == 0
-    done = grpo_train("compare", "--training-run", "trained", "--with", "@tiny", "--root", run.root, root=None)
+    assert eval_command("--training-run", "trained", "--steps", 2, *few, root=None).returncode == 0
+    done = command_here("compare", "--training-run", "trained", "--with", "@tiny", "--root", run.root, root=None)
     assert done.stdout.startswith("addition @tiny: "), done.stdout + done.stderr
     for wrong in (("--steps", "2"), ("--cfg", "x", "--training-run", "trained")):
-        assert grpo_train("eval", "--model", "tiny", *wrong, root=run.root).returncode == 2
-    assert "--cfg and --set need --model" in grpo_train("eval", "--set", "a.b=1", root=run.root).stderr
+        assert eval_command("--model", "tiny", *wrong, root=run.root).returncode == 2
+    assert "--cfg and --set need --model" in eval_command("--set", "a.b=1", root=run.root).stderr

@@ -15,8 +15,8 @@ from grpo_train.evaluation.output import TerminalOutput
 from grpo_train.run_dir import RunDir, list_evaluations
 from grpo_train.run_dir.files import read_json, read_jsonl
 from grpo_train.run_dir.processes import run_id_of
-from tests.support.engine import GRPO_TRAIN, find_by_run_id, grpo_train, running, wait_for
-from tests.support.evaluating import copy_of
+from tests.support.engine import GRPO_TRAIN, command_here, find_by_run_id, running, wait_for
+from tests.support.evaluating import copy_of, eval_command, stopped_after
 from tests.support.patience import PATIENCE
 
 
@@ -36,7 +36,7 @@ def test_a_damaged_step_does_not_affect_the_others(run: RunDir) -> None:
     data = bytearray(weights.read_bytes())
     data[-1] ^= 0xFF
     weights.write_bytes(data)
-    done = grpo_train("eval", "--training-run", "trained", root=run.root)
+    done = eval_command("--training-run", "trained", root=run.root)
     assert done.returncode == 1
     assert "Traceback" not in done.stdout + done.stderr
     assert "step_2: failed: checkpoint" in done.stdout
@@ -70,25 +70,24 @@ def test_a_damaged_step_does_not_affect_the_others(run: RunDir) -> None:
     assert (listed["name"], len(listed["metrics"])) == ("trained_addition", 3)
 
 
-def test_a_step_that_times_out_is_reported(run: RunDir) -> None:
-    longer = ["--subset-frac", "1", "--num-samples", "4", "--temperature", "1", "--batch-size", "4"]
-    command = ["eval", "--training-run", "trained", "--steps", "1,3", "--timeout", "0.2", *longer]
-    done = grpo_train(*command, root=run.root, real=True)
-    assert done.returncode == 1
+def test_a_step_that_times_out_is_reported(run: RunDir, tmp_path: Path) -> None:
+    run_id = run_id_of(run.root / "eval_runs" / "trained_addition")
+    words = [*GRPO_TRAIN, "eval", "--training-run", "trained", "--steps", "1,3", "--timeout", "0.2"]
+    with running(words, run.root, run_id, **stopped_after(1, tmp_path / "start")) as parent:
+        output, _ = parent.communicate(60 * PATIENCE)
+    assert parent.returncode == 1, output
     rows = table(run)
     for name in ("step_1", "step_3"):
         assert (rows[name]["status"], rows[name]["code"]) == ("failed", "timeout")
         assert rows[name]["error"] == "timed out after 0.2 s (eval.timeout)"
-    assert find_by_run_id(run_id_of(run.root / "eval_runs" / "trained_addition")) == []
+    assert find_by_run_id(run_id) == []
 
 
-def test_a_killed_worker_fails_only_its_step(run: RunDir) -> None:
+def test_a_killed_worker_fails_only_its_step(run: RunDir, tmp_path: Path) -> None:
     folder = run.root / "eval_runs" / "trained_addition"
-    # Long enough for progress to be written before a step is complete.
-    options = ["--subset-frac", "1", "--num-samples", "4", "--temperature", "1", "--batch-size", "4"]
-    command = [*GRPO_TRAIN, "eval", "--training-run", "trained", *options]
     run_id = run_id_of(folder)
-    with running(command, run.root, run_id) as parent:
+    words = [*GRPO_TRAIN, "eval", "--training-run", "trained", "--batch-size", "2"]
+    with running(words, run.root, run_id, **stopped_after(3, tmp_path / "start")) as parent:
         progress = lambda: (read_json(folder / "status.json") or {}).get("progress")  # noqa: E731
         wait_for(lambda: (progress() or {}).get("name") == "step_1", "the first step's evaluation")
         (worker,) = find_by_run_id(run_id)
@@ -113,8 +112,8 @@ def test_a_named_checkpoint_path(run: RunDir, tmp_path: Path) -> None:
     )
     elsewhere = tmp_path / "adapter"
     shutil.copytree(run.training_state / "step_2", elsewhere)
-    done = grpo_train(
-        "eval", "--training-run", run.path, "--ckpt-path", elsewhere, "--name", "mine", "--eval-dataset", "gsm8k",
+    done = eval_command(
+        "--training-run", run.path, "--ckpt-path", elsewhere, "--name", "mine", "--eval-dataset", "gsm8k",
         "--eval-path", data, "--max-completion-length", "4", "--subset-frac", "1", root=None,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -136,7 +135,7 @@ def test_a_named_checkpoint_path(run: RunDir, tmp_path: Path) -> None:
     ],
 )
 def test_usage_errors_exit_with_2(three_steps: RunDir, arguments: list[str], message: str) -> None:
-    done = grpo_train("eval", *arguments, root=three_steps.root)
+    done = eval_command(*arguments, root=three_steps.root)
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -148,7 +147,7 @@ def test_ckpt_path_of_the_older_layout_works_alone(three_steps: RunDir, tmp_path
     shutil.copytree(three_steps.root / "models", root / "models")
     shutil.copytree(three_steps.training_state / "step_2" / "model", root / "rl_runs" / "old" / "step_5")
     options = ["--eval-dataset", "addition", "--num-problems", "3", "--max-completion-length", "4"]
-    done = grpo_train("eval", "--ckpt-path", "rl_runs/old/step_5", *options, root=root)
+    done = eval_command("--ckpt-path", "rl_runs/old/step_5", *options, root=root)
     assert done.returncode == 0, done.stdout + done.stderr
     (row,) = csv.DictReader((root / "eval_runs" / "old_addition" / "consolidated_metrics.csv").open(newline=""))
     assert (row["name"], row["step"], row["status"], row["n"]) == ("step_5", "5", "ok", "3")
@@ -161,7 +160,7 @@ def test_json_of_eval_regrade_and_compare(run: RunDir) -> None:
     weights = run.training_state / "step_3" / "model" / "adapter_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
     name = ["--training-run", "trained", "--json"]
-    done = grpo_train("eval", *name, "--steps", "1,2,3", "--num-problems", "5", root=run.root)
+    done = eval_command(*name, "--steps", "1,2,3", "--num-problems", "5", root=run.root)
     assert done.returncode == 1
     (evaluation,) = json.loads(done.stdout)["evaluations"]
     assert (evaluation["state"], evaluation["dataset"], evaluation["exit_code"]) == ("crashed", "addition", 1)
@@ -173,23 +172,23 @@ def test_json_of_eval_regrade_and_compare(run: RunDir) -> None:
     assert three["code"] == "bad_checkpoint"
     assert "step_2: accuracy" in done.stderr
 
-    regraded = json.loads(grpo_train("regrade", *name, root=run.root).stdout)
+    regraded = json.loads(command_here("regrade", *name, root=run.root).stdout)
     assert [(step["name"], step["changed"]) for step in regraded["steps"]] == [("step_1", []), ("step_2", [])]
     assert regraded["errors"] == []
 
-    done = grpo_train("compare", *name, "--steps", "1,2,3", root=run.root)
+    done = command_here("compare", *name, "--steps", "1,2,3", root=run.root)
     assert done.returncode == 1
     compared = json.loads(done.stdout)
     assert [(row["name"], row["reference"]) for row in compared["comparisons"]] == [("step_2", "step_1")]
     assert [error["code"] for error in compared["errors"]] == ["bad_evaluation"]
     assert "error: step_3 has not been evaluated" in done.stderr
 
-    done = grpo_train("compare", *name, "--with", "trained", root=run.root)
+    done = command_here("compare", *name, "--with", "trained", root=run.root)
     compared = json.loads(done.stdout)
     assert [(row["run"], row["name"], row["difference"]) for row in compared["comparisons"]] == [
         ("trained", "step_1", 0.0), ("trained", "step_2", 0.0),
     ]  # fmt: skip
-    done = grpo_train("compare", "--training-run", "trained", root=run.root)
+    done = command_here("compare", "--training-run", "trained", root=run.root)
     assert (done.returncode, done.stderr) == (2, "error: --steps or --with is required\n")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -29,7 +30,8 @@ from grpo_train.rollout import seed_of
 from grpo_train.run_dir import RunDir
 from grpo_train.tasks import Attempt, Problem, TaskError, load_task
 from grpo_train.tasks.shared.self_play import SelfPlayTask
-from tests.support.engine import grpo_train, train_here, write_config
+from tests.support.engine import train_here, write_config
+from tests.support.evaluating import eval_command
 
 
 def game_task(name: str) -> SelfPlayTask:
@@ -179,13 +181,10 @@ def test_matches_are_independent() -> None:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+def run(micro_player: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     """Two steps of a model that plays poorly."""
-    from grpo_train.tiny.model import WarmStart, make_tiny_model
-
     root = tmp_path_factory.mktemp("root")
-    task = TaskConfig(name="tictactoe")
-    make_tiny_model(root / "models" / "tiny", warm_start=WarmStart(steps=80, batch_size=48), task=task)
+    shutil.copytree(micro_player, root / "models" / "tiny")
     changes = {"task__name": "tictactoe", "task__template": "compact", "rollout__num_generations": 9}
     cfg = write_config(root, **changes, run__total_steps=2, rollout__max_completion_length=8, eval__subset_frac=1.0)
     return train_here(root, cfg, "games")
@@ -243,8 +242,8 @@ def test_a_missing_opponent_is_named(run: RunDir, tmp_path: Path) -> None:
 
 def test_eval_command_prints_the_match_table(run: RunDir) -> None:
     past = "training_runs/games/training_state/step_1"
-    command = ["eval", "--training-run", "games", "--steps", "2", "--num-problems", "24"]
-    done = grpo_train(*command, "--opponent", "random", "--opponent", past, root=run.root)
+    options = ["--training-run", "games", "--steps", "2", "--num-problems", "24"]
+    done = eval_command(*options, "--opponent", "random", "--opponent", past, root=run.root)
     assert done.returncode == 0, done.stdout + done.stderr
     folder = run.root / "eval_runs" / "games_tictactoe" / "step_2_tictactoe"
     summary = json.loads((folder / "summary.json").read_text())
@@ -256,10 +255,10 @@ def test_eval_command_prints_the_match_table(run: RunDir) -> None:
     assert summary["matches"] == match_table(rows)
     assert summary["metrics"]["accuracy"] == sum(row["reason"] in ("won", "drawn", "forfeited") for row in rows) / 24
     assert summary["metrics"]["temperature"] == 1.0
-    assert grpo_train(*command, "--opponent", "random", "--opponent", past, root=run.root).stdout.startswith(
+    assert eval_command(*options, "--opponent", "random", "--opponent", past, root=run.root).stdout.startswith(
         "step_2: already complete"
     )
-    refused = grpo_train(*command, "--opponent", "maximin", root=run.root)
+    refused = eval_command(*options, "--opponent", "maximin", root=run.root)
     assert refused.returncode == 2
     assert "eval.opponents: 'maximin' is neither one of random, minimax nor a checkpoint directory" in refused.stderr
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import random
 import shutil
 import signal
 import sys
@@ -32,6 +31,7 @@ from tests.support.evaluating import (
     partial_of,
     record_generated,
     step_of,
+    stopped_after,
 )
 from tests.support.forked import Fork
 
@@ -65,29 +65,24 @@ def test_only_missing_samples_are_generated(
     assert files_of(step_of(run)) == whole
 
 
-def test_sigkill_at_a_random_sample(run: RunDir, whole: dict[str, bytes]) -> None:
-    """Of parent and workers of the real command, once a random number of samples is on disk."""
+def test_sigkill_of_the_command(run: RunDir, whole: dict[str, bytes], tmp_path: Path) -> None:
+    """Of the real command, with samples on disk; its workers end with it."""
     options = ["eval", "--training-run", "trained", "--steps", "2", "--num-problems", "12", "--num-samples", "2"]
-    command = [*options, "--temperature", "1", "--batch-size", "2"]
+    words = [*options, "--temperature", "1", "--batch-size", "2"]
     seen = 0
-    for low in (1, 9):
-        wanted = random.randint(low, low + 7)
-        process = Fork(["grpo_train.cli", *command], environment(run.root), REPOSITORY)
-        files = partial_of(run).path
-        lines = lambda: sum(file.read_bytes().count(b"\n") for file in files.glob("completions.*"))  # noqa: B023, E731
-        try:
-            wait_for(lambda: lines() >= wanted or process.poll() is not None, "samples")  # noqa: B023
-        finally:
-            process.send_signal(signal.SIGKILL)
-            output, _ = process.communicate()
+    for writes in (1, 3):
+        variables = stopped_after(writes, tmp_path / f"after_{writes}", "os.kill(os.getppid(), signal.SIGKILL)")
+        process = Fork(["grpo_train.cli", *words], environment(run.root, **variables), REPOSITORY)
+        output, _ = process.communicate()
         assert process.returncode == -signal.SIGKILL, output
         wait_for(lambda: not workers_of(run), "the workers to end")
         assert not step_of(run).exists()
-        assert len(partial_of(run).completions()) >= seen
-        seen = len(partial_of(run).completions())
-    done = grpo_train(*command, root=run.root)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"resuming: {seen} of 24 samples done" in done.stdout
+        done = len(partial_of(run).completions())
+        assert seen < done < 24
+        seen = done
+    finished = grpo_train(*words, root=run.root)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert f"resuming: {seen} of 24 samples done" in finished.stdout
     assert files_of(step_of(run)) == whole
 
 

@@ -11,7 +11,7 @@ import pytest
 from grpo_train.run_dir import RunDir, create_run
 from grpo_train.run_dir.files import append_jsonl, utc_now
 from grpo_train.run_dir.identity import older_identity, run_identity
-from tests.support.engine import grpo_train
+from tests.support.engine import command_here
 from tests.support.histories import evaluate, make_run
 
 
@@ -25,7 +25,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def found(root: Path, *words: str) -> list[dict[str, object]]:
-    done = grpo_train("history", *words, "--json", root=root)
+    done = command_here("history", *words, "--json", root=root)
     assert done.returncode == 0, done.stderr
     rows: list[dict[str, object]] = json.loads(done.stdout)
     return rows
@@ -52,7 +52,7 @@ def test_changes_of_the_root_are_seen(root: Path) -> None:
 
 def test_a_damaged_run_is_named(root: Path) -> None:
     (root / "training_runs" / "night-2" / "status.json").write_text("{")
-    done = grpo_train("history", "--csv", "--columns", "name,state", "sort:name", root=root)
+    done = command_here("history", "--csv", "--columns", "name,state", "sort:name", root=root)
     assert (done.returncode, done.stdout) == (3, "name,state\nlive,running\nnight-1,finished\n")
     assert "night-2: status.json" in done.stderr
 
@@ -76,23 +76,23 @@ def test_a_sweep_is_a_field_of_its_runs(root: Path) -> None:
 
 
 def test_everything_about_one_run(root: Path) -> None:
-    done = grpo_train("history", "show", "night-1", root=root)
+    done = command_here("history", "show", "night-1", root=root)
     assert done.returncode == 0, done.stderr
     assert "gsm8k step 20  0.620 [0.590, 0.650]" in done.stdout
-    facts = json.loads(grpo_train("history", "show", "night-1", "--json", root=root).stdout)
+    facts = json.loads(command_here("history", "show", "night-1", "--json", root=root).stdout)
     assert facts["metrics"]["loss"] == {"last": 0.1, "min": 0.1, "max": 1.0}
     assert facts["config"]["optimizer.learning_rate"] == 1e-5
 
 
 def test_mistakes_are_usage_errors(root: Path) -> None:
-    done = grpo_train("history", "rewrd>0.1", root=root)
+    done = command_here("history", "rewrd>0.1", root=root)
     assert done.returncode == 2
     assert "did you mean reward?" in done.stderr
-    done = grpo_train("history", "show", "nigth-1", root=root)
+    done = command_here("history", "show", "nigth-1", root=root)
     assert done.returncode == 2
     assert "did you mean night-1?" in done.stderr
-    assert grpo_train("history", "--csv", "--json", root=root).returncode == 2
-    done = grpo_train("usage", "nigth-1", "--json", root=root)
+    assert command_here("history", "--csv", "--json", root=root).returncode == 2
+    done = command_here("usage", "nigth-1", "--json", root=root)
     assert (done.returncode, json.loads(done.stdout)["error"]["code"]) == (2, "no_run")
 
 
@@ -100,7 +100,7 @@ def test_a_damaged_cache_is_made_anew(root: Path) -> None:
     found(root)
     (cache,) = (root / "cache" / "grpo-train").glob("history-*.sqlite")
     cache.write_bytes(b"no database, but as long as one " * 500)
-    done = grpo_train("history", "--csv", "--columns", "name", "sort:name", root=root)
+    done = command_here("history", "--csv", "--columns", "name", "sort:name", root=root)
     assert done.stdout == "name\nlive\nnight-1\nnight-2\n"
     assert "is damaged" in done.stderr
 

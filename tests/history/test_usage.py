@@ -12,7 +12,7 @@ from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.files import append_jsonl, to_json, utc_from
 from grpo_train.run_dir.gpus import Gpu
 from grpo_train.tracking import gpu
-from tests.support.engine import grpo_train, wait_for
+from tests.support.engine import command_here, wait_for
 from tests.support.histories import BEGAN, evaluate, make_run
 
 HOUR = 3600.0
@@ -69,18 +69,18 @@ def test_evaluations_by_hand_have_their_own_line(tmp_path: Path) -> None:
     for index in (0, 1):
         for at in range(0, 20, 2):
             sample(run.root / "eval_runs" / "a_gsm8k" / "gpu.jsonl", at, 80.0, index=index)
-    done = grpo_train("usage", "a", "--json", root=tmp_path)
+    done = command_here("usage", "a", "--json", root=tmp_path)
     found = json.loads(done.stdout)
     assert found["gpus"] == 2
     assert found["evaluations"]["a_gsm8k"]["gpu_hours"] == pytest.approx(40 / HOUR)
-    assert "a_gsm8k" in grpo_train("usage", "a", root=tmp_path).stdout
+    assert "a_gsm8k" in command_here("usage", "a", root=tmp_path).stdout
 
 
 def test_a_run_without_gpus_says_so(tmp_path: Path) -> None:
     run = make_run(tmp_path, "a")
     append_jsonl(run.logs / "gpu.jsonl", {"step": 0, "note": "no GPU on this box"})
-    assert "no GPU samples" in grpo_train("usage", "a", root=tmp_path).stdout
-    assert json.loads(grpo_train("usage", "a", "--json", root=tmp_path).stdout)["gpu_hours"] == 0
+    assert "no GPU samples" in command_here("usage", "a", root=tmp_path).stdout
+    assert json.loads(command_here("usage", "a", "--json", root=tmp_path).stdout)["gpu_hours"] == 0
 
 
 def test_an_evaluation_samples_gpus_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

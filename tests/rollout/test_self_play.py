@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,6 @@ from grpo_train.run_dir import RunDir
 from grpo_train.supervisor.resume import prepare_resume
 from grpo_train.tasks import Attempt, TaskError, load_task, load_worked_task
 from grpo_train.tasks.shared.self_play import Practice, SelfPlayTask
-from grpo_train.tiny.model import WarmStart, make_tiny_model
 from grpo_train.train.worker import main
 from tests.support.engine import assert_same_run, config_text, grpo_train, rows, run_of, train_here, write_config
 
@@ -301,11 +301,10 @@ def test_illegal_moves_in_transcripts() -> None:
 
 
 @pytest.fixture(scope="module")
-def player(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root whose tiny model plays tic-tac-toe with mistakes."""
+def player(micro_player: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root whose model plays tic-tac-toe with mistakes."""
     root = tmp_path_factory.mktemp("root")
-    task = TaskConfig(name="tictactoe")
-    make_tiny_model(root / "models" / "tiny", warm_start=WarmStart(steps=100, batch_size=48), task=task)
+    shutil.copytree(micro_player, root / "models" / "tiny")
     return root
 
 

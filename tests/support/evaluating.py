@@ -21,6 +21,7 @@ from grpo_train.evaluation.results import partial
 from grpo_train.evaluation.workers import single_turn, worker
 from grpo_train.evaluation.workers.pool import Event, Worker
 from grpo_train.run_dir import RunDir
+from grpo_train.run_dir.errors import UserError
 from tests.support.engine import at_start, command_here, run_of
 
 RESULTS = ("completions.jsonl", "metrics.csv", "summary.json")
@@ -55,11 +56,15 @@ class InProcessPool:
                 def report(event: str, **fields: Any) -> None:
                     reported.append({"event": event, **fields})  # noqa: B023
 
-                worker.evaluate(target, self._plan, config, task, problems, report, rank, self._nproc)
+                ended: Event = {"event": "done", "name": target.name}
+                try:
+                    worker.evaluate(target, self._plan, config, task, problems, report, rank, self._nproc)
+                except UserError as error:
+                    ended = {"event": "failed", "name": target.name, "error": str(error), "code": error.code}
                 for event in reported:
                     self._progress = {"done": event["done"], "total": event["total"]}
                     yield here, event
-                yield here, {"event": "done", "name": target.name}
+                yield here, ended
 
     def progress(self, name: str) -> dict[str, Any]:
         return {"name": name, **self._progress}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import shutil
+import time
 from collections.abc import Callable
 from functools import cache
 from importlib.metadata import version
@@ -26,8 +27,9 @@ from tests.support.engine import REPOSITORY, run_of, train_here, write_micro
 from tests.support.evaluating import evaluate_here
 
 LIBRARIES = ("torch", "transformers", "peft", "numpy")
-MODULES = ("golden", "micro", "engine", "evaluating")
-"""Of ``tests/support``: what is made depends on them, too."""
+SUPPORT = [f"tests/support/{name}.py" for name in ("golden", "micro", "engine", "evaluating")]
+KEPT_S = 24 * 3600.0
+"""Age at which what other sources have made is removed: another session of tests may be using it."""
 MODELS: dict[str, str] = {"addition": "micro", "tictactoe": "player"}
 """Task that a micro model was warm-started on: its name in the cache."""
 
@@ -77,12 +79,11 @@ RUNS: dict[str, Callable[[Path], None]] = {
 
 
 @cache
-def key(*folders: str) -> str:
-    """Digest of the sources below ``folders`` and of what else makes the models and the runs."""
-    sources = [file for folder in folders for file in sorted((REPOSITORY / folder).rglob("*.py"))]
-    sources += [REPOSITORY / "tests" / "support" / f"{name}.py" for name in MODULES]
+def key(*places: str) -> str:
+    """Digest of the Python sources at ``places``, files or folders, and of the libraries' versions."""
+    paths = [REPOSITORY / place for place in places]
     digest = hashlib.sha256(" ".join(version(name) for name in LIBRARIES).encode())
-    for file in sources:
+    for file in (file for path in paths for file in ([path] if path.is_file() else sorted(path.rglob("*.py")))):
         digest.update(f"\0{file.relative_to(REPOSITORY)}\0".encode() + file.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -98,8 +99,10 @@ def kept(cache: pytest.Cache, name: str, made_by: str, make: Callable[[Path], ob
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.exists():
             beside = folder / f".{name}"
-            for old in (*folder.glob(f"{name}-*"), *folder.glob(beside.name)):
-                shutil.rmtree(old)
+            shutil.rmtree(beside, ignore_errors=True)
+            for old in folder.glob(f"{name}-*"):
+                if time.time() - old.stat().st_mtime > KEPT_S:
+                    shutil.rmtree(old)
             make(beside)
             beside.rename(made)
     return made
@@ -107,7 +110,7 @@ def kept(cache: pytest.Cache, name: str, made_by: str, make: Callable[[Path], ob
 
 def kept_model(cache: pytest.Cache, task: str = "addition") -> Path:
     """The micro model that was warm-started on a task."""
-    sources = key("grpo_train/tiny", "grpo_train/tasks", "grpo_train/games")
+    sources = key("grpo_train/tiny", "grpo_train/tasks", "grpo_train/games", "tests/support/micro.py")
     return kept(cache, MODELS[task], sources, lambda out: micro.make_micro_model(out, task))
 
 
@@ -122,5 +125,5 @@ def copy_of(cache: pytest.Cache, name: str, root: Path) -> RunDir:
         torch.set_num_threads(1)
         RUNS[name](root)
 
-    shutil.copytree(kept(cache, name, key("grpo_train"), make), root, symlinks=True)
+    shutil.copytree(kept(cache, name, key("grpo_train", *SUPPORT), make), root, symlinks=True)
     return run_of(root, name)

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
 
 from grpo_train.rollout import Completion, RolloutBackend
-from grpo_train.tiny.architectures import Architecture, random_model
+from grpo_train.tiny.architectures import Architecture, config_of
 from grpo_train.tiny.tokenizer import make_tokenizer
 
 TOKENIZER = make_tokenizer()
@@ -19,9 +20,18 @@ BUDGET = 24
 def make_model(architecture: Architecture = "qwen2", *, lora: bool = False, dtype: torch.dtype = torch.float64) -> Any:
     """In float64, rounding by the shape of a batch is far too small to change a token."""
     torch.manual_seed(0)
-    model = random_model(architecture, TOKENIZER).to(dtype).eval()
+    model = small_model(architecture).to(dtype).eval()
     model.generation_config.eos_token_id = list(range(60, 90))  # completions of all lengths
     return with_adapter(model) if lora else model
+
+
+def small_model(architecture: Architecture) -> Any:
+    """Two layers of width 64, where the tiny models of :mod:`grpo_train.tiny.architectures` have 192."""
+    config = config_of(architecture, TOKENIZER)
+    if architecture != "gemma3":  # is as narrow, with the six layers that its windows need
+        shape = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
+        config.update({**shape, "head_dim": 16})
+    return AutoModelForCausalLM.from_config(config)
 
 
 def with_adapter(model: Any, **settings: Any) -> Any:

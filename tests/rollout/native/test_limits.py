@@ -73,7 +73,7 @@ def test_slots_are_as_many_as_memory_allows(layout: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(native, "Slots", recorded)
     length = 64  # 39 and 24 tokens and a look, or 39 tokens, and 24 and a look
     logits = len(TOKENIZER) * 16
-    keys_and_values = 2 * 2 * 2 * 32 * 8 * length
+    keys_and_values = 2 * 2 * 2 * 16 * 8 * length
     each = keys_and_values + logits
     if layout == "shared":
         each += keys_and_values + len(TOKENIZER) * 8
@@ -90,7 +90,7 @@ def test_shared_prompts_leave_room_for_more_slots(monkeypatch: pytest.MonkeyPatc
     backend, sizes = NativeBackend(make_model(), TOKENIZER, memory_share=1), []
     slots = native.Slots
     monkeypatch.setattr(native, "Slots", lambda *settings: (sizes.append(settings), slots(*settings))[1])
-    keys_and_values, logits = 2 * 2 * 2 * 32 * 8 * 64, len(TOKENIZER)
+    keys_and_values, logits = 2 * 2 * 2 * 16 * 8 * 64, len(TOKENIZER)
     own, entry = keys_and_values + 16 * logits, keys_and_values + 8 * logits
     monkeypatch.setattr(native, "free_bytes", lambda device: 13 * entry + 20 * own)
     generate(backend)
