@@ -5,16 +5,24 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from grpo_train.rewards.helpers import HelperError, Helpers, HelperTimeout, math_verifier, pool
+from grpo_train.rewards.helpers import HelperError, Helpers, HelperTimeout, pool
 from tests.support.patience import PATIENCE
+
+SCRIPT = """
+def prepare():
+    return lambda question: question["gold"] == question["answer"]
+"""
 
 
 @pytest.fixture
-def helpers() -> Iterator[Helpers]:
-    made = Helpers(math_verifier.__file__)
+def helpers(tmp_path: Path) -> Iterator[Helpers]:
+    script = tmp_path / "equal.py"
+    script.write_text(SCRIPT)
+    made = Helpers(str(script))
     yield made
     made.close()
 
@@ -32,7 +40,7 @@ def test_stopped_helper_is_killed(helpers: Helpers, monkeypatch: pytest.MonkeyPa
     helpers.ask({"gold": "x", "answer": "x"})
     [helper] = helpers._idle
     os.kill(helper._process.pid, signal.SIGSTOP)
-    monkeypatch.setattr(pool, "PATIENCE", 0.5)
+    monkeypatch.setattr(pool, "PATIENCE", 0.0)  # no wait for an answer that cannot come
     with pytest.raises(HelperTimeout):
         helpers.ask({"gold": "x", "answer": "x"})
     monkeypatch.undo()
