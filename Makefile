@@ -13,7 +13,7 @@ PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 SLOWEST := --durations=10 --durations-min=1
 STAMP := .venv/.setup-done
 
-.PHONY: setup setup-box setup-vllm demo test test-vllm test-fixtures lint soak bench words schema clean
+.PHONY: setup setup-box setup-vllm demo test test-vllm test-fixtures lint soak bench mutants words schema clean
 
 setup: $(STAMP)
 
@@ -58,6 +58,11 @@ soak: $(STAMP)
 
 bench: $(STAMP)
 	for bench in tests/bench/*.py; do $(PYTHON) $$bench || exit 1; done
+
+# Seeded defects that no test notices (hours; continues where it was).
+mutants: $(STAMP)
+	$(PYTHON) scripts/mutants.py map
+	.mutants/tree/.venv/bin/python scripts/mutants.py run
 
 # Every string a user sees (help, messages, labels), one a line, for a reader to review.
 words: $(STAMP)

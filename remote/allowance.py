@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-
+from grpo_train.run_dir.clock import CLOCK, Clock
 from remote.protocol.messages import Flood
 
 MIB = 1 << 20
@@ -18,15 +17,15 @@ ROTATION_COST = 1 << 18
 class Allowance:
     """A budget in bytes that refills with time. Everything that a box sends and that costs work *must* be counted."""
 
-    def __init__(self, message: str, burst: int = 32 * MIB, rate: int = 2 * MIB) -> None:
+    def __init__(self, message: str, burst: int = 32 * MIB, rate: int = 2 * MIB, clock: Clock = CLOCK) -> None:
         """``burst`` bytes at once (two of the longest frames), then ``rate`` bytes/s; ``message`` is for the user."""
-        self._message, self._burst, self._rate = message, burst, rate
+        self._message, self._burst, self._rate, self._clock = message, burst, rate, clock
         self._left = float(burst)
-        self._refilled = time.monotonic()
+        self._refilled = self._clock.monotonic()
 
     def spend(self, count: int) -> None:
         """Count bytes. Raises Flood once the allowance is used up."""
-        now = time.monotonic()
+        now = self._clock.monotonic()
         refill = (now - self._refilled) * self._rate
         self._refilled = now
         self._left = min(self._burst, self._left + refill) - count

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from grpo_train.run_dir.clock import Clock
 from remote.events import ClientEvent, HostKeyAsked, QuestionAsked
 
 T = TypeVar("T")
@@ -14,7 +15,8 @@ T = TypeVar("T")
 class _Answer(Generic[T]):
     """One answer that a thread waits for."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._value: T | None = None
         self._given = threading.Event()
 
@@ -28,7 +30,7 @@ class _Answer(Generic[T]):
 
     def wait(self) -> T | None:
         """The answer, which is not kept."""
-        self._given.wait()
+        self._clock.wait(self._given)
         value, self._value = self._value, None
         return value
 
@@ -36,11 +38,11 @@ class _Answer(Generic[T]):
 class Answers:
     """The user's answers to one client's questions. They are neither stored nor logged."""
 
-    def __init__(self, emit: Callable[[ClientEvent], None], closing: threading.Event) -> None:
+    def __init__(self, emit: Callable[[ClientEvent], None], closing: threading.Event, clock: Clock) -> None:
         self._emit = emit
         self._closing = closing
-        self._host_key: _Answer[bool] = _Answer()
-        self._question: _Answer[str] = _Answer()
+        self._host_key: _Answer[bool] = _Answer(clock)
+        self._question: _Answer[str] = _Answer(clock)
 
     def host_key(self, accept: bool) -> None:
         """The answer to HostKeyAsked."""

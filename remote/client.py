@@ -26,6 +26,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from grpo_train.run_dir.clock import CLOCK, Clock
 from remote import intake
 from remote.allowance import CREDIT_WORTH, FRAME_COST, ROTATION_COST, Allowance
 from remote.answers import Answers
@@ -35,13 +36,15 @@ from remote.follows import Follow, LogEvent
 from remote.handshake import await_hello, greeting
 from remote.protocol import OPERATIONS, VALUE_TOPICS, Cursor, Decoder, Flood, ProtocolError, RemoteError, encode_parts
 from remote.requests import Pending, Requests, unreachable
-from remote.timing import Pings, Timing, sleep_clock
+from remote.timing import Pings, Timing
 from remote.transports import AskHostKey, Refused, Transport, TryAgain, Unreachable
 from remote.transports.choice import TransportChoice
 from remote.waiting import FLOODED, Waiting
 
 logger = logging.getLogger(__name__)
 TransportFactory = Callable[[Box, AskHostKey], Transport]
+WATCH_S = 0.25
+"""Between two looks of the watchdog."""
 
 
 class BoxClient:
@@ -56,23 +59,21 @@ class BoxClient:
         ssh_config: str | None = None,
         transport_factory: TransportFactory | None = None,
         timing: Timing | None = None,
-        wall_clock: Callable[[], float] = time.time,
-        sleep_clock: Callable[[], float] = sleep_clock,
+        clock: Clock = CLOCK,
         readonly: bool = False,
     ) -> None:
         """``readonly``: the agent refuses every request that changes state (code ``read_only``)."""
-        self.box, self._readonly = box, readonly
+        self.box, self._readonly, self.clock = box, readonly, clock
         self._on_event = on_event
         self._timing = timing or Timing()
         self._closing = threading.Event()
-        self._answers = Answers(self._emit, self._closing)
-        self._waiting = Waiting(self._timing, sleep_clock, self._closing)
+        self._answers = Answers(self._emit, self._closing, clock)
+        self._waiting = Waiting(self._timing, clock, self._closing)
         self._choice = TransportChoice(
             box, self._answers.ask_question, self._emit,
-            host_keys_file=host_keys_file, ssh_config=ssh_config, step_s=self._timing.step,
+            host_keys_file=host_keys_file, ssh_config=ssh_config, step_s=self._timing.step, clock=clock,
         )  # fmt: skip
         self._factory = transport_factory or self._choice.transport
-        self._wall_clock = wall_clock
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
         self._outbox: deque[bytes] = deque()
@@ -125,7 +126,7 @@ class BoxClient:
         """
         if op not in OPERATIONS:
             raise ValueError(f"unknown operation '{op}'")
-        pending = Pending(next(self._ids), op, params, time.monotonic() + timeout)
+        pending = Pending(next(self._ids), op, params, self.clock.monotonic() + timeout)
         try:
             parts = encode_parts(pending.frame())
         except (TypeError, ValueError, ProtocolError) as error:
@@ -203,8 +204,8 @@ class BoxClient:
                 transport = self.transport = self._factory(self.box, self._answers.ask_host_key)
                 transport.open(greeting(self.box, readonly=self._readonly))
                 limit = max(self._timing.step, self._timing.lost_after)  # it is a step of opening, too
-                decoder, hello = await_hello(transport, self.box, limit, self._closing)
-                up_since = time.monotonic()
+                decoder, hello = await_hello(transport, self.box, limit, self._closing, self.clock)
+                up_since = self.clock.monotonic()
                 self._choice.connected(transport.address, hello)
                 self._converse(transport, decoder, hello)
             except Unreachable as error:
@@ -237,7 +238,7 @@ class BoxClient:
                 failures = 0
                 asking_again = self._wait_after(ended, reason, address)
                 continue
-            settled = up_since is not None and time.monotonic() - up_since >= self._timing.settled_after
+            settled = up_since is not None and self.clock.monotonic() - up_since >= self._timing.settled_after
             failures = FLOODED if isinstance(ended, Flood) else 1 if settled or at_once else failures + 1
             at_once = settled and not isinstance(ended, Flood)
             self._back_off(failures, reason, address, at_once=at_once)
@@ -267,20 +268,22 @@ class BoxClient:
         self._set_link(Link.CONNECTED, transport.describe())
         self._emit(intake.greeting(hello, transport.algorithms()))
         timing, pings = self._timing, Pings()
-        allowance = Allowance(f"{self.box.name} floods the link: it sent more than this program asked for")
-        heard = time.monotonic()
+        allowance = Allowance(
+            f"{self.box.name} floods the link: it sent more than this program asked for", clock=self.clock
+        )
+        heard = self.clock.monotonic()
         last_ping = heard - timing.ping_every
         used_s = time.thread_time()
         self._waiting.was_suspended()
         while not self._closing.is_set():
-            now = time.monotonic()
-            if now - last_ping >= timing.ping_every:
+            now = self.clock.monotonic()
+            if now >= last_ping + timing.ping_every:  # as the time of the wait below, or none might pass
                 last_ping = now
                 with self._lock:
                     self._enqueue({"type": "ping", "n": pings.sent(now)})
             self._flush(transport)
             data = transport.receive(max(0.0, last_ping + timing.ping_every - now))
-            now = time.monotonic()
+            now = self.clock.monotonic()
             if data == b"":
                 raise Unreachable(transport.error_tail() or f"the connection to {self.box.name} ended")
             if data:
@@ -305,7 +308,7 @@ class BoxClient:
                     return
                 batch = b"".join(self._outbox)
                 self._outbox.clear()
-            self._sending_since = time.monotonic()
+            self._sending_since = self.clock.monotonic()
             try:
                 transport.send(batch)
             finally:
@@ -336,7 +339,7 @@ class BoxClient:
             intake.frame(frame)
             if frame["type"] == "pong":
                 skew_s = pings.skew_s
-                if pings.answered(frame["n"], time.monotonic(), frame.get("time"), self._wall_clock()):
+                if pings.answered(frame["n"], self.clock.monotonic(), frame.get("time"), self.clock.time()):
                     self._set_link(self._link, self._link_detail, latency_ms=pings.latency_ms)
                 if pings.skew_s is not None and pings.skew_s != skew_s:
                     self._emit(ClockMeasured(pings.skew_s))
@@ -389,8 +392,8 @@ class BoxClient:
 
     def _watch(self) -> None:
         """Watchdog for deadlines of requests, and for a send that the network never completes."""
-        while not self._closing.wait(0.25):
-            now = time.monotonic()
+        while not self.clock.wait(self._closing, WATCH_S):
+            now = self.clock.monotonic()
             self._requests.expire(now)
             since, transport = self._sending_since, self.transport
             if since is not None and transport is not None and now - since > self._timing.lost_after:

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.errors import UserError, code_of
 from remote.boxes import Box
 from remote.events import HostKeyAsked, QuestionAsked
@@ -83,12 +84,13 @@ class Copier:
         readonly: bool = False,
         timing: Timing | None = None,
         choice: TransportChoice | None = None,
+        clock: Clock = CLOCK,
     ) -> None:
         """``say``: called with the reason when a connection is made again."""
         self.box = box
         self._ask_host_key, self._progress, self._say, self._readonly = ask_host_key, progress, say, readonly
-        self._timing = timing or Timing()
-        self._choice = choice or TransportChoice(box, ask, lambda event: None, step_s=self._timing.step)
+        self._timing, self._clock = timing or Timing(), clock
+        self._choice = choice or TransportChoice(box, ask, lambda event: None, step_s=self._timing.step, clock=clock)
         self._transport: Transport | None = None
         self._stopped = threading.Event()
         self.tally = _Tally(progress)
@@ -225,7 +227,7 @@ class Copier:
                     raise UserError(f"{self.box.name}: {reason}; {again}", code="unreachable") from error
                 wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (failures - 1))
                 self._say(f"{reason}; connecting again in {wait:.0f} s")
-                self._stopped.wait(wait)
+                self._clock.wait(self._stopped, wait)
             finally:
                 self._hang_up()
 
@@ -240,7 +242,7 @@ class Copier:
         if self._stopped.is_set():
             raise Ended("stopped")
         transport.open(greeting(self.box, readonly=self._readonly, copies=True))
-        await_hello(transport, self.box, self._timing.lost_after, threading.Event())
+        await_hello(transport, self.box, self._timing.lost_after, threading.Event(), self._clock)
 
         def send(data: bytes) -> None:
             try:
@@ -254,7 +256,7 @@ class Copier:
                 raise Ended(reason)
             return data
 
-        return Wire(receive, send)
+        return Wire(receive, send, self._clock)
 
     def _hang_up(self) -> None:
         transport, self._transport = self._transport, None

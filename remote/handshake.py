@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import asdict
 from typing import Any
 
+from grpo_train.run_dir.clock import CLOCK, Clock
 from remote.boxes import Box
 from remote.protocol import PROTOCOL_VERSION, Decoder, ProtocolError, encode_parts
 from remote.transports import Refused, Transport, Unreachable
@@ -23,14 +23,14 @@ def greeting(box: Box, *, readonly: bool = False, copies: bool = False) -> bytes
 
 
 def await_hello(
-    transport: Transport, box: Box, timeout_s: float, closing: threading.Event
+    transport: Transport, box: Box, timeout_s: float, closing: threading.Event, clock: Clock = CLOCK
 ) -> tuple[Decoder, dict[str, Any]]:
     """Wait for the agent's hello; returns it with the decoder, which may hold later bytes.
 
     Raises Refused for another protocol version, Unreachable without a hello and once ``closing`` is set.
     """
-    decoder, deadline = Decoder(), time.monotonic() + timeout_s
-    while not closing.is_set() and time.monotonic() <= deadline:
+    decoder, deadline = Decoder(), clock.monotonic() + timeout_s
+    while not closing.is_set() and clock.monotonic() <= deadline:
         data = transport.receive(min(POLL_S, timeout_s))
         if data == b"":
             ended = f"the connection to {box.name} ended before the agent's hello"

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import socket
-import time
-from collections.abc import Callable
 
+from grpo_train.run_dir.clock import Clock
 from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.protocol import LOST_AFTER_S, PING_EVERY_S, STALE_AFTER_S
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Waits of a client in seconds; tests shorten them."""
+    """Waits of a client in seconds. Tests keep them, and advance the client's clock."""
 
     ping_every: float = PING_EVERY_S
     stale_after: float = STALE_AFTER_S
@@ -22,7 +21,7 @@ class Timing:
     settled_after: float = 10.0
     """A connection that lasted this long resets the back-off."""
     clock_jump: float = 10.0
-    """Seconds by which :func:`sleep_clock` gets ahead of the monotonic clock when the machine was suspended."""
+    """Seconds by which ``boottime`` gets ahead of the monotonic clock when the machine was suspended."""
     ask_again: float = 300.0
     """Wait after a refusal by the box."""
     network_every: float = 3.0
@@ -31,25 +30,17 @@ class Timing:
     """Limit of one step of opening the link: banner, key exchange, each authentication, each channel."""
 
 
-def sleep_clock() -> float:
-    """Seconds on a clock that also runs while this machine is suspended.
-
-    Where the system has none, the wall clock: setting it forward then looks like a suspend.
-    """
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.time()
-
-
 class SleepDetector:
-    """Detects that this machine was suspended: ``clock`` advanced, the monotonic clock did not."""
+    """Detects that this machine was suspended: ``boottime`` advanced, the monotonic clock did not."""
 
-    def __init__(self, clock: Callable[[], float], jump: float) -> None:
+    def __init__(self, clock: Clock, jump: float) -> None:
         self._clock = clock
         self._jump = jump
-        self._skew = clock() - time.monotonic()
+        self._skew = clock.boottime() - clock.monotonic()
 
     def happened(self) -> bool:
         """Whether it was suspended since the last call."""
-        before, self._skew = self._skew, self._clock() - time.monotonic()
+        before, self._skew = self._skew, self._clock.boottime() - self._clock.monotonic()
         return self._skew - before > self._jump
 
 
@@ -60,8 +51,8 @@ class NetworkDetector:
     reserved for documentation stand for the default routes.
     """
 
-    def __init__(self, every: float) -> None:
-        self._every = every
+    def __init__(self, every: float, clock: Clock) -> None:
+        self._every, self._clock = every, clock
         self._next = 0.0
         self._target = ""
         self._before: list[str] = []
@@ -70,11 +61,11 @@ class NetworkDetector:
         """Start to watch the routes towards an address ("" if unknown) and the default routes."""
         self._target = address
         self._before = self._local()
-        self._next = time.monotonic() + self._every
+        self._next = self._clock.monotonic() + self._every
 
     def happened(self) -> bool:
         """Whether the network changed since the last call; looks every few seconds."""
-        if time.monotonic() < self._next:
+        if self._clock.monotonic() < self._next:
             return False
         before = self._before
         self.watch(self._target)

@@ -158,7 +158,7 @@ class Tunnel:
                     with self._lock:
                         self._open.discard(held)
                     _close(held)
-            self._ended.wait(HOLD_AGAIN_S)
+            self._client.clock.wait(self._ended, HOLD_AGAIN_S)
 
 
 def _listen(port: int, exact: bool) -> socket.socket:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
-import time
-from collections.abc import Callable
 
+from grpo_train.run_dir.clock import Clock
 from remote.timing import NetworkDetector, SleepDetector, Timing
 
 FLOODED = 17
 """Failures that a flood counts for: the longest back-off."""
+POLL_S = 0.25
+"""Between two looks whether this machine was suspended, or its network changed."""
 
 
 class Waiting:
     """The waits of one client. Only its owner thread waits; any thread may end a wait."""
 
-    def __init__(self, timing: Timing, sleep_clock: Callable[[], float], closing: threading.Event) -> None:
-        self._timing = timing
+    def __init__(self, timing: Timing, clock: Clock, closing: threading.Event) -> None:
+        self._timing, self._clock = timing, clock
         self._closing = closing
-        self._sleep = SleepDetector(sleep_clock, timing.clock_jump)
-        self._network = NetworkDetector(timing.network_every)
+        self._sleep = SleepDetector(clock, timing.clock_jump)
+        self._network = NetworkDetector(timing.network_every, clock)
         self._retry_now = threading.Event()
 
     def end(self) -> None:
@@ -47,12 +49,13 @@ class Waiting:
         """
         if self._closing.is_set():
             return False
-        end = None if seconds is None else time.monotonic() + seconds
+        clock = self._clock
+        end = math.inf if seconds is None else clock.monotonic() + seconds
         self._sleep.happened()
         self._network.watch(address)
-        while not self._retry_now.wait(0.25 if end is None else max(0.0, min(0.25, end - time.monotonic()))):
-            if end is None:
+        while not clock.wait(self._retry_now, max(0.0, min(POLL_S, end - clock.monotonic()))):
+            if seconds is None:
                 continue
-            if time.monotonic() >= end or self._sleep.happened() or self._network.happened():
+            if clock.monotonic() >= end or self._sleep.happened() or self._network.happened():
                 return False
         return True

@@ -7,12 +7,14 @@
 All runs in a clone, ``.mutants/tree`` (or ``--old``), which gets an environment of its own. Results are appended to
 ``.mutants/seed-N.jsonl`` (``-old``), so a run that was ended continues where it was. A defect is drawn by the size of
 its file, then by its kind (cosmic-ray's operators), then by its place; the tests that execute its line run shortest
-first, until one fails or three minutes of processor time are used up. ``make mutants`` maps and runs.
+first, until one fails or three minutes of processor time are used up. ``make mutants`` maps, and runs by the clone's
+Python, which has cosmic-ray and coverage.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import difflib
 import json
@@ -128,27 +130,19 @@ def make_map(tree: Path, tests: list[str]) -> None:
     Processes that a test starts are measured where they inherit its environment.
     """
     data, durations_file = map_of(tree)
-    settings = tree / ".mutants-coveragerc"
+    settings = tree / ".mutants-settings"
     settings.write_text(COVERAGE.format(data=data))
     for old in tree.glob(f"{data.name}*"):
         old.unlink()
-    packages = subprocess.run(
-        [".venv/bin/python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-        cwd=tree, check=True, capture_output=True, text=True,
-    ).stdout.strip()  # fmt: skip
-    hook = Path(packages, "mutants_coverage.pth")
-    hook.write_text(
-        "import os; os.environ.get('COVERAGE_PROCESS_START') and __import__('coverage').process_startup()\n"
-    )
-    try:
-        subprocess.run(
-            [".venv/bin/python", "-m", "pytest", "-q", "-n", "auto", "--maxprocesses", "4", "--dist", "worksteal",
-             "--timeout=1800", f"--junitxml={durations_file}", f"--cov-config={settings}", "--cov-context=test", "--cov-report=",
-             *(f"--cov={package}" for package in PRODUCT), *tests],
-            cwd=tree, env=os.environ | {"OMP_NUM_THREADS": "1", "COVERAGE_PROCESS_START": str(settings)},
-        )  # fmt: skip
-    finally:
-        hook.unlink()
+    subprocess.run(
+        [".venv/bin/python", "-m", "pytest", "-q", "-n", "auto", "--maxprocesses", "4", "--dist", "worksteal",
+         "--timeout=1800", f"--junitxml={durations_file}",
+         f"--cov-config={settings}", "--cov-context=test", "--cov-report=",
+         *(f"--cov={name}" for name in PRODUCT), *tests],
+        cwd=tree, env=os.environ | {"OMP_NUM_THREADS": "1", "COVERAGE_PROCESS_START": str(settings)},
+    )  # fmt: skip
+    combine = [".venv/bin/python", "-m", "coverage", "combine", "-q", "--append", f"--rcfile={settings}"]
+    subprocess.run(combine, cwd=tree)  # what processes wrote that outlived their tests
     print(f"{len(durations(tree))} tests; lines and branches in {data}")
 
 
@@ -161,16 +155,25 @@ def durations(tree: Path) -> dict[str, float]:
     return found
 
 
-def tests_of(tree: Path, file: str, lines: range) -> list[str]:
-    """The tests that execute any of these lines, shortest first."""
+def tests_of(tree: Path, file: str, line: int) -> list[str]:
+    """The tests that execute a line, shortest first; those of the whole file for a line that imports execute."""
     from coverage import CoverageData
 
     data = CoverageData(str(map_of(tree)[0]))
     data.read()
     executed, seconds = data.contexts_by_lineno(str(tree / file)), durations(tree)
+    lines = executed if is_imported((tree / file).read_text(), line) else [line]
     contexts = {context for line in lines for context in executed.get(line, [])}
     found = {part.split(" (")[0].split("|")[0] for context in contexts for part in context.split("\n")}
     return sorted(found & seconds.keys(), key=lambda test: seconds[test])
+
+
+def is_imported(source: str, line: int) -> bool:
+    """Whether a line is outside all functions."""
+    functions = [
+        node for node in ast.walk(ast.parse(source)) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    ]
+    return not any(node.body[0].lineno <= line <= (node.end_lineno or 0) for node in functions)
 
 
 # -------------------------------------------------------------------------------------------------------- the defects
@@ -223,7 +226,7 @@ def judge(tree: Path, mutant: dict[str, Any], times: int) -> dict[str, Any]:
     if not places:
         return {**mutant, "end": "gone", "by": "", "tests": 0}
     at = min(places, key=lambda place: abs(place + 1 - mutant["line"]))
-    tests = tests_of(tree, mutant["file"], range(at + 1, at + 2))[:MOST_TESTS]
+    tests = tests_of(tree, mutant["file"], at + 1)[:MOST_TESTS]
     if not tests:
         return {**mutant, "end": "unexecuted", "by": "", "tests": 0}
     lines[at] = mutant["after"]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from grpo_train.run_dir import give_way
+from grpo_train.run_dir import RunDir, give_way
 from tests.support.data import data_file
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -100,6 +100,52 @@ def root(make_root: Callable[[], Path], request: pytest.FixtureRequest) -> Itera
     yield made
     if request.session.testsfailed == failed:
         shutil.rmtree(made, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def micro_model(request: pytest.FixtureRequest) -> Path:
+    """The model of :mod:`tests.support.micro`, kept in pytest's cache."""
+    from tests.support.golden import kept_model
+
+    assert request.config.cache is not None
+    return kept_model(request.config.cache)
+
+
+@pytest.fixture(scope="session")
+def micro_player(request: pytest.FixtureRequest) -> Path:
+    """A micro model that plays tic-tac-toe with mistakes."""
+    from tests.support.golden import kept_model
+
+    assert request.config.cache is not None
+    return kept_model(request.config.cache, "tictactoe")
+
+
+@pytest.fixture(scope="session")
+def make_micro_root(micro_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+    """Create a new root whose ``tiny`` is the micro model, for fixtures of any scope."""
+
+    def make() -> Path:
+        root = tmp_path_factory.mktemp("root")
+        shutil.copytree(micro_model, root / "models" / "tiny")
+        return root
+
+    return make
+
+
+@pytest.fixture
+def micro_root(make_micro_root: Callable[[], Path]) -> Path:
+    """A new root whose ``tiny`` is the micro model."""
+    return make_micro_root()
+
+
+@pytest.fixture(scope="session")
+def golden(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunDir]:
+    """``golden("lora")``: a copy of a finished run of :mod:`tests.support.golden`, in a root of its own."""
+    from tests.support.golden import copy_of
+
+    cache = request.config.cache
+    assert cache is not None
+    return lambda name: copy_of(cache, name, tmp_path_factory.mktemp("golden") / "root")
 
 
 @pytest.fixture(scope="session")

@@ -12,10 +12,11 @@ from tests.conftest import REPOSITORY
 SUPPORT = "tests/support/"
 EXEMPT = (
     "tests/bench/", "tests/gpu/", "tests/soak/",
+    f"{SUPPORT}clock.py", "tests/run_dir/test_clock.py",  # a clock that stands until it is advanced
     f"{SUPPORT}patience.py",  # ``eventually``, which looks at a condition again and again: the one place that waits so
     # Simulated programs, networks and servers: their delays are what they simulate.
-    f"{SUPPORT}fake_engine.py", f"{SUPPORT}floods.py", f"{SUPPORT}line.py", f"{SUPPORT}log_loads.py",
-    f"{SUPPORT}proxy.py", f"{SUPPORT}s3_front.py",
+    f"{SUPPORT}fake_engine.py", f"{SUPPORT}fake_stage.py", f"{SUPPORT}floods.py", f"{SUPPORT}line.py",
+    f"{SUPPORT}log_loads.py", f"{SUPPORT}proxy.py", f"{SUPPORT}s3_front.py",
 )  # fmt: skip
 NOT_YET_CONVERTED = (
     "tests/backup/test_clean.py",
@@ -35,13 +36,6 @@ NOT_YET_CONVERTED = (
     "tests/remote/test_tensorboard.py",
     "tests/remote/test_watch.py",
     "tests/rollout/test_collect.py",
-    "tests/run_dir/test_kill.py",
-    "tests/run_dir/test_lazy_dataclass.py",
-    "tests/run_dir/test_processes.py",
-    "tests/sandbox/hostile/trial.py",
-    "tests/sandbox/test_programs.py",
-    "tests/sandbox/test_run_tests.py",
-    "tests/supervisor/test_keeper.py",
     "tests/support/canaries.py",
     "tests/support/flooded_client.py",
     "tests/support/forked.py",
@@ -58,7 +52,6 @@ NOT_YET_CONVERTED = (
     "tests/support/two_processes.py",
     "tests/support/watching_laptop.py",
     "tests/support/windows_laptop.py",
-    "tests/tracking/test_wandb.py",
     "tests/train/test_checkpoint.py",
     "tests/train/test_retention.py",
     "tests/train/test_saver.py",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import time
 from collections.abc import Iterable, Iterator
 
 from grpo_train.backup.store import OnBytes, Piece, StoreError
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.safe_json import Unreadable, open_regular
 
 CHUNK = 4 << 20
@@ -17,17 +17,18 @@ CHUNK = 4 << 20
 class RateLimit:
     """Upper bound of the bytes per second that all threads together move."""
 
-    def __init__(self, bytes_per_s: float) -> None:
+    def __init__(self, bytes_per_s: float, clock: Clock = CLOCK) -> None:
         self.bytes_per_s = bytes_per_s
+        self._clock = clock
         self._lock = threading.Lock()
-        self._free_at = time.monotonic()
+        self._free_at = clock.monotonic()
 
     def take(self, size: int) -> None:
         """Wait until ``size`` more bytes may move."""
         with self._lock:
-            start = max(self._free_at, time.monotonic())
+            start = max(self._free_at, self._clock.monotonic())
             self._free_at = start + size / self.bytes_per_s
-        time.sleep(max(0.0, start - time.monotonic()))
+        self._clock.sleep(start - self._clock.monotonic())
 
 
 def read_piece(piece: Piece, size: int = CHUNK) -> Iterator[bytes]:

@@ -22,6 +22,7 @@ from grpo_train.backup.layout import KINDS
 from grpo_train.backup.s3 import S3Store
 from grpo_train.backup.s3_requests import OnWait
 from grpo_train.backup.store import Store, Trust
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.suggest import did_you_mean
 
 BESIDE_TRAINING = 25_000_000
@@ -50,6 +51,7 @@ def open_destination(
     is_training: bool = False,
     transfers: int = 4,
     on_wait: OnWait | None = None,
+    clock: Clock = CLOCK,
 ) -> Destination:
     """Open a destination of ``backup.yaml``; None opens the first, or the bucket of ``~/.lambda_s3.env``.
 
@@ -64,7 +66,7 @@ def open_destination(
     if write and isinstance(described, Folder):
         _check_outside(described, root)
     limit = limit or described.limit or (rate_beside_training(described) if is_training else None)
-    store = _open(described, RateLimit(limit) if limit else None, transfers, on_wait)
+    store = _open(described, RateLimit(limit, clock) if limit else None, transfers, on_wait, clock)
     trust = trial.trust(store, root) if write else trial.known_trust(store)
     store.trust_checksums(trust.computes_sha256)
     return Destination(described.name, store, trust, limit)
@@ -109,9 +111,11 @@ def find_destination(name: str | None) -> Folder | Bucket:
     raise DestinationError(f"no destination named '{name}' in {path}; {hint}", code="no_destination")
 
 
-def _open(described: Folder | Bucket, limit: RateLimit | None, transfers: int, on_wait: OnWait | None) -> trial.Tried:
+def _open(
+    described: Folder | Bucket, limit: RateLimit | None, transfers: int, on_wait: OnWait | None, clock: Clock
+) -> trial.Tried:
     if isinstance(described, Folder):
-        return FolderStore(Path(described.folder), limit)
+        return FolderStore(Path(described.folder), limit, clock)
     return S3Store(
         find_access(described.credentials),
         bucket=described.bucket,
@@ -122,4 +126,5 @@ def _open(described: Folder | Bucket, limit: RateLimit | None, transfers: int, o
         limit=limit,
         transfers=transfers,
         on_wait=on_wait,
+        clock=clock,
     )

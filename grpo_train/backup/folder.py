@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from grpo_train.backup.direct import Output, read_from_disk
 from grpo_train.backup.keys import check_key, check_prefix, is_key, is_partial, partial_name
 from grpo_train.backup.same_disk import mount_point, on_same_device, shows
 from grpo_train.backup.store import Entry, OnBytes, Piece, StoreError
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.files import fsync_path
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -29,10 +29,11 @@ _ATTEMPTS = 100
 class FolderStore:
     """Objects as files below ``path``. Raises StoreError (``no_bucket``) when that directory does not exist."""
 
-    def __init__(self, path: Path, limit: RateLimit | None = None) -> None:
+    def __init__(self, path: Path, limit: RateLimit | None = None, clock: Clock = CLOCK) -> None:
         self.path = path
         self.url = str(path)
         self.limit = limit
+        self._clock = clock
         self._check_base()
         self.identity = str(path.resolve())
         self.location = self.identity
@@ -118,7 +119,7 @@ class FolderStore:
             return probe.stat().st_mtime
         except OSError:
             self._check_base()
-            return time.time()
+            return self._clock.time()
         finally:
             with suppress(OSError):
                 probe.unlink()

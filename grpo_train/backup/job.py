@@ -11,13 +11,13 @@ from __future__ import annotations
 import errno
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from grpo_train.run_dir import RunDirError, StatusWriter
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.files import append_jsonl, read_json
 from grpo_train.run_dir.root import make_like
@@ -62,12 +62,20 @@ OnProgress = Callable[[Progress], None]
 class Job:
     """Progress of one command, from several threads."""
 
-    def __init__(self, start: Progress, folder: Path | None, status: StatusWriter | None, show: OnProgress | None):
+    def __init__(
+        self,
+        start: Progress,
+        folder: Path | None,
+        status: StatusWriter | None,
+        show: OnProgress | None,
+        clock: Clock = CLOCK,
+    ) -> None:
         self._now = start
         self._folder, self._status, self._show = folder, status, show
         self._lock = threading.Lock()
-        self._began = time.monotonic()
-        self._written = -INTERVAL_S
+        self._clock = clock
+        self._began = clock.monotonic()
+        self._written = self._began - INTERVAL_S
 
     @property
     def now(self) -> Progress:
@@ -91,11 +99,11 @@ class Job:
             self._now = replace(
                 now, bytes=now.bytes + moved, proven=now.proven + proven, files=now.files + files, what=what or now.what
             )
-            if time.monotonic() - self._written >= INTERVAL_S:
+            if self._clock.monotonic() - self._written >= INTERVAL_S:
                 self._write()
 
     def _write(self) -> None:
-        self._written = time.monotonic()
+        self._written = self._clock.monotonic()
         self._now = replace(self._now, seconds=round(self._written - self._began, 3))
         if self._show:
             self._show(self._now)
@@ -116,7 +124,13 @@ class Job:
 
 @contextmanager
 def working_on(
-    root: Path, kind: str, name: str, command: str, destination: str = "", show: OnProgress | None = None
+    root: Path,
+    kind: str,
+    name: str,
+    command: str,
+    destination: str = "",
+    show: OnProgress | None = None,
+    clock: Clock = CLOCK,
 ) -> Iterator[Job]:
     """Hold the lock of a run while a command works on it.
 
@@ -142,7 +156,7 @@ def working_on(
         if error.errno not in _NOT_WRITABLE:
             raise
         folder = None
-    job = Job(start, folder, status, show)
+    job = Job(start, folder, status, show, clock)
     try:
         yield job
     except BaseException as error:

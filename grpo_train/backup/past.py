@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import Any
 
 from grpo_train.backup.layout import Home
@@ -14,6 +13,7 @@ from grpo_train.backup.store import Store, StoreError
 from grpo_train.history.database import Database, News
 from grpo_train.history.news import news_of, scan_metrics
 from grpo_train.run_dir import RunDir, list_evaluations
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.identity import OLDER_LAYOUT, older_identity
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
 
@@ -21,11 +21,13 @@ BATCH = 20
 """Runs that are written at once."""
 
 
-def read_store(database: Database, store: Store, destination: str, until: float = math.inf) -> tuple[list[str], bool]:
+def read_store(
+    database: Database, store: Store, destination: str, until: float = math.inf, clock: Clock = CLOCK
+) -> tuple[list[str], bool]:
     """Bring a database up to date with the runs of a store.
 
     A run that a box has, too, stays with the box. Returns the runs that cannot be read, with the reason, and whether
-    all were looked at: after ``until`` (monotonic time), no further run is read; the next call continues. Raises
+    all were looked at: after ``until`` (``clock.monotonic()``), no further run is read; the next call continues. Raises
     StoreError, HistoryError.
     """
     root, has_read, complete = root_of(store), False, True
@@ -35,7 +37,7 @@ def read_store(database: Database, store: Store, destination: str, until: float 
         signature = _signature(snapshot)
         if snapshot is None or known.get(home.name) == signature:
             continue
-        if has_read and time.monotonic() > until:
+        if has_read and clock.monotonic() > until:
             complete = False
             break
         has_read = True

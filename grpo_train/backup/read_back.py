@@ -12,7 +12,6 @@ where it is damaged, objects are read once more.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ from grpo_train.backup.layout import READ_BACK
 from grpo_train.backup.snapshot import MAX_MANIFEST_BYTES, Part, Snapshot
 from grpo_train.backup.snapshots import StoredRun
 from grpo_train.backup.store import Entry, Store, StoreError
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.files import to_float
 from grpo_train.run_dir.safe_json import Unreadable, parse_object
 
@@ -37,10 +37,10 @@ class Reading:
     """When the reading began, by the store's clock."""
 
 
-def clock_of(store: Store) -> Callable[[], float]:
+def clock_of(store: Store, clock: Clock = CLOCK) -> Callable[[], float]:
     """The store's clock, which is asked once."""
-    now, began = store.now(), time.monotonic()
-    return lambda: now + time.monotonic() - began
+    now, began = store.now(), clock.monotonic()
+    return lambda: now + clock.monotonic() - began
 
 
 def readings_of(stored: StoredRun, parts: Iterable[Part]) -> dict[str, Reading]:

@@ -20,6 +20,7 @@ from grpo_train.backup.s3_requests import OnWait, Requests, Timing
 from grpo_train.backup.s3_trial import try_checksums
 from grpo_train.backup.s3_upload import PART, Uploader
 from grpo_train.backup.store import Entry, OnBytes, Piece, StoreError
+from grpo_train.run_dir.clock import CLOCK, Clock
 
 _KEYS_PER_DELETION = 1_000
 
@@ -41,6 +42,7 @@ class S3Store:
         part: int = PART,
         timing: Timing | None = None,
         on_wait: OnWait | None = None,
+        clock: Clock = CLOCK,
     ) -> None:
         bucket = bucket or access.bucket
         if not bucket:
@@ -56,6 +58,7 @@ class S3Store:
             timing=timing,
             limit=limit,
             on_wait=on_wait,
+            clock=clock,
         )
         self.identity = f"{self._requests.place.endpoint}/{self.location}"
         self._reader = Reader(self._requests, transfers, limit)

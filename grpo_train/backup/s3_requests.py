@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import random
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,6 +14,7 @@ from grpo_train.backup.access import Access
 from grpo_train.backup.content import RateLimit
 from grpo_train.backup.s3_errors import Place, cause_of, date_of, refusal, retry_after
 from grpo_train.backup.store import StoreError
+from grpo_train.run_dir.clock import CLOCK, Clock
 
 OnWait = Callable[[str, float], None]
 """Called before a wait with its cause, for people, and its seconds."""
@@ -26,7 +26,7 @@ _SLOWEST = 16 << 10
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds; tests shorten them."""
+    """Seconds."""
 
     silence: float = 60.0
     """A request without a byte for this long is given up and repeated."""
@@ -39,8 +39,8 @@ class Timing:
 class Backoff:
     """Waits between the tries of one request: random, and twice as long each time."""
 
-    def __init__(self, timing: Timing, stop: threading.Event, on_wait: OnWait | None) -> None:
-        self._timing, self._stop, self._on_wait = timing, stop, on_wait
+    def __init__(self, timing: Timing, stop: threading.Event, on_wait: OnWait | None, clock: Clock = CLOCK) -> None:
+        self._timing, self._stop, self._on_wait, self._clock = timing, stop, on_wait, clock
         self.progressed()
 
     def progressed(self) -> None:
@@ -50,7 +50,7 @@ class Backoff:
 
     def wait(self, url: str, cause: str, at_least: float = 0.0) -> None:
         """Wait for the next try. Raises StoreError (``unreachable``) after the time of patience."""
-        now = time.monotonic()
+        now = self._clock.monotonic()
         self._began = self._began or now
         left = self._timing.patience - (now - self._began)
         if left <= 0:
@@ -60,33 +60,35 @@ class Backoff:
         self._wait = min(self._timing.longest_wait, 2 * self._wait)
         if self._on_wait:
             self._on_wait(cause, seconds)
-        if self._stop.wait(seconds):
+        if self._clock.wait(self._stop, seconds):
             raise StoreError(f"{url}: stopped while waiting ({cause})")
 
 
 class Body:
     """The bytes of one request: within the limit of the rate, ended by a deadline or a stop."""
 
-    def __init__(self, data: bytes, limit: RateLimit | None, timing: Timing, stop: threading.Event) -> None:
-        self._data, self._limit, self._stop = memoryview(data), limit, stop
+    def __init__(
+        self, data: bytes, limit: RateLimit | None, timing: Timing, stop: threading.Event, clock: Clock = CLOCK
+    ) -> None:
+        self._data, self._limit, self._stop, self._clock = memoryview(data), limit, stop, clock
         self._allowed = timing.silence + len(data) / _SLOWEST
         self.seek(0)
 
     def read(self, _size: int = -1) -> memoryview:
         """The next block; larger blocks than asked for save calls. Nothing is copied."""
-        if self._stop.is_set() or time.monotonic() - self._began > self._allowed:
+        if self._stop.is_set() or self._clock.monotonic() - self._began > self._allowed:
             raise TimeoutError("the request took too long")
         block = self._data[self._at : self._at + _BLOCK]
         self._at += len(block)
         if self._limit:
-            asked = time.monotonic()
+            asked = self._clock.monotonic()
             self._limit.take(len(block))
-            self._began += time.monotonic() - asked  # the store is not to blame for this wait
+            self._began += self._clock.monotonic() - asked  # the store is not to blame for this wait
         return block
 
     def seek(self, at: int, whence: int = 0) -> int:
         self._at = (0, getattr(self, "_at", 0), len(self._data))[whence] + at
-        self._began = time.monotonic()
+        self._began = self._clock.monotonic()
         return self._at
 
     def tell(self) -> int:
@@ -109,10 +111,11 @@ class Requests:
         timing: Timing | None = None,
         limit: RateLimit | None = None,
         on_wait: OnWait | None = None,
+        clock: Clock = CLOCK,
     ) -> None:
         self.timing = timing or Timing()
         self.limit = limit
-        self._on_wait = on_wait
+        self._on_wait, self._clock = on_wait, clock
         self._client = _client(access, place, ca_file, connections, self.timing)
         self.place = Place(
             place.url,
@@ -170,7 +173,7 @@ class Requests:
         data = arguments.pop("Body", None)
         while True:
             if data is not None:
-                arguments["Body"] = Body(data, self.limit, self.timing, stop)
+                arguments["Body"] = Body(data, self.limit, self.timing, stop, self._clock)
             try:
                 response = getattr(self._client, operation)(Bucket=self.place.bucket, **arguments)
                 self._note_date(response)
@@ -200,23 +203,23 @@ class Requests:
         return refusal(facts, meta or {}, operation, self.place, self.clock_offset())
 
     def backoff(self, stop: threading.Event | None = None) -> Backoff:
-        return Backoff(self.timing, stop or threading.Event(), self._on_wait)
+        return Backoff(self.timing, stop or threading.Event(), self._on_wait, self._clock)
 
     def now(self) -> float:
         """Seconds since the epoch by the store's clock, from the latest response; one must have come."""
         if self._store_date is None:
-            return time.time()
+            return self._clock.time()
         date, then = self._store_date
-        return date + time.monotonic() - then
+        return date + self._clock.monotonic() - then
 
     def clock_offset(self) -> float:
         """Seconds by which the store's clock is ahead of this machine's."""
-        return self.now() - time.time()
+        return self.now() - self._clock.time()
 
     def _note_date(self, response: dict[str, Any]) -> None:
         date = date_of(response.get("ResponseMetadata", {}).get("HTTPHeaders", {}))
         if date is not None:
-            self._store_date = (date, time.monotonic())
+            self._store_date = (date, self._clock.monotonic())
 
 
 def _client(access: Access, place: Place, ca_file: str, connections: int, timing: Timing) -> Any:

@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import sys
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import typer
 from grpo_train.cli.options import AsJson, Root
 from grpo_train.cli.output import fail, table
 from grpo_train.run_dir import existing_root, resolve_root
+from grpo_train.run_dir.clock import CLOCK
 
 if TYPE_CHECKING:
     from grpo_train.history.database import Database
@@ -130,10 +130,10 @@ def _of_store(name: str, folder: Path, read: bool, limit_s: float) -> _Found:
     to = opened(name, folder, write=False)
     found = _Found(Database(_cache_of(root_of(to.store))), [])
     if read:
-        until = time.monotonic() + limit_s
+        until = CLOCK.monotonic() + limit_s
 
         def read_all() -> list[str]:
-            problems, found.complete = read_store(found.database, to.store, to.name, until)
+            problems, found.complete = read_store(found.database, to.store, to.name, until, CLOCK)
             return problems
 
         found.problems = _twice(read_all)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
@@ -20,6 +19,7 @@ from grpo_train.backup.job import OnProgress
 from grpo_train.backup.job import Progress as ProgressRow
 from grpo_train.backup.snapshot import Omitted
 from grpo_train.cli.output import on_terminal
+from grpo_train.run_dir.clock import CLOCK
 from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.give_way import give_way
 
@@ -65,7 +65,14 @@ def opened(
         give_way()
     rate = parse_limit(limit) if limit else None
     return open_destination(
-        name, root, write=write, limit=rate, is_training=is_training, transfers=transfers, on_wait=_Waits()
+        name,
+        root,
+        write=write,
+        limit=rate,
+        is_training=is_training,
+        transfers=transfers,
+        on_wait=_Waits(),
+        clock=CLOCK,
     )
 
 
@@ -76,7 +83,7 @@ class _Waits:
         self._said: dict[str, float] = {}
 
     def __call__(self, cause: str, seconds: float) -> None:
-        now = time.monotonic()
+        now = CLOCK.monotonic()
         if now - self._said.get(cause, -math.inf) >= 30:
             self._said[cause] = now
             print(f"waiting: {cause}; trying again for up to 10 min", file=sys.stderr)

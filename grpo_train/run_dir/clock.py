@@ -57,7 +57,14 @@ class SystemClock:
         return event.wait(seconds)
 
     def select(self, descriptors: Sequence[int], seconds: float | None = None) -> list[int]:
-        ready, _, _ = select.select(descriptors, [], [], None if seconds is None else max(0.0, seconds))
+        seconds = None if seconds is None else max(0.0, seconds)
+        if hasattr(select, "poll"):  # select cannot watch descriptors above 1023
+            poll = select.poll()
+            for descriptor in descriptors:
+                poll.register(descriptor, select.POLLIN)
+            ready = [descriptor for descriptor, _ in poll.poll(None if seconds is None else seconds * 1000)]
+        else:
+            ready, _, _ = select.select(descriptors, [], [], seconds)
         return [descriptor for descriptor in descriptors if descriptor in ready]
 
     def wait_exit(self, process: subprocess.Popen[bytes], seconds: float | None = None) -> bool:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.files import last_jsonl, touch
 from grpo_train.run_dir.owners import account, process_owner
 from grpo_train.run_dir.processes import boot_id, find_by_run_id, is_alive, kill_all, run_id_of, signal_quietly
@@ -39,7 +39,12 @@ class KillResult:
 
 
 def kill_run(
-    run: RunDir, *, by: str, supervisors: Sequence[tuple[int, int]] = (), patience_s: float = TERM_WAIT_S
+    run: RunDir,
+    *,
+    by: str,
+    supervisors: Sequence[tuple[int, int]] = (),
+    patience_s: float = TERM_WAIT_S,
+    clock: Clock = CLOCK,
 ) -> KillResult:
     """End a run now, without saving, and record it.
 
@@ -71,10 +76,10 @@ def kill_run(
     except OSError:
         with suppress(OSError):
             touch(run.killed_file)
-    result = _terminate_then_kill(run, targets, patience_s)
+    result = _terminate_then_kill(run, targets, patience_s, clock)
     error = f"{len(result.left)} processes could not be ended" if result.left else ""
     try:
-        record_end(run, "killed", by=by, error=error)
+        record_end(run, "killed", by=by, error=error, clock=clock)
     except OSError as failure:
         return replace(result, unrecorded=failure)
     return result
@@ -96,12 +101,12 @@ def recorded_supervisor(run: RunDir) -> set[tuple[int, int]]:
     return {recorded} if writer == owner or squashed else set()
 
 
-def _terminate_then_kill(run: RunDir, supervisors: set[tuple[int, int]], patience_s: float) -> KillResult:
+def _terminate_then_kill(run: RunDir, supervisors: set[tuple[int, int]], patience_s: float, clock: Clock) -> KillResult:
     for pid, _ in supervisors:
         signal_quietly(pid, signal.SIGTERM)
-    deadline = time.monotonic() + patience_s
-    while any(is_alive(*supervisor) for supervisor in supervisors) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    deadline = clock.monotonic() + patience_s
+    while any(is_alive(*supervisor) for supervisor in supervisors) and clock.monotonic() < deadline:
+        clock.sleep(0.05)
     survivors = [supervisor for supervisor in supervisors if is_alive(*supervisor)]
     for pid, _ in survivors:  # before its workers: it would restart them
         signal_quietly(pid, signal.SIGKILL)
@@ -142,20 +147,21 @@ def record_end(
     error: str = "",
     code: str = "internal",
     details: Mapping[str, Any] | None = None,
+    clock: Clock = CLOCK,
 ) -> bool:
     """Record the end of a run whose supervisor could not; False if an end is recorded already.
 
     ``details`` are further fields of the error. Raises RunDirError if another process holds the status, OSError.
     """
-    deadline = time.monotonic() + LOCK_WAIT_S
+    deadline = clock.monotonic() + LOCK_WAIT_S
     while True:
         try:
             writer = StatusWriter(run.path)
             break
         except RunDirError:
-            if time.monotonic() > deadline:
+            if clock.monotonic() > deadline:
                 raise
-            time.sleep(0.05)
+            clock.sleep(0.05)
     with closing(writer):  # for both files, so that two processes do not record one end
         if (run.read_status() or {}).get("state") in END_STATES:
             return False

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import time
 from pathlib import Path
 
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.files import remove_tree
 from grpo_train.run_dir.manifest import STEP_NAME
 from grpo_train.run_dir.processes import is_alive, start_ticks
@@ -39,7 +39,7 @@ def remove_leftovers(run: RunDir) -> None:
             remove_tree(path)
 
 
-def exists_after_removal(path: Path, patience_s: float = 10.0) -> bool:
+def exists_after_removal(path: Path, patience_s: float = 10.0, *, clock: Clock = CLOCK) -> bool:
     """Whether a checkpoint (or its ``model/``, or any other directory) exists once a removal in progress has ended.
 
     Call it after announcing that the checkpoint is in use. A removal that a kill left unfinished is waited for
@@ -47,9 +47,9 @@ def exists_after_removal(path: Path, patience_s: float = 10.0) -> bool:
     """
     real = path.resolve()
     step = real.parent if real.name == "model" else real
-    deadline = time.monotonic() + patience_s
+    deadline = clock.monotonic() + patience_s
     while path.exists() and STEP_NAME.fullmatch(step.name) and any(step.parent.glob(f".{step.name}.*.tmp")):
-        if time.monotonic() > deadline:
+        if clock.monotonic() > deadline:
             break
-        time.sleep(0.02)
+        clock.sleep(0.02)
     return path.exists()

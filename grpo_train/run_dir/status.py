@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.commit import commit_of
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import atomic_write, open_for_writing, parse_time, read_json, touch, utc_now
@@ -99,7 +100,7 @@ def observe_run(run: Path, status: Mapping[str, Any] | None, launch: Mapping[str
 
 
 @contextmanager
-def being_checked(run: Path) -> Iterator[None]:
+def being_checked(run: Path, clock: Clock = CLOCK) -> Iterator[None]:
     """Show a run as starting while its launch is checked: that may take minutes (a download, a model that is made)."""
     ended, file = threading.Event(), run / CHECKED_FILE
 
@@ -108,7 +109,7 @@ def being_checked(run: Path) -> Iterator[None]:
             with suppress(OSError):
                 touch(file)
                 os.utime(file)
-            ended.wait(FRESH_S / 6)
+            clock.wait(ended, FRESH_S / 6)
 
     thread = threading.Thread(target=show, name="being checked", daemon=True)
     thread.start()

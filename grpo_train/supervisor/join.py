@@ -8,13 +8,13 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import IO
 
 from grpo_train.run_dir import RunDir, RunDirError, open_run
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.files import atomic_write, open_for_writing, to_json, utc_now
 from grpo_train.run_dir.processes import NODE_VARIABLE, become_subreaper, boot_id, kill_all, reap_orphans, run_id_of
 from grpo_train.supervisor.nodes import Meeting, difference, read_meeting, take_place
@@ -25,7 +25,7 @@ GRACE_S = 10.0
 """Between SIGTERM and SIGKILL."""
 
 
-def wait_for_run(root: Path, name: str) -> RunDir:
+def wait_for_run(root: Path, name: str, clock: Clock = CLOCK) -> RunDir:
     """A run, once it exists. Raises RunDirError for a name that no run can have."""
     said = False
     while True:
@@ -37,14 +37,14 @@ def wait_for_run(root: Path, name: str) -> RunDir:
         if not said:
             print(f"grpo-train: waiting for a run named {name} under {root}", file=sys.stderr, flush=True)
             said = True
-        time.sleep(POLL_S)
+        clock.sleep(POLL_S)
 
 
 class Member:
     """Owns this machine's processes of a run, stage after stage, until the run ends."""
 
-    def __init__(self, run: RunDir) -> None:
-        self._run, self._host = run, socket.gethostname()
+    def __init__(self, run: RunDir, clock: Clock = CLOCK) -> None:
+        self._run, self._clock, self._host = run, clock, socket.gethostname()
         self._asked = self._leaving = False
 
     def join(self) -> int:
@@ -68,7 +68,7 @@ class Member:
                 self._say(state.state)
                 return 0 if state.state in ("finished", "stopped") else 1
             was_live = was_live or state.is_live
-            time.sleep(POLL_S)
+            self._clock.sleep(POLL_S)
         return 1
 
     def _refuse_same_machine(self) -> None:
@@ -107,20 +107,17 @@ class Member:
             if self._leaving or current is None or current.id != meeting.id or not self._run.observed_state().is_live:
                 self._end(child)
                 break
-            time.sleep(POLL_S)
+            self._clock.sleep(POLL_S)
         kill_all(run_id_of(self._run.path))
         reader.join(timeout=5)
         reap_orphans()
 
     def _end(self, child: subprocess.Popen[bytes]) -> None:
         """End what still runs of a stage: it may have saved already, so it has a moment."""
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(timeout=0 if self._leaving else GRACE_S)
-        if child.poll() is None:
-            child.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(timeout=GRACE_S)
-        if child.poll() is None:
+        if self._clock.wait_exit(child, 0 if self._leaving else GRACE_S):
+            return
+        child.terminate()
+        if not self._clock.wait_exit(child, GRACE_S):
             child.kill()
             child.wait()
 

@@ -6,7 +6,6 @@ A disk that takes nothing must not end the run, so no method here raises OSError
 from __future__ import annotations
 
 import os
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -14,6 +13,7 @@ from io import FileIO
 from typing import IO, Any
 
 from grpo_train.run_dir import RunDir, StatusWriter
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.files import open_for_writing, to_float
 from grpo_train.supervisor.failure import MAX_LINE
 from grpo_train.supervisor.progress_line import ProgressLine
@@ -25,21 +25,23 @@ TAIL_LINES = 60
 class Journal:
     """The run's status, events and console. One per run: it holds the status lock."""
 
-    def __init__(self, run: RunDir, terminal: ProgressLine) -> None:
+    def __init__(self, run: RunDir, terminal: ProgressLine, clock: Clock = CLOCK) -> None:
         """Take the run's status lock. Raises RunDirError if the run is live."""
         self.run, self.terminal = run, terminal
+        self.clock = clock
+        """What everything that supervises this run waits by."""
         self.status = StatusWriter(run.path)
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         """Last lines that the stage printed."""
         self.printed = 0
         """Number of lines that stages have printed."""
-        self._began = time.monotonic()
+        self._began = clock.monotonic()
         self._seconds_before = to_float(self.status.fields.get("run_seconds")) or 0.0
 
     @property
     def run_seconds(self) -> float:
         """Time that the run has been supervised, over all its starts."""
-        return self._seconds_before + time.monotonic() - self._began
+        return self._seconds_before + self.clock.monotonic() - self._began
 
     def write(self, **fields: Any) -> None:
         """Update ``status.json``."""

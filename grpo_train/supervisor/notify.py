@@ -12,7 +12,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -22,6 +21,7 @@ from typing import Any
 
 from grpo_train.config.sections.notify import Notify
 from grpo_train.run_dir import RunDir
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.files import open_for_writing, utc_now
 from grpo_train.run_dir.processes import PARENT_VARIABLE, RUN_ID_VARIABLE
 
@@ -126,19 +126,18 @@ def execute(command: list[str], body: Mapping[str, Any]) -> str:
     return f"{Path(command[0]).name} ended with exit code {done.returncode}" if done.returncode else ""
 
 
-def main() -> int:
-    """Deliver the notification on stdin."""
-    job = json.load(sys.stdin)
-    began, body = time.monotonic(), job["body"]
+def deliver_all(job: Mapping[str, Any], clock: Clock = CLOCK) -> int:
+    """Deliver a notification (``{"command", "url", "body"}``); returns an exit code."""
+    began, body = clock.monotonic(), job["body"]
     failed = False
     for kind, target, deliver in (("command", job["command"], execute), ("url", job["url"], post)):
         if not target:
             continue
         problem = deliver(target, body)
         for wait_s in WAITS_S:
-            if not problem or problem in PERMANENT or time.monotonic() - began + wait_s + ATTEMPT_S > DEADLINE_S:
+            if not problem or problem in PERMANENT or clock.monotonic() - began + wait_s + ATTEMPT_S > DEADLINE_S:
                 break
-            time.sleep(wait_s)
+            clock.sleep(wait_s)
             problem = deliver(target, body)
         failed = failed or bool(problem)
         print(f"{utc_now()} {body['event']}: {kind}: {problem or 'sent'}", flush=True)
@@ -146,4 +145,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(deliver_all(json.load(sys.stdin)))

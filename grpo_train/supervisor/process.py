@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import subprocess
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -28,6 +27,8 @@ from grpo_train.supervisor.stages import Stage, stage_environment
 from grpo_train.supervisor.stop_requests import StopRequests
 from grpo_train.supervisor.watchdog import Watchdog
 
+LOOK_S = 0.1
+"""Between looks at a stage."""
 HEARTBEAT_S = 2.0
 KILL_GRACE_S = 10.0
 """Between SIGTERM and SIGKILL."""
@@ -66,7 +67,8 @@ class StageRunner:
         self._notifier, self._own_reason = notifier, own_reason
         self.stopped_because = ""
         """Why the run stopped by itself."""
-        self._watchdog = Watchdog(run, config.run.stall_timeout)
+        self._clock = journal.clock
+        self._watchdog = Watchdog(run, config.run.stall_timeout, self._clock)
         self._run, self._config, self._journal, self._stops = run, config, journal, stops
         self._nproc, self._threads = nproc, threads
         self._meeting = ""
@@ -149,19 +151,19 @@ class StageRunner:
 
         Returns what is known of a hang; {} without one.
         """
-        journal, stops = self._journal, self._stops
+        journal, stops, clock = self._journal, self._stops, self._clock
         term_at, kill_at, give_up_at = math.inf, math.inf, math.inf
         heartbeat_at = 0.0
         live = _first_state(stage)
         self._stopping = False
         stall: dict[str, Any] = {}
         self._watchdog.start(stage.kind)
-        while child.poll() is None and time.monotonic() < give_up_at:
-            now = time.monotonic()
+        while child.poll() is None and clock.monotonic() < give_up_at:
+            now = clock.monotonic()
             silent_s = None if stall else self._watchdog.silent_for(journal.printed)
             if silent_s is not None:
                 stall = self._report_stall(stage, silent_s)
-                live, term_at = "stalled", time.monotonic() + (STOP_GRACE_S if stage.kind == "train" else 0.0)
+                live, term_at = "stalled", clock.monotonic() + (STOP_GRACE_S if stage.kind == "train" else 0.0)
             if not self._stopping and stops.stop_requested:
                 self._stopping, heartbeat_at = True, now
             if now >= heartbeat_at:
@@ -189,10 +191,7 @@ class StageRunner:
                 child.kill()
                 kill_all(run_id_of(self._run.path))
                 give_up_at = min(give_up_at, now + GIVE_UP_S)
-            try:
-                child.wait(timeout=0.1)
-            except subprocess.TimeoutExpired:
-                pass
+            clock.wait_exit(child, LOOK_S)
         return stall
 
     def _stop_by_itself(self) -> None:

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -39,6 +38,7 @@ class SaveBackups:
 
     def __init__(self, run: RunDir, config: Config, journal: Journal, notifier: Notifier) -> None:
         self._run, self._config, self._journal, self._notifier = run, config, journal, notifier
+        self._clock = journal.clock
         self._thread = threading.Thread(target=self._loop, name="backups", daemon=True)
         self._ended, self._paused = threading.Event(), threading.Event()
         self._at_work = threading.Lock()
@@ -87,11 +87,11 @@ class SaveBackups:
             self._back_up(self._newest())
 
     def _loop(self) -> None:
-        while not self._ended.wait(LOOK_S):
+        while not self._clock.wait(self._ended, LOOK_S):
             with self._at_work:
                 step = self._newest()
                 new = step not in (0, self._done, self._tried)
-                again = step == self._tried != self._done and time.monotonic() - self._tried_at >= AGAIN_S
+                again = step == self._tried != self._done and self._clock.monotonic() - self._tried_at >= AGAIN_S
                 if (new or again) and not (self._paused.is_set() or self._ended.is_set()):
                     self._back_up(step)
 
@@ -103,7 +103,7 @@ class SaveBackups:
             return 0
 
     def _back_up(self, step: int) -> None:
-        self._tried, self._tried_at = step, time.monotonic()
+        self._tried, self._tried_at = step, self._clock.monotonic()
         self._note("running", step)
         try:
             answer = self._answer()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +71,12 @@ def _catches(pid: int, number: int) -> bool:
 
 def _await_output(journal: Journal) -> None:
     """Wait until the stage has printed something and is quiet again, or for ANSWER_S."""
-    deadline = time.monotonic() + ANSWER_S
-    before, printed, quiet_since = journal.printed, journal.printed, time.monotonic()
-    while (now := time.monotonic()) < deadline:
+    clock = journal.clock
+    deadline = clock.monotonic() + ANSWER_S
+    before, printed, quiet_since = journal.printed, journal.printed, clock.monotonic()
+    while (now := clock.monotonic()) < deadline:
         if journal.printed != printed:
             printed, quiet_since = journal.printed, now
         elif printed != before and now - quiet_since >= QUIET_S:
             return
-        time.sleep(0.02)
+        clock.sleep(0.02)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from contextlib import suppress
 from types import FrameType
 
@@ -60,7 +59,7 @@ class StopRequests:
         if self._requeues and signal_number in (signal.SIGTERM, signal.SIGUSR1) and not self._run.killed_file.exists():
             self._on_preemption(signal_number)
             return
-        now = time.monotonic()
+        now = self._journal.clock.monotonic()
         if signal_number == signal.SIGHUP and self._requested_at and now - self._requested_at < HANGUP_ECHO_S:
             return
         if signal_number == signal.SIGTERM or self._requested_at:

@@ -8,7 +8,6 @@ child subreaper, so processes that a stage leaves behind become its children, ar
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cached_property
@@ -16,6 +15,7 @@ from typing import Any
 
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir, RunDirError
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.errors import code_of
 from grpo_train.run_dir.files import to_float, utc_now
 from grpo_train.run_dir.processes import become_subreaper, kill_all, run_id_of
@@ -23,7 +23,7 @@ from grpo_train.run_dir.slurm_job import REQUEUE_EXIT, job_fields, node_count
 from grpo_train.supervisor.journal import Journal
 from grpo_train.supervisor.nodes import announced, count_joined
 from grpo_train.supervisor.notify import Notifier
-from grpo_train.supervisor.process import HEARTBEAT_S, Outcome, StageRunner
+from grpo_train.supervisor.process import HEARTBEAT_S, LOOK_S, Outcome, StageRunner
 from grpo_train.supervisor.progress_line import ProgressLine
 from grpo_train.supervisor.restarts import Restarts
 from grpo_train.supervisor.save_backups import SaveBackups
@@ -51,6 +51,7 @@ class Supervisor:
         ckpt: str | None = None,
         torchrun: bool = True,
         show_progress: bool = False,
+        clock: Clock = CLOCK,
     ) -> None:
         """Take the run's status lock. Raises RunDirError if the run is live.
 
@@ -60,19 +61,20 @@ class Supervisor:
             torchrun: False starts a single process without torchrun.
             show_progress: draw a progress line below the log lines; stdout must be a terminal.
         """
-        self._run, self._config, self._ckpt = run, config, ckpt
+        self._run, self._config, self._ckpt, self._clock = run, config, ckpt, clock
         self._nproc = config.run.nproc if torchrun else 1
         self._nodes = node_count(config.run.nodes) if torchrun else 1
         self._threads = thread_count(self._nproc, self._nodes)
-        self._journal = Journal(run, ProgressLine(show_progress))
-        self._stops = StopRequests(run, self._journal)
+        self._journal = Journal(run, ProgressLine(show_progress), clock)
+        self.stops = StopRequests(run, self._journal)
+        """What asks the run to stop."""
         self._notifier = Notifier(run, config.notify)
         self._backups = SaveBackups(run, config, self._journal, self._notifier)
         self._stages = StageRunner(
             run,
             config,
             self._journal,
-            self._stops,
+            self.stops,
             self._notifier,
             self._reason_to_stop,
             nproc=self._nproc,
@@ -82,15 +84,19 @@ class Supervisor:
         """Failed attempts of the current backup or cleanup."""
         self._restarts = Restarts(config.run.max_restarts, config.run.restart_wait, config.run.save_every)
 
-    def run(self) -> int:
-        """Supervise until the run ends; returns the exit code of the process."""
+    def run(self, *, owns_process: bool = True) -> int:
+        """Supervise until the run ends; returns the exit code of the process.
+
+        ``owns_process``: handle its signals and adopt its orphans. A supervisor in a thread does not.
+        """
         config, journal = self._config, self._journal
         (self._run.path / "control").mkdir(exist_ok=True)
         if journal.status.fields.get("state"):  # requested of an earlier start; a new run may be asked to stop already
             self._run.clear_stop()
         self._run.killed_file.unlink(missing_ok=True)
-        become_subreaper()
-        self._stops.listen()
+        if owns_process:
+            become_subreaper()
+            self.stops.listen()
         journal.write(
             state="starting",
             stage="train",
@@ -105,8 +111,8 @@ class Supervisor:
             threads=self._threads,
             job=job_fields(),
         )
-        with track_run(self._run, config, journal.say):
-            with sample_gpus(self._run, config.tracking.gpu_interval), self._backups.beside():
+        with track_run(self._run, config, journal.say, self._clock):
+            with sample_gpus(self._run, config.tracking.gpu_interval, self._clock), self._backups.beside():
                 outcome = self._run_stages()
             code = self._end(outcome)
         if (
@@ -136,7 +142,7 @@ class Supervisor:
             if reason := over_budget(self._config, self._journal.run_seconds):
                 self._stages.stopped_because = reason
                 return Outcome("stopped")
-            began = time.monotonic()
+            began = self._clock.monotonic()
             with self._backups.paused() if stage.kind in ("backup", "cleanup") else nullcontext():
                 outcome = self._run_stage(stage)
             if outcome.kind == "crashed" and not self._try_again(stage, outcome.error or {}):
@@ -144,7 +150,7 @@ class Supervisor:
                     return outcome
                 self._pass_over(stage, outcome.error or {})
             elif outcome.kind == "done":
-                seconds = round(time.monotonic() - began, 3)
+                seconds = round(self._clock.monotonic() - began, 3)
                 self._journal.event("stage_done", stage=stage.name, kind=stage.kind, seconds=seconds)
                 self._record(workflow.advance)
                 self._tries = 0
@@ -240,15 +246,15 @@ class Supervisor:
 
     def _wait(self, seconds: float, **fields: Any) -> None:
         """Wait before a restart; a request to stop or to end cuts it short."""
-        until, heartbeat_at = time.monotonic() + seconds, 0.0
+        until, heartbeat_at = self._clock.monotonic() + seconds, 0.0
         while True:
-            now = time.monotonic()
+            now = self._clock.monotonic()
             if now >= heartbeat_at:
                 heartbeat_at = now + HEARTBEAT_S
                 self._journal.write(**{"state": "starting", **fields})
-            if now >= until or self._stops.killing or self._stops.stop_requested:
+            if now >= until or self.stops.killing or self.stops.stop_requested:
                 return
-            time.sleep(0.1)
+            self._clock.sleep(LOOK_S)
 
     def _supersede(self) -> None:
         step = self._run.newest_step()
@@ -260,7 +266,7 @@ class Supervisor:
     def _end(self, outcome: Outcome) -> int:
         journal, error = self._journal, outcome.error
         state = "finished" if outcome.kind == "done" else outcome.kind
-        if state == "stopped" and self._stops.requeue_requested:
+        if state == "stopped" and self.stops.requeue_requested:
             state = "requeued"
         left = kill_all(run_id_of(self._run.path))
         code = {"finished": 0, "stopped": 0, "killed": 130, "requeued": REQUEUE_EXIT}.get(state, 1)

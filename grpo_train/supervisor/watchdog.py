@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import statistics
-import time
 from collections import deque
 from pathlib import Path
 from typing import Literal
 
 from grpo_train.run_dir import RunDir
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.signs import DOWNLOAD, read_sign
 
 SHORTEST_S = 600.0
@@ -26,8 +26,8 @@ LONGEST_CHECK_S = 5.0
 class Watchdog:
     """Watches one stage after the other; durations of steps are remembered over the stages of a kind."""
 
-    def __init__(self, run: RunDir, timeout_s: float | Literal["auto"]) -> None:
-        self._run, self._timeout_s = run, timeout_s
+    def __init__(self, run: RunDir, timeout_s: float | Literal["auto"], clock: Clock = CLOCK) -> None:
+        self._run, self._timeout_s, self._clock = run, timeout_s, clock
         self._intervals: dict[str, deque[float]] = {}
         self._kind = ""
         self.start("")
@@ -40,7 +40,7 @@ class Watchdog:
         """Begin to watch a stage of this kind."""
         self._kind = kind
         self._silent_s = self._since_unit_s = 0.0
-        self._checked_at = time.monotonic()
+        self._checked_at = self._clock.monotonic()
         self._has_worked = False
         """Whether this stage has made a step or chunk."""
         self._seen: tuple[object, ...] = ()
@@ -52,7 +52,7 @@ class Watchdog:
         ``printed``: lines that the stage has printed. They are a sign of life of commands, not of training: a process
         may print warnings for ever.
         """
-        now = time.monotonic()
+        now = self._clock.monotonic()
         if now - self._checked_at < CHECK_S and self._seen:
             return None
         passed = min(now - self._checked_at, LONGEST_CHECK_S)

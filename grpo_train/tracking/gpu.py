@@ -11,32 +11,34 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from grpo_train.run_dir import RunDir
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.files import JsonlWriter, last_jsonl, to_float
 from grpo_train.run_dir.gpus import read_gpus
 
 
 @contextmanager
-def sample_gpus(run: RunDir, interval: float) -> Iterator[None]:
+def sample_gpus(run: RunDir, interval: float, clock: Clock = CLOCK) -> Iterator[None]:
     """Append a line per GPU every ``interval`` seconds, on a thread, while the context is open."""
 
     def step() -> int:
         return int(to_float((last_jsonl(run.logs / "train_log.jsonl") or {}).get("step")) or 0)
 
-    with _sampling(run.logs / "gpu.jsonl", interval, step, note=True):
+    with _sampling(run.logs / "gpu.jsonl", interval, step, clock, note=True):
         yield
 
 
 @contextmanager
 def sample_evaluation(folder: Path, interval: float) -> Iterator[None]:
     """The same for an evaluation, in its own folder; without a GPU nothing is written."""
-    with _sampling(folder / "gpu.jsonl", interval, lambda: 0, note=False):
+    with _sampling(folder / "gpu.jsonl", interval, lambda: 0, CLOCK, note=False):
         yield
 
 
 @contextmanager
-def _sampling(file: Path, interval: float, step: Callable[[], int], *, note: bool) -> Iterator[None]:
+def _sampling(file: Path, interval: float, step: Callable[[], int], clock: Clock, *, note: bool) -> Iterator[None]:
     done = threading.Event()
-    thread = threading.Thread(target=_sample, args=(file, interval, step, note, done), name="gpu", daemon=True)
+    arguments = (file, interval, step, clock, note, done)
+    thread = threading.Thread(target=_sample, args=arguments, name="gpu", daemon=True)
     thread.start()
     try:
         yield
@@ -45,7 +47,9 @@ def _sampling(file: Path, interval: float, step: Callable[[], int], *, note: boo
         thread.join(timeout=15)
 
 
-def _sample(file: Path, interval: float, step: Callable[[], int], note: bool, done: threading.Event) -> None:
+def _sample(
+    file: Path, interval: float, step: Callable[[], int], clock: Clock, note: bool, done: threading.Event
+) -> None:
     has_gpu = bool(read_gpus(processes=False))
     if not has_gpu and not note:
         return
@@ -53,7 +57,7 @@ def _sample(file: Path, interval: float, step: Callable[[], int], note: bool, do
         if not has_gpu:
             writer.write({"step": 0, "note": "no GPU on this box"})
             return
-        while not done.wait(interval):
+        while not clock.wait(done, interval):
             try:
                 now = step()
                 writer.write(*({"step": now, **gpu.sample()} for gpu in read_gpus(processes=False)))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir import ROOT_VARIABLE, resolve_root
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.umask import PRIVATE, UMASK_VARIABLE
 from remote.agent.environment import expand
 from remote.protocol import Settings
@@ -26,13 +27,14 @@ class BoxContext:
     """``env`` of boxes.yaml, expanded on this box."""
     worktree: Path | None = None
     """The working tree that a session imports (:mod:`remote.agent.code`)."""
+    clock: Clock = CLOCK
 
     @classmethod
-    def from_settings(cls, settings: dict[str, Any]) -> BoxContext:
+    def from_settings(cls, settings: dict[str, Any], clock: Clock = CLOCK) -> BoxContext:
         """From the settings of a hello; unknown keys (of a newer client) are ignored."""
         known = Settings(**{key: value for key, value in settings.items() if key in Settings.__dataclass_fields__})
         repo = Path(known.repo).expanduser() if known.repo else None
-        return cls(known, resolve_root(known.root or None), repo, expand(known.env, os.environ))
+        return cls(known, resolve_root(known.root or None), repo, expand(known.env, os.environ), clock=clock)
 
     @property
     def is_synced(self) -> bool:

@@ -7,12 +7,12 @@ the next one continues.
 from __future__ import annotations
 
 import os
-import select
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from grpo_train.run_dir import Checkpoint, RunDir, open_run
+from grpo_train.run_dir.clock import Clock
 from grpo_train.run_dir.evaluations import list_evaluations
 from grpo_train.run_dir.files import read_json, remove_tree
 from grpo_train.run_dir.manifest import MANIFEST, STEP_NAME
@@ -40,7 +40,8 @@ def serve(box: BoxContext, source: int, sink: int, as_error: Callable[[Exception
     """Answer one request of a copy. Its failure is its last line."""
     for pipe in (source, sink):
         widen(pipe)
-    wire = Wire(lambda seconds: _receive(source, seconds), lambda data: _send(sink, data))
+    clock = box.clock
+    wire = Wire(lambda seconds: _receive(source, seconds, clock), lambda data: _send(sink, data), clock)
     try:
         request = wire.take()
         if request.get("op") == "get":
@@ -67,9 +68,8 @@ def _ignore(item: Item, count: int) -> None:
     """The progress of a copy is shown on the other end."""
 
 
-def _receive(source: int, seconds: float) -> bytes | None:
-    ready, _, _ = select.select([source], [], [], seconds)
-    return os.read(source, PIPE_BYTES) if ready else None
+def _receive(source: int, seconds: float, clock: Clock) -> bytes | None:
+    return os.read(source, PIPE_BYTES) if clock.select([source], seconds) else None
 
 
 def _send(sink: int, data: bytes) -> None:
@@ -207,7 +207,7 @@ def _take(wire: Wire, box: BoxContext, to: str) -> None:
                 make_like(parent, parent.parent)
         make_like(staging, place.parent)
 
-    with staging_alone(wire, staging, make, f"copy to {place}"):
+    with staging_alone(wire, staging, make, f"copy to {place}", box.clock):
         if os.path.lexists(place):  # the copy that was waited for put it there
             remove_tree(staging)
             _show(wire, place, items)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from pathlib import Path
 
 from grpo_train.run_dir import RunDir, RunDirError
@@ -38,7 +37,7 @@ class Ends:
     """Records missing ends; remembers when it last looked at a lost run."""
 
     def __init__(self, box: BoxContext) -> None:
-        self._sessions, self._readonly = Sessions(box), box.settings.readonly
+        self._sessions, self._readonly, self._clock = Sessions(box), box.settings.readonly, box.clock
         self._socket = str(socket_path(box.settings.tmux_socket))
         self._looked: dict[Path, float] = {}
         self._silent: set[Path] = set()
@@ -51,7 +50,7 @@ class Ends:
         if self._readonly:
             return False
         if state == "lost":
-            now = time.monotonic()
+            now = self._clock.monotonic()
             if now - self._looked.get(run.path, -LOST_EVERY_S) < LOST_EVERY_S:
                 return False
             self._looked[run.path] = now
@@ -101,7 +100,8 @@ class Ends:
         """Whether a run has been without a session for a while, and none is being started."""
         if self._is_launching(run.root):
             return False
-        return time.monotonic() - self._gone.setdefault(run.path, time.monotonic()) > GONE_AFTER_S
+        now = self._clock.monotonic()
+        return now - self._gone.setdefault(run.path, now) > GONE_AFTER_S
 
     @staticmethod
     def _is_launching(root: Path) -> bool:

@@ -12,7 +12,6 @@ import shlex
 import shutil
 import subprocess
 import threading
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,7 +122,7 @@ def running_version(box: BoxContext, engine: Engine) -> EngineVersion:
     """
     with _examining:
         command = tuple(engine.argv)
-        if time.monotonic() - _slow.get(command, -SLOW_S) < SLOW_S:
+        if box.clock.monotonic() - _slow.get(command, -SLOW_S) < SLOW_S:
             raise _slow_engine()
         path, identity, version = _examined.pop(command, ("", None, UNKNOWN))
         if identity is None or identity != _identity(engine, path):
@@ -150,7 +149,7 @@ def _examine(box: BoxContext, engine: Engine) -> tuple[str, EngineVersion]:
     try:
         done = run_engine(box, [*EXECUTE, *argv], PROBE_S)
     except subprocess.TimeoutExpired as failure:
-        _slow[tuple(engine.argv)] = time.monotonic()
+        _slow[tuple(engine.argv)] = box.clock.monotonic()
         raise _slow_engine() from failure
     path = next((line for line in done.stdout.splitlines() if os.path.isfile(line)), "") if by_snippet else ""
     if done.returncode == _USAGE_ERROR and "--version" in done.stderr:

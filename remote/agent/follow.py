@@ -10,6 +10,7 @@ import errno
 import threading
 import time
 
+from grpo_train.run_dir.clock import Clock
 from remote.agent.outbox import Outbox
 from remote.agent.tail import Tail
 from remote.protocol import RemoteError
@@ -30,8 +31,8 @@ _TRANSIENT = frozenset(
 class Follower:
     """The tails of one agent."""
 
-    def __init__(self, outbox: Outbox) -> None:
-        self._outbox = outbox
+    def __init__(self, outbox: Outbox, clock: Clock) -> None:
+        self._outbox, self._clock = outbox, clock
         self._lock = threading.Lock()
         self._tails: dict[int, Tail] = {}
         self._ready: list[Tail] = []
@@ -42,7 +43,8 @@ class Follower:
         """Tails with an open file, the last read last."""
         self._most_open = _most_open()
         self._wake = threading.Event()
-        threading.Thread(target=self._poll, name="follower", daemon=True).start()
+        self._thread = threading.Thread(target=self._poll, name="follower", daemon=True)
+        self._thread.start()
 
     def add(self, tail: Tail) -> None:
         with self._lock:
@@ -69,9 +71,10 @@ class Follower:
         next_poll = 0.0
         while not self._outbox.broken.is_set():
             if not busy:
-                self._wake.wait(max(0.0, next_poll - time.monotonic()) if self._tails else None)
+                left = max(0.0, next_poll - self._clock.monotonic()) if self._tails else None
+                self._clock.wait(self._wake, left)
             self._wake.clear()
-            polled = time.monotonic() >= next_poll
+            polled = self._clock.monotonic() >= next_poll
             with self._lock:
                 tails = list(self._tails.values()) if polled else list(dict.fromkeys(self._ready + busy))
                 ended, self._ready, self._ended = self._ended, [], []
@@ -82,7 +85,7 @@ class Follower:
             busy = [tail for tail in tails if self._step(tail)]
             if polled:
                 pause = PAUSE_RATIO * (time.thread_time() - began)
-                next_poll = time.monotonic() + min(SLOWEST_S, max(POLL_S, pause))
+                next_poll = self._clock.monotonic() + min(SLOWEST_S, max(POLL_S, pause))
 
     def _step(self, tail: Tail) -> bool:
         """One step, without the lock: a hanging disk must not block the thread that answers pings."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from pathlib import Path
 from typing import Any
 
+from grpo_train.run_dir.clock import Clock
 from grpo_train.run_dir.evaluations import TABLE, read_table
 from grpo_train.run_dir.files import read_json, to_float
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES
@@ -19,8 +19,8 @@ EVERY_S = 5.0
 class HeldOut:
     """Run name to ``{"accuracy", "dataset", "step"}`` of its last evaluated checkpoint."""
 
-    def __init__(self, root: Path) -> None:
-        self._folder = root / "eval_runs"
+    def __init__(self, root: Path, clock: Clock) -> None:
+        self._folder, self._clock = root / "eval_runs", clock
         self._known: dict[str, tuple[object, str, dict[str, Any] | None]] = {}
         """Folder to (signature, run, result)."""
         self._results: dict[str, dict[str, Any]] = {}
@@ -28,7 +28,7 @@ class HeldOut:
 
     def results(self) -> dict[str, dict[str, Any]]:
         """Of several datasets, the one whose checkpoint is the newest, then the first by name."""
-        now = time.monotonic()
+        now = self._clock.monotonic()
         if self._read_at is not None and now - self._read_at < EVERY_S:
             return self._results
         known: dict[str, tuple[object, str, dict[str, Any] | None]] = {}
@@ -43,7 +43,7 @@ class HeldOut:
             _, run, result = entry
             if result is not None and (run not in results or result["step"] > results[run]["step"]):
                 results[run] = result
-        self._known, self._results, self._read_at = known, results, time.monotonic()
+        self._known, self._results, self._read_at = known, results, self._clock.monotonic()
         return results
 
     def _folders(self) -> list[str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
+from grpo_train.run_dir.clock import Clock
 from remote.agent.context import BoxContext
 from remote.protocol.host import BoxFactsReply, BoxFactsRequest
 
@@ -24,7 +24,7 @@ def box_facts(box: BoxContext, request: BoxFactsRequest) -> BoxFactsReply:
     """What can be read; the rest is None (macOS has no /proc)."""
     used, total = _memory()
     return {
-        "cpu_percent": _cpu_percent(),
+        "cpu_percent": _cpu_percent(box.clock),
         "cpu_count": os.cpu_count(),
         "memory_used_mib": used,
         "memory_total_mib": total,
@@ -33,14 +33,14 @@ def box_facts(box: BoxContext, request: BoxFactsRequest) -> BoxFactsReply:
     }
 
 
-def _cpu_percent() -> float | None:
+def _cpu_percent(clock: Clock) -> float | None:
     """Share of all processors that was busy since the last request."""
     global _last
     try:
-        if _last is None or time.monotonic() - _last[0] > OLD_S:
-            _last = _ticks()
-            time.sleep(FIRST_S)
-        now, before = _ticks(), _last
+        if _last is None or clock.monotonic() - _last[0] > OLD_S:
+            _last = _ticks(clock)
+            clock.sleep(FIRST_S)
+        now, before = _ticks(clock), _last
     except (OSError, ValueError):
         return None
     whole = now[2] - before[2]
@@ -50,9 +50,9 @@ def _cpu_percent() -> float | None:
     return min(100.0, max(0.0, 100.0 * (now[1] - before[1]) / whole))
 
 
-def _ticks() -> tuple[float, int, int]:
+def _ticks(clock: Clock) -> tuple[float, int, int]:
     values = [int(text) for text in (_PROC / "stat").read_text().partition("\n")[0].split()[1:9]]
-    return time.monotonic(), sum(values) - values[3] - values[4], sum(values)  # without idle and waiting for a disk
+    return clock.monotonic(), sum(values) - values[3] - values[4], sum(values)  # without idle and waiting for a disk
 
 
 def _memory() -> tuple[float | None, float | None]:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from grpo_train.run_dir.clock import Clock
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.questions import ANSWERS, asks_folder
 from remote.agent import code, compiled
@@ -30,7 +31,7 @@ _BUNDLE = re.compile(r"[0-9a-f]{64}\.(name|pyz(\.\d+\.tmp|\.[a-z]+-\d+)?)")
 """The last is its compiled modules (:mod:`remote.agent.compiled`)."""
 
 
-def start(root: Path, ended: threading.Event) -> None:
+def start(root: Path, ended: threading.Event, clock: Clock) -> None:
     """Clean up on a thread, because the disk may hang, until ``ended`` is set."""
 
     def work() -> None:
@@ -39,9 +40,9 @@ def start(root: Path, ended: threading.Event) -> None:
             remove_asks(root)
             remove_bundles(Path(sys.argv[0]))
             with suppress(OSError, UserError):
-                code.prune(time.time())
+                code.prune(clock.time())
             compiled.store()
-            if ended.wait(EVERY_S):
+            if clock.wait(ended, EVERY_S):
                 return
 
     threading.Thread(target=work, name="housekeeping", daemon=True).start()

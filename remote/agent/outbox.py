@@ -12,15 +12,17 @@ import threading
 from collections import deque
 from typing import Any
 
+from grpo_train.run_dir.clock import Clock
 from remote.protocol import ProtocolError, encode_parts
 
 
 class Outbox:
     """Frames for the client, written by a dedicated thread."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._condition = threading.Condition()
+    def __init__(self, descriptor: int, clock: Clock) -> None:
+        self._descriptor, self._clock = descriptor, clock
+        self._lock = threading.Lock()
+        self._filled = threading.Event()
         self._lines: deque[bytes] = deque()
         self._newest: dict[int, dict[str, Any]] = {}
         self.broken = threading.Event()
@@ -33,36 +35,38 @@ class Outbox:
 
     def put_encoded(self, line: bytes) -> None:
         """Send an encoded frame after all queued ones."""
-        with self._condition:
+        with self._lock:
             self._lines.append(line)
-            self._condition.notify()
+            self._filled.set()
 
     def put_first(self, frame: dict[str, Any]) -> None:
         """Send a frame before all queued ones: a pong measures the link, not the length of the queue."""
-        with self._condition:
+        with self._lock:
             self._lines.appendleft(b"".join(encode_parts(frame)))
-            self._condition.notify()
+            self._filled.set()
 
     def put_newest(self, frame: dict[str, Any]) -> None:
         """Send a frame in place of an unsent one of the same subscription."""
-        with self._condition:
+        with self._lock:
             self._newest[frame["id"]] = frame
-            self._condition.notify()
+            self._filled.set()
 
     def forget(self, subscription: int) -> None:
         """Drop the unsent value of an ended subscription."""
-        with self._condition:
+        with self._lock:
             self._newest.pop(subscription, None)
 
     def _write(self) -> None:
         while True:
-            with self._condition:
-                while not self._lines and not self._newest:
-                    self._condition.wait()
+            self._clock.wait(self._filled)
+            with self._lock:
                 if self._lines:
                     payload = self._lines.popleft()
-                else:
+                elif self._newest:
                     payload = _encode(self._newest.pop(next(iter(self._newest))))
+                else:
+                    self._filled.clear()
+                    continue
             view = memoryview(payload)
             try:
                 while view:

@@ -10,7 +10,6 @@ import errno
 import json
 import os
 import stat
-import time
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +58,14 @@ class RunTable:
     """The rows of all runs."""
 
     def __init__(self, box: BoxContext) -> None:
-        self._root = box.root
+        self._root, self._clock = box.root, box.clock
         self._known: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
         """Run name to (signature of its files, row)."""
         self._directories: dict[str, RunDir] = {}
         self._older: tuple[float, list[dict[str, Any]]] = (0.0, [])
         self._ends = Ends(box)
-        self._held_out = HeldOut(box.root)
-        self._transfers = Transfers(box.root)
+        self._held_out = HeldOut(box.root, box.clock)
+        self._transfers = Transfers(box.root, box.clock)
         self._jobs = Jobs(box) if box.settings.scheduler == "slurm" else None
 
     def read_ahead(self) -> None:
@@ -121,12 +120,12 @@ class RunTable:
 
     def _older_rows(self) -> list[dict[str, Any]]:
         read_at, rows = self._older
-        if not read_at or time.monotonic() - read_at > OLDER_RUNS_EVERY_S:
+        if not read_at or self._clock.monotonic() - read_at > OLDER_RUNS_EVERY_S:
             try:
                 rows = list_older_runs(self._root)
             except OSError:
                 rows = []
-            self._older = (time.monotonic(), rows)
+            self._older = (self._clock.monotonic(), rows)
         return rows
 
 

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-import select
 import shutil
 import socket
 import sys
 import threading
-import time
 import traceback
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.credentials import find_secret
 from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.owners import account, not_readable
@@ -50,6 +49,8 @@ from remote.protocol.versions import UNKNOWN, EngineVersion
 
 MAX_REQUESTS = 32
 """Pending requests; more are refused as ``busy``."""
+POLL_S = 0.5
+"""Between two looks whether the client still reads."""
 FINISH_S = 45.0
 """Time for pending requests that change something (a kill) to end after the client is gone."""
 ENGINE_WAIT_S = 0.3
@@ -66,7 +67,7 @@ def main(arguments: list[str]) -> int:
     environment = clean(os.environ)  # without a UTF-8 locale tmux's output cannot be read
     os.environ.clear()
     os.environ.update(environment)
-    agent = Agent(source, Outbox(sink), silence_s)
+    agent = Agent(source, Outbox(sink, CLOCK), silence_s, CLOCK)
     try:
         agent.serve()
         if agent.copies is not None:
@@ -93,8 +94,8 @@ def _take_streams() -> tuple[int, int]:
 class Agent:
     """One conversation with one client."""
 
-    def __init__(self, source: int, outbox: Outbox, silence_s: float) -> None:
-        self._source = source
+    def __init__(self, source: int, outbox: Outbox, silence_s: float, clock: Clock) -> None:
+        self._source, self._clock = source, clock
         self._outbox = outbox
         self._silence_s = silence_s
         self._pending: dict[threading.Thread, bool] = {}
@@ -103,40 +104,39 @@ class Agent:
         self._box: BoxContext | None = None
         self.copies: BoxContext | None = None
         """The box, where the connection is one for copying files."""
-        self._follower = Follower(outbox)
+        self._follower = Follower(outbox, clock)
         self._watcher: Watcher | None = None
 
     def serve(self) -> None:
         """Serve until the input ends or falls silent, or the client no longer reads. Raises ProtocolError."""
-        decoder, heard = Decoder(), time.monotonic()
+        decoder, heard = Decoder(), self._clock.monotonic()
         while not self._outbox.broken.is_set():
-            ready, _, _ = select.select([self._source], [], [], 0.5)
-            if ready:
+            if self._clock.select([self._source], POLL_S):
                 data = os.read(self._source, 1 << 18)
                 if not data:
                     return
-                heard = time.monotonic()
+                heard = self._clock.monotonic()
                 for frame in decoder.feed(data):
                     self._handle(frame)
                 if self.copies is not None:
                     return
-            elif time.monotonic() - heard > self._silence_s:
+            elif self._clock.monotonic() - heard > self._silence_s:
                 print(f"agent: nothing received for {self._silence_s:.0f} s, exiting", file=sys.stderr)
                 return
 
     def finish(self) -> None:
         """Wait for pending requests that change something: a kill must not end halfway."""
-        deadline = time.monotonic() + FINISH_S
+        deadline = self._clock.monotonic() + FINISH_S
         with self._lock:
             threads = [thread for thread, changes in self._pending.items() if changes]
         for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            thread.join(max(0.0, deadline - self._clock.monotonic()))
 
     def _handle(self, frame: dict[str, Any]) -> None:
         kind = frame["type"]
         try:
             if kind == "ping":
-                self._outbox.put_first({"type": "pong", "n": frame.get("n"), "time": time.time()})
+                self._outbox.put_first({"type": "pong", "n": frame.get("n"), "time": self._clock.time()})
             elif kind == "hello":
                 self._greet(frame)
             elif self._box is None or self._watcher is None:
@@ -157,16 +157,15 @@ class Agent:
         if self._box is not None:
             raise ProtocolError("a second hello")  # it could lift --readonly
         try:
-            box = self._box = BoxContext.from_settings(dict(frame.get("settings") or {}))
-            set_umask(box.settings.umask)
+            box = self._box = BoxContext.from_settings(dict(frame.get("settings") or {}), self._clock)
+            self._adopt(box)
         except (UserError, RuntimeError) as error:  # RuntimeError: ~USER of an unknown user
             raise ProtocolError(f"malformed settings: {error}") from error
-        os.environ.update(box.variables)  # for what the agent itself starts: the engine, tmux, git
         if frame.get("copies"):
             self.copies = box
         else:
             if not box.settings.readonly:
-                housekeeping.start(box.root, self._outbox.broken)
+                housekeeping.start(box.root, self._outbox.broken, self._clock)
             self._watcher = Watcher(box, self._outbox)
         self._outbox.put(
             {
@@ -181,6 +180,11 @@ class Agent:
         )
         if self._watcher is not None:
             self._watcher.read_ahead()
+
+    def _adopt(self, box: BoxContext) -> None:
+        """Give this process the umask of a box, and its variables, for what the agent starts: engine, tmux, git."""
+        set_umask(box.settings.umask)
+        os.environ.update(box.variables)
 
     def _subscribe(self, frame: dict[str, Any], box: BoxContext, watcher: Watcher) -> None:
         subscription, topic = int(frame["id"]), str(frame["topic"])
@@ -296,7 +300,7 @@ def host_facts(box: BoxContext) -> HostFacts:
         "repo": str(box.repo or ""),
         "pid": os.getpid(),
         "machine": _machine(),
-        "time": time.time(),
+        "time": box.clock.time(),
     }
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from grpo_train.run_dir.clock import Clock
 from grpo_train.run_dir.files import open_lock
 from remote.protocol import RemoteError
 from remote.protocol.copied_files import LOCK
@@ -20,18 +20,18 @@ LOOK_S = 0.2
 
 
 @contextmanager
-def staging_alone(wire: Wire, staging: Path, make: Callable[[], None], what: str) -> Iterator[None]:
+def staging_alone(wire: Wire, staging: Path, make: Callable[[], None], what: str, clock: Clock) -> Iterator[None]:
     """Make the folder and keep other copies out of it.
 
     A copy whose connection was lost is often still held by an agent that does not know it yet; the copy that continues
     it waits for that one, and says to the other end that it is alive. Raises RemoteError ``busy``, in which ``what``
     names the copy, where another one stays at work; Ended; OSError.
     """
-    until = time.monotonic() + WAIT_S
+    until = clock.monotonic() + WAIT_S
     while (lock := _take(staging, make)) is None:
-        if time.monotonic() > until:
+        if clock.monotonic() > until:
             raise RemoteError("busy", f"another {what} is at work", "wait until it has ended")
-        time.sleep(LOOK_S)
+        clock.sleep(LOOK_S)
         wire.working()
     try:
         yield

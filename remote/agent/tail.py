@@ -9,7 +9,6 @@ is sent.
 from __future__ import annotations
 
 import os
-import time
 from typing import Any
 
 from remote.agent.context import BoxContext
@@ -111,7 +110,7 @@ class Tail:
         if self._tail_bytes is not None and facts.st_size:
             start = tail_start(self._descriptor, facts.st_size, self._tail_bytes)
             self._cursor, self._tail_bytes = Cursor(self._cursor.path, start), None
-        now, state = time.monotonic(), (facts.st_size, facts.st_mtime_ns)
+        now, state = self._box.clock.monotonic(), (facts.st_size, facts.st_mtime_ns)
         if state != self._seen:
             self._seen, self._since, self._checked = state, now, False
         cursor = self._cursor

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from grpo_train.run_dir import sha256
+from grpo_train.run_dir.clock import Clock
 from grpo_train.run_dir.code import Code
 from grpo_train.run_dir.files import remove_tree
 from remote.agent import code as codes
@@ -26,11 +27,11 @@ def take_code(wire: Wire, box: BoxContext) -> None:
         message = "'sync' is refused: this agent was started with --readonly"
         raise RemoteError("read_only", message, "leave out --readonly")
     if box.settings.code == CLONE:
-        with _alive(wire):
+        with _alive(wire, box.clock):
             pulled = codes.pull(box)
         wire.put(path=str(box.repo), **pulled.to_json())
         return
-    with _alive(wire):
+    with _alive(wire, box.clock):
         place, known = codes.require_sync(box), codes.known_commits()
     wire.put(known=known)
     code = Code.from_json(wire.take())
@@ -46,7 +47,7 @@ def take_code(wire: Wire, box: BoxContext) -> None:
     def make() -> None:
         staging.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    with staging_alone(wire, staging, make, "sync of this commit"):
+    with staging_alone(wire, staging, make, "sync of this commit", box.clock):
         check_room(staging, items)
         remove_others(staging, items)
         put_begun(wire, staging, items)
@@ -55,20 +56,20 @@ def take_code(wire: Wire, box: BoxContext) -> None:
         bundle, patch = (staging / name if name in names else None for name in (BUNDLE, PATCH))
         if patch is not None and sha256(patch) != code.patch:
             raise ProtocolError("the changes are not the ones that were announced")
-        with _alive(wire):
+        with _alive(wire, box.clock):
             needs_setup = codes.accept(place, code, bundle, patch)
         remove_tree(staging)
     wire.put(path=str(place), needs_setup=needs_setup)
 
 
 @contextmanager
-def _alive(wire: Wire) -> Iterator[None]:
+def _alive(wire: Wire, clock: Clock) -> Iterator[None]:
     """Say that this end is alive while git works."""
     done = threading.Event()
 
     def say() -> None:
         with suppress(Ended):  # the next line finds that out, too
-            while not done.wait(WORKING_S):
+            while not clock.wait(done, WORKING_S):
                 wire.working()
 
     thread = threading.Thread(target=say, daemon=True)

@@ -9,11 +9,11 @@ wrong "no", never a wrong "yes".
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grpo_train.run_dir.clock import Clock
 from remote.agent.ask_engine import ask_engine
 from remote.agent.context import BoxContext
 from remote.agent.root_look import look_at
@@ -55,28 +55,29 @@ class _Checker:
 
     def answer(self, box: BoxContext, *, now: bool) -> SafeToTerminateReply:
         with self._lock:
-            began = time.monotonic()
+            clock = box.clock
+            began = clock.monotonic()
             look = look_at(box.root)
-            again_s = max(AGAIN_S, SHARE * (time.monotonic() - began))
+            again_s = max(AGAIN_S, SHARE * (clock.monotonic() - began))
             if look.live and not now:
                 verdict = {"safe": False, "kept": "", "obstacles": [*look.live]}
-                return _reply(verdict, began, again_s, whole=False)
+                return _reply(verdict, clock.monotonic() - began, again_s, whole=False)
             known = self._known
-            if known is None or now or not self._holds(known, look.signature):
+            if known is None or now or not self._holds(known, look.signature, clock):
                 if known is not None and not now and began - known.asked_at < max(PAUSE_S, SHARE * known.cost_s):
-                    return _reply(_CHANGED, known.asked_at, again_s, whole=False)
+                    return _reply(_CHANGED, clock.monotonic() - known.asked_at, again_s, whole=False)
                 known = self._known = _ask(box, look.signature)
         if known.error is not None:
             raise known.error
         assert known.verdict is not None
-        return _reply(known.verdict, known.asked_at, again_s, whole=True)
+        return _reply(known.verdict, clock.monotonic() - known.asked_at, again_s, whole=True)
 
     @staticmethod
-    def _holds(known: _Known, signature: str) -> bool:
+    def _holds(known: _Known, signature: str, clock: Clock) -> bool:
         verdict = known.verdict or {"obstacles": []}
         is_live = any(row.get("code") == "live" for row in verdict["obstacles"])
         good_s = max(LIVE_GOOD_S if is_live else GOOD_S, SHARE * known.cost_s)
-        return known.signature == signature and time.monotonic() - known.asked_at < good_s
+        return known.signature == signature and clock.monotonic() - known.asked_at < good_s
 
 
 _CHANGED = {
@@ -90,7 +91,7 @@ _CHANGED = {
 
 def _ask(box: BoxContext, before: str) -> _Known:
     """Ask the engine, between two looks at the root."""
-    began = time.monotonic()
+    began = box.clock.monotonic()
     verdict, error = None, None
     try:
         option = ["--persistent"] if box.settings.persistent else []
@@ -102,7 +103,7 @@ def _ask(box: BoxContext, before: str) -> _Known:
     if verdict is not None and (after.live or not is_same):
         rows = [*after.live, *verdict["obstacles"]] or _CHANGED["obstacles"]
         verdict = {"safe": False, "kept": "", "obstacles": rows}
-    return _Known(began, time.monotonic() - began, before if is_same else "", verdict, error)
+    return _Known(began, box.clock.monotonic() - began, before if is_same else "", verdict, error)
 
 
 def _checked(answer: Any) -> dict[str, Any]:
@@ -116,7 +117,7 @@ def _checked(answer: Any) -> dict[str, Any]:
     return {"safe": safe, "kept": kept, "obstacles": rows}
 
 
-def _reply(verdict: dict[str, Any], at: float, again_s: float, *, whole: bool) -> SafeToTerminateReply:
+def _reply(verdict: dict[str, Any], age_s: float, again_s: float, *, whole: bool) -> SafeToTerminateReply:
     rows = verdict["obstacles"]
     return {
         "safe": verdict["safe"],
@@ -124,7 +125,7 @@ def _reply(verdict: dict[str, Any], at: float, again_s: float, *, whole: bool) -
         "obstacles": rows[:MAX_LISTED],
         "count": len(rows),
         "whole": whole,
-        "age_s": time.monotonic() - at,
+        "age_s": age_s,
         "again_s": again_s,
     }
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import shlex
-import time
 from collections import deque
 from pathlib import Path
 from typing import Any
 
+from grpo_train.run_dir.clock import Clock
 from grpo_train.run_dir.files import last_jsonl, to_float
 from grpo_train.run_dir.rows import printable
 from grpo_train.run_dir.status import read_state
@@ -31,8 +31,8 @@ _NUMBERS = ("bytes", "bytes_total", "proven", "files", "files_total", "seconds")
 class Transfers:
     """Run name to the progress of the command that is at work on it, or that failed last."""
 
-    def __init__(self, root: Path) -> None:
-        self._folder = root / "transfers"
+    def __init__(self, root: Path, clock: Clock) -> None:
+        self._folder, self._clock = root / "transfers", clock
         self._ended: dict[str, tuple[object, dict[str, Any]]] = {}
         """Folder to the signature of a status that is not live, and its row."""
         self._rates: dict[str, _Rate] = {}
@@ -40,10 +40,10 @@ class Transfers:
         self._read_at: float | None = None
 
     def results(self) -> dict[str, dict[str, Any]]:
-        now = time.monotonic()
+        now = self._clock.monotonic()
         if self._read_at is None or now - self._read_at >= EVERY_S:
             found = {name.removeprefix(KIND): self._progress(name) for name in self._folders()}
-            self._found, self._read_at = {run: row for run, row in found.items() if row}, time.monotonic()
+            self._found, self._read_at = {run: row for run, row in found.items() if row}, self._clock.monotonic()
         return self._found
 
     def _folders(self) -> list[str]:

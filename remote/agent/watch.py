@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -89,7 +88,7 @@ class Watcher:
     """One thread per watched topic, which ends with the topic's last subscription, and one that reports late reads."""
 
     def __init__(self, box: BoxContext, outbox: Outbox) -> None:
-        self._outbox = outbox
+        self._outbox, self._clock = outbox, box.clock
         self._sources = {"runs": f"the disk with {box.root}", "sessions": "tmux", "gpu": "the GPU driver"}
         self._lock = threading.Lock()
         self._listed = threading.Event()
@@ -147,19 +146,19 @@ class Watcher:
 
     def _watch(self, topic: _Topic) -> None:
         if topic.name != "runs" and self._topics["runs"].running:
-            self._listed.wait(HEAD_START_S)
+            self._clock.wait(self._listed, HEAD_START_S)
         while not self._outbox.broken.is_set():
             with self._lock:
                 if not topic.subscribers:
                     topic.running = False
                     return
-                topic.reading_since = began = time.monotonic()
+                topic.reading_since = began = self._clock.monotonic()
             try:
                 value = topic.read()
                 with self._lock:
                     topic.reading_since = None
                     self._send_value(topic, value, began)
-                pause = _pause(topic.name, value, time.monotonic() - began)
+                pause = _pause(topic.name, value, self._clock.monotonic() - began)
             except Exception as error:  # a failure to read must not end the topic
                 if not isinstance(error, (RemoteError, OSError)):
                     traceback.print_exc()
@@ -169,16 +168,16 @@ class Watcher:
                 pause = RETRY_S
             if topic.name == "runs":
                 self._listed.set()
-            topic.wake.wait(pause)
+            self._clock.wait(topic.wake, pause)
             topic.wake.clear()
 
     def _report_late_reads(self) -> None:
         """A read that hangs on a disk cannot be ended; its topic's subscribers are told."""
-        while not self._outbox.broken.wait(LATE_S / 10):
+        while not self._clock.wait(self._outbox.broken, LATE_S / 10):
             with self._lock:
                 for topic in self._topics.values():
                     since = topic.reading_since
-                    if since is not None and time.monotonic() - since > LATE_S:
+                    if since is not None and self._clock.monotonic() - since > LATE_S:
                         message = f"{self._sources[topic.name]} has not answered for {LATE_S:.0f} s"
                         self._send_failure(topic, RemoteError("io", message, "it is still being waited for"))
 

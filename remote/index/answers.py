@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from grpo_train.run_dir.clock import CLOCK, Clock
 from remote.agent.log_file import resolve_log
 from remote.index import rollout_answers
 from remote.index.conditions import conditions
@@ -43,10 +44,10 @@ Handler = Callable[[Index, "Source | None", Any], dict[str, Any]]
 class Answers:
     """All indexes of this process, and what can be asked of them."""
 
-    def __init__(self, places: list[Path]) -> None:
-        self._train_logs = Shelf(TrainLogIndex, places)
-        self._rollouts = Shelf(RolloutIndex, places)
-        self._evaluations = Shelf(EvaluationIndex, places)
+    def __init__(self, places: list[Path], clock: Clock = CLOCK) -> None:
+        self._train_logs = Shelf(TrainLogIndex, places, clock)
+        self._rollouts = Shelf(RolloutIndex, places, clock)
+        self._evaluations = Shelf(EvaluationIndex, places, clock)
         self._probes: OrderedDict[tuple[int, int], Probes] = OrderedDict()
         self._logs = LogAnswers()
         self._of_train_logs: dict[str, Handler[TrainLogIndex]] = {

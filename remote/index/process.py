@@ -15,11 +15,11 @@ import os
 import select
 import signal
 import sys
-import time
 import traceback
 from pathlib import Path
 from typing import Any
 
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.owners import not_readable
 from remote.agent import compiled
@@ -36,29 +36,28 @@ LONGEST_S = 20
 """An answer that takes longer ends the process, whatever it does: a pattern may take forever, without listening."""
 
 
-def main(arguments: list[str]) -> int:
-    """Serve until the input ends. ``arguments``: ``index [IDLE_SECONDS [LONGEST_SECONDS]]``."""
-    idle_s = float(arguments[1]) if len(arguments) > 1 else IDLE_S
-    longest_s = int(arguments[2]) if len(arguments) > 2 else LONGEST_S
+def main(arguments: list[str], clock: Clock = CLOCK) -> int:
+    """Serve until the input ends. ``arguments``: ``index [LONGEST_SECONDS]``."""
+    longest_s = int(arguments[1]) if len(arguments) > 1 else LONGEST_S
     source, sink = os.dup(0), os.dup(1)
     os.dup2(2, 1)  # stray prints must not mix with the answers
     os.umask(0o077)
     os.nice(NICENESS)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     answers = Answers(cache.places(Path(sys.argv[0])))
-    pending, heard, answered, stored = b"", time.monotonic(), False, False
+    pending, heard, answered, stored = b"", clock.monotonic(), False, False
     while True:
         if answered and not stored and not answers.is_busy:
             compiled.store()  # the next one starts in half the time
             stored = True
         signal.alarm(0)
-        ready, _, _ = select.select([source], [], [], 0 if answers.is_busy else idle_s)
+        ready = clock.select([source], 0.0 if answers.is_busy else IDLE_S)
         signal.alarm(longest_s)
         if ready:
             data = os.read(source, 1 << 16)
             if not data:
                 return 0
-            heard = time.monotonic()
+            heard = clock.monotonic()
             *lines, pending = (pending + data).split(b"\n")
             try:
                 for line in lines:
@@ -69,7 +68,7 @@ def main(arguments: list[str]) -> int:
             answered = True
         elif answers.is_busy:
             answers.work(within(SLICE_S, lambda: not select.select([source], [], [], 0)[0]))
-        elif time.monotonic() - heard >= idle_s:
+        elif clock.monotonic() - heard >= IDLE_S:
             return 0
 
 

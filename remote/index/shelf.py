@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from grpo_train.run_dir import RunDir
+from grpo_train.run_dir.clock import Clock
 from remote.index import cache
 from remote.index.log_index import LogIndex, Source
 from remote.index.store import Busy, Store, Unwritable
@@ -24,8 +25,8 @@ Key = tuple[str, str, bool]
 class Shelf(Generic[Index]):
     """The indexes of one kind of log."""
 
-    def __init__(self, kind: type[Index], places: list[Path]) -> None:
-        self._kind, self._places = kind, places
+    def __init__(self, kind: type[Index], places: list[Path], clock: Clock) -> None:
+        self._kind, self._places, self._clock = kind, places, clock
         self._indexes: OrderedDict[Key, Index] = OrderedDict()
         self._in_progress: OrderedDict[Key, None] = OrderedDict()
         self._failed: dict[Path, str] = {}
@@ -77,7 +78,7 @@ class Shelf(Generic[Index]):
         for folder in (place / name, place / f"{name}-{os.getpid()}"):  # its own where another one holds the first
             if not folder.exists():
                 cache.prune(place)
-            index.store = Store(folder)
+            index.store = Store(folder, clock=self._clock)
             with ExitStack() as stack:
                 try:
                     stack.enter_context(index.store.locked())

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from grpo_train.run_dir.clock import CLOCK, Clock
 
 VERSION = 2
 HEADER = "header.json"
@@ -43,9 +44,9 @@ class Unwritable(Exception):
 class Store:
     """The index in one folder. Only the lock's holder may call anything but :meth:`locked`."""
 
-    def __init__(self, folder: Path, wait_s: float | None = None) -> None:
+    def __init__(self, folder: Path, wait_s: float = LOCK_WAIT_S, clock: Clock = CLOCK) -> None:
         self.folder = folder
-        self._wait_s = LOCK_WAIT_S if wait_s is None else wait_s
+        self._wait_s, self._clock = wait_s, clock
         self._used = 0.0
 
     @contextmanager
@@ -60,7 +61,7 @@ class Store:
     def _lock(self) -> int:
         import fcntl
 
-        path, deadline = self.folder / "lock", time.monotonic() + self._wait_s
+        path, deadline = self.folder / "lock", self._clock.monotonic() + self._wait_s
         while True:
             with _writing(path):
                 self.folder.mkdir(0o700, parents=True, exist_ok=True)
@@ -76,9 +77,9 @@ class Store:
                 os.close(descriptor)
                 raise Unwritable(f"{path}: {error.strerror}") from error
             os.close(descriptor)
-            if time.monotonic() > deadline:
+            if self._clock.monotonic() > deadline:
                 raise Busy(f"{path} is held by another process")
-            time.sleep(0.01)
+            self._clock.sleep(0.01)
 
     def header(self) -> dict[str, Any]:
         """The header. Raises NoIndex."""
@@ -92,8 +93,8 @@ class Store:
                         raise NoIndex
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise NoIndex from error
-        if time.monotonic() - self._used > USED_EVERY_S:
-            self._used = time.monotonic()
+        if self._clock.monotonic() - self._used > USED_EVERY_S:
+            self._used = self._clock.monotonic()
             with suppress(OSError):
                 os.utime(self.folder)
         return header

@@ -16,11 +16,11 @@ only the rest travels. The hash of the whole file follows its last byte, so a fi
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from grpo_train.run_dir.clock import CLOCK, Clock
 from remote.protocol.messages import ProtocolError, RemoteError
 
 BLOCK = 1 << 20
@@ -75,12 +75,14 @@ def check_path(path: str) -> None:
 class Wire:
     """Lines and bytes over a stream."""
 
-    def __init__(self, receive: Callable[[float], bytes | None], send: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, receive: Callable[[float], bytes | None], send: Callable[[bytes], None], clock: Clock = CLOCK
+    ) -> None:
         """``receive(seconds)`` returns some bytes, None after that time, or b"" at the end. ``send`` raises Ended."""
-        self._receive, self._send = receive, send
+        self._receive, self._send, self._clock = receive, send, clock
         self._unread = b""
         self._unsent = bytearray()
-        self._sent_at = time.monotonic()
+        self._sent_at = self._clock.monotonic()
 
     def put(self, **message: Any) -> None:
         """Queue a line; it is sent with the next bytes, or by :meth:`flush`."""
@@ -98,11 +100,11 @@ class Wire:
         if self._unsent:
             data, self._unsent = bytes(self._unsent), bytearray()
             self._send(data)
-            self._sent_at = time.monotonic()
+            self._sent_at = self._clock.monotonic()
 
     def working(self) -> None:
         """Say that this end is alive, from time to time."""
-        if time.monotonic() - self._sent_at >= WORKING_S:
+        if self._clock.monotonic() - self._sent_at >= WORKING_S:
             self.put(working=True)
             self.flush()
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.version import VERSION
 from remote.protocol.text import clean
 from remote.providers.provider import ProviderError
@@ -27,7 +28,7 @@ MAX_MESSAGE = 300
 POLL_S = 0.2
 
 
-def get_json(url: str, key: str, closing: Callable[[], bool] = lambda: False) -> Any:
+def get_json(url: str, key: str, closing: Callable[[], bool] = lambda: False, clock: Clock = CLOCK) -> Any:
     """The JSON value at a URL. A 429 is repeated after the time that it names, at most TRIES times.
 
     Raises ProviderError, also once ``closing`` is true while it waits.
@@ -41,10 +42,10 @@ def get_json(url: str, key: str, closing: Callable[[], bool] = lambda: False) ->
             with error:
                 if error.code != 429:
                     raise _refusal(url, key, error) from None
-                seconds = _retry_after(error, FIRST_WAIT_S * 2**attempt)
+                seconds = _retry_after(error, FIRST_WAIT_S * 2**attempt, clock)
         if seconds > LONGEST_WAIT_S or attempt == TRIES - 1:
             break
-        if not _wait(seconds, closing):
+        if not _wait(seconds, closing, clock):
             raise ProviderError("the client is closed")
     message = f"{url} was asked too often (HTTP 429); wait {max(1.0, seconds):.0f} s and try again"
     raise ProviderError(message, code="provider_busy")
@@ -129,22 +130,22 @@ def _refusal(url: str, key: str, error: HTTPError) -> ProviderError:
     return ProviderError(words, code="provider_reply")
 
 
-def _retry_after(error: HTTPError, otherwise: float) -> float:
+def _retry_after(error: HTTPError, otherwise: float, clock: Clock) -> float:
     """Seconds until the next request: ``Retry-After`` is a number of seconds or a date (RFC 9110, 10.2.3)."""
     text = error.headers.get("Retry-After", "").strip()
     if text.isdecimal() and len(text) < 10:
         return float(text)
     try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+        return max(0.0, parsedate_to_datetime(text).timestamp() - clock.time())
     except (TypeError, ValueError, IndexError, OverflowError):
         return otherwise
 
 
-def _wait(seconds: float, closing: Callable[[], bool]) -> bool:
+def _wait(seconds: float, closing: Callable[[], bool], clock: Clock) -> bool:
     """Wait; returns whether it is still wanted."""
-    until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
+    until = clock.monotonic() + seconds
+    while (left := until - clock.monotonic()) > 0:
         if closing():
             return False
-        time.sleep(min(POLL_S, left))
+        clock.sleep(min(POLL_S, left))
     return True

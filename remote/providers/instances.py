@@ -6,10 +6,10 @@ Providers allow few requests (Lambda: one a second), so boxes that connect at th
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import field, replace
 
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_train.run_dir.suggest import did_you_mean
 from remote.boxes import Box
@@ -41,17 +41,17 @@ def _account(provider: Provider) -> _Account:
         return _accounts.setdefault((provider.kind, provider.base, provider.key_file), _Account())
 
 
-def instances(provider: Provider, closing: Callable[[], bool] = lambda: False) -> list[Instance]:
+def instances(provider: Provider, closing: Callable[[], bool] = lambda: False, clock: Clock = CLOCK) -> list[Instance]:
     """The instances of an account, at most FRESH_S old. Raises ProviderError."""
     account = _account(provider)
     with account.lock:
-        now = time.monotonic()
+        now = clock.monotonic()
         if account.asked_at is None or now - account.asked_at >= FRESH_S:
             try:
-                account.instances, account.error = list_instances(provider, closing), None
+                account.instances, account.error = list_instances(provider, closing, clock), None
             except ProviderError as error:
                 account.error = error
-            account.asked_at = time.monotonic()
+            account.asked_at = clock.monotonic()
         if account.error is not None:
             raise ProviderError(str(account.error), code=account.error.code)
         return list(account.instances)
@@ -65,7 +65,7 @@ def last_seen(box: Box) -> Instance | None:
     return found[-1] if found else None
 
 
-def located(box: Box, closing: Callable[[], bool] = lambda: False) -> Box:
+def located(box: Box, closing: Callable[[], bool] = lambda: False, clock: Clock = CLOCK) -> Box:
     """The box with the address of its instance; a box with an address, or without a provider, as it is.
 
     Raises Unreachable where asking again may help (it boots, the provider does not answer), else Refused.
@@ -74,7 +74,7 @@ def located(box: Box, closing: Callable[[], bool] = lambda: False) -> Box:
         return box
     name = instance_name(box)
     try:
-        listed = instances(box.provider, closing)
+        listed = instances(box.provider, closing, clock)
     except ProviderError as error:
         if error.code in ("provider_key", "provider_reply"):
             raise Refused(str(error)) from error

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from grpo_train.run_dir.clock import CLOCK, Clock
 from remote.protocol.text import clean
 from remote.providers.https import get_json
 from remote.providers.instance import Instance
@@ -21,10 +22,12 @@ from remote.providers.provider import Provider, ProviderError
 LONGEST = 200
 
 
-def list_instances(provider: Provider, closing: Callable[[], bool] = lambda: False) -> list[Instance]:
+def list_instances(
+    provider: Provider, closing: Callable[[], bool] = lambda: False, clock: Clock = CLOCK
+) -> list[Instance]:
     """The instances of an account that run, or did until a moment ago. Raises ProviderError."""
     url = f"{provider.base}/instances"
-    reply = get_json(url, provider.read_key(), closing)
+    reply = get_json(url, provider.read_key(), closing, clock)
     rows = reply.get("data") if isinstance(reply, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) and _text(row, "id") for row in rows):
         raise ProviderError(f"{url} did not answer with a list of instances", code="provider_reply")

@@ -5,11 +5,11 @@ One owner thread uses a transport; only ``wake`` and ``close`` may be called fro
 
 from __future__ import annotations
 
-import select
 import socket
 from collections.abc import Callable
 from typing import Protocol
 
+from grpo_train.run_dir.clock import CLOCK, Clock
 from remote.allowance import MIB, Allowance
 from remote.events import HostKeyAsked
 
@@ -109,9 +109,9 @@ class ErrorTail:
 
     KEPT = 8_192
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = CLOCK) -> None:
         self._kept = bytearray()
-        self._allowance = Allowance("the box floods the agent's standard error", burst=MIB, rate=MIB // 16)
+        self._allowance = Allowance("the box floods the agent's standard error", MIB, MIB // 16, clock)
 
     def add(self, piece: bytes) -> None:
         """Append output. Raises Flood for more than an agent has to say."""
@@ -127,7 +127,8 @@ class ErrorTail:
 class Waker:
     """A socket pair that lets one thread interrupt another's ``select``."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
@@ -141,7 +142,7 @@ class Waker:
     def wait(self, descriptors: list[int], timeout: float) -> list[int]:
         """The descriptors that become readable within ``timeout`` seconds."""
         reader = self._reader.fileno()
-        ready, _, _ = select.select([*descriptors, reader], [], [], max(0.0, timeout))
+        ready = self._clock.select([*descriptors, reader], max(0.0, timeout))
         if reader in ready:
             try:
                 self._reader.recv(4_096)

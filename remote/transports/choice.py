@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 from typing import Any, Literal
 
+from grpo_train.run_dir.clock import CLOCK, Clock
 from remote.boxes import Box
 from remote.events import MachineChanged
 from remote.providers.instances import known, last_seen, located
@@ -98,8 +99,9 @@ class TransportChoice:
         host_keys_file: str | Path | None = None,
         ssh_config: str | None = None,
         step_s: float = Timing.step,
+        clock: Clock = CLOCK,
     ) -> None:
-        self._box, self._ask, self._announce = box, ask, announce
+        self._box, self._ask, self._announce, self._clock = box, ask, announce, clock
         self._host_keys_file, self._ssh_config, self._step_s = host_keys_file, ssh_config, step_s
         self._ssh: BoxSsh | None = None
         self._ssh_refused: Refused | None = None
@@ -109,20 +111,21 @@ class TransportChoice:
 
     def transport(self, box: Box, ask_host_key: AskHostKey) -> Transport:
         """A transport for the next connection. Raises Refused."""
-        box = located(box, lambda: self._closed)
+        box = located(box, lambda: self._closed, self._clock)
         kind, _ = choose(box)
         if self._ssh_refused is not None:
             kind = "paramiko"
         if kind == "local":
             from remote.transports.local import LocalTransport
 
-            return LocalTransport()
+            return LocalTransport(clock=self._clock)
         if kind == "paramiko":
             from remote.transports.ssh import SshTransport
 
             return SshTransport(
-                box, ask_host_key, host_keys_file=self._host_keys_file, ssh_config=self._ssh_config, step_s=self._step_s
-            )
+                box, ask_host_key, host_keys_file=self._host_keys_file, ssh_config=self._ssh_config,
+                step_s=self._step_s, clock=self._clock,
+            )  # fmt: skip
         with self._lock:
             if self._closed:
                 raise Refused("the client is closed")
@@ -136,7 +139,9 @@ class TransportChoice:
                 assert program is not None
                 self._ssh = BoxSsh(box, program, host_keys_file=self._host_keys_file, config=self._ssh_config)
                 self._ssh.passphrases |= passphrases
-        return OpenSshTransport(self._ssh, ask_host_key, self._ask, self._announce, step_s=self._step_s)
+        return OpenSshTransport(
+            self._ssh, ask_host_key, self._ask, self._announce, step_s=self._step_s, clock=self._clock
+        )
 
     def after(self, refused: Refused) -> Refused | TryAgain:
         """What a refusal means: without a common algorithm, ``auto`` tries the other transport once."""

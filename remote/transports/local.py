@@ -7,10 +7,10 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
+from grpo_train.run_dir.clock import CLOCK, Clock
 from remote.agent.environment import clean
 from remote.bootstrap import receiving_argv, start_marker
 from remote.bundle import build, stored
@@ -89,12 +89,13 @@ def _write(process: subprocess.Popen[bytes], data: bytes) -> None:
 class LocalTransport:
     """The agent as a child process. See :class:`remote.transports.Transport`."""
 
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None, clock: Clock = CLOCK) -> None:
         self.address = ""
+        self._clock = clock
         self._environment = clean(os.environ if environment is None else environment)
         self._process: subprocess.Popen[bytes] | None = None
-        self._errors = ErrorTail()
-        self._waker = Waker()
+        self._errors = ErrorTail(clock)
+        self._waker = Waker(clock)
         self._owner = threading.get_ident()
         self._unread = b""
 
@@ -124,9 +125,9 @@ class LocalTransport:
 
     def _skip(self, marker: bytes) -> None:
         """Read up to the marker. Raises Unreachable."""
-        output, deadline = b"", time.monotonic() + START_S
+        output, deadline = b"", self._clock.monotonic() + START_S
         while marker not in output:
-            data = self.receive(max(0.0, deadline - time.monotonic()))
+            data = self.receive(max(0.0, deadline - self._clock.monotonic()))
             if not data:
                 raise Unreachable(f"the agent on this machine did not start ({self.error_tail() or 'no answer'})")
             output += data

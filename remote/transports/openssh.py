@@ -11,9 +11,9 @@ import select
 import signal
 import subprocess
 import threading
-import time
 from contextlib import suppress
 
+from grpo_train.run_dir.clock import CLOCK, Clock
 from remote import bootstrap
 from remote.protocol import Flood
 from remote.protocol.pipes import PIPE_BYTES, widen
@@ -50,17 +50,18 @@ class OpenSshTransport:
         announce: Announce,
         *,
         step_s: float = Timing.step,
+        clock: Clock = CLOCK,
     ) -> None:
         self.address = ""
-        self._ssh, self._box = ssh, ssh.box
-        self._questions = LoginQuestions(ssh, ask_host_key, ask, announce)
+        self._ssh, self._box, self._clock = ssh, ssh.box, clock
+        self._questions = LoginQuestions(ssh, ask_host_key, ask, announce, clock)
         self._step_s = step_s
         self._owner = threading.get_ident()
-        self._waker = Waker()
+        self._waker = Waker(clock)
         self._process: subprocess.Popen[bytes] | None = None
         self._log_fd = -1
-        self._log = Log()
-        self._errors = ErrorTail()
+        self._log = Log(clock)
+        self._errors = ErrorTail(clock)
         self.output = b""
         """Received, not yet read."""
         self._stderr = bytearray()
@@ -113,7 +114,7 @@ class OpenSshTransport:
 
     def _wait_ready(self) -> None:
         """Wait until the loop runs; the first script was sent before, to save a round trip."""
-        limit = self._deadline - time.monotonic()
+        limit = self._deadline - self._clock.monotonic()
         self._limit_s(LOGIN_STEPS * self._step_s + self._ssh.connect_timeout_s + self._ssh.resolved_in_s)
         self._shell.until(f"logging in to {self._ssh.where()}", self._shell.ready)
         self._limit_s(limit)
@@ -126,7 +127,7 @@ class OpenSshTransport:
         """Wait for output, and answer questions. See :class:`remote.transports.box_shell.Session`."""
         if self._closed:
             raise Unreachable("the connection was closed")
-        left = self._deadline - time.monotonic()
+        left = self._deadline - self._clock.monotonic()
         if left <= 0:
             raise self._end_of(what, f"{what} took too long (box '{self._box.name}')")
         if not self._read(min(left, POLL_S)):
@@ -173,8 +174,8 @@ class OpenSshTransport:
             self._errors.add(piece)
 
     def _wait_errors(self) -> None:
-        end = time.monotonic() + ERRORS_S
-        while self._stderr_open and (left := end - time.monotonic()) > 0 and self._read(left):
+        end = self._clock.monotonic() + ERRORS_S
+        while self._stderr_open and (left := end - self._clock.monotonic()) > 0 and self._read(left):
             pass
 
     def _end_of(self, what: str, expired: str = "") -> Exception:
@@ -211,7 +212,7 @@ class OpenSshTransport:
         self._limit_s(steps * self._step_s)
 
     def _limit_s(self, seconds: float) -> None:
-        self._deadline = time.monotonic() + seconds
+        self._deadline = self._clock.monotonic() + seconds
 
     # ------------------------------------------------------------------------------------------------ the bytes
 
@@ -229,7 +230,7 @@ class OpenSshTransport:
         view, stdin = memoryview(data), process.stdin.fileno()
         try:
             while view:
-                if self._closed or time.monotonic() >= self._deadline:
+                if self._closed or self._clock.monotonic() >= self._deadline:
                     raise Unreachable(f"{what}: the connection to '{self._box.name}' does not accept data")
                 _, writable, _ = select.select([], [stdin], [], POLL_S)
                 if writable:

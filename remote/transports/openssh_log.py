@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import deque
 
+from grpo_train.run_dir.clock import CLOCK, Clock
 from remote.allowance import MIB, Allowance
 from remote.transports import Refused, Unreachable
 from remote.transports.machines import changed_key
@@ -34,7 +35,7 @@ _PROBLEM = re.compile(r"Load key|Identity file|Certificate|sign_and_send")
 class Log:
     """The lines of ssh's log, the newest ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = CLOCK) -> None:
         self.lines: deque[str] = deque(maxlen=KEPT)
         self.address = ""
         self.authenticated = False
@@ -47,7 +48,7 @@ class Log:
         self.offered: list[str] = []
         """Keys that were offered to the box."""
         self._rest = b""
-        self._allowance = Allowance("the box floods the log of ssh", burst=MIB, rate=MIB // 16)
+        self._allowance = Allowance("the box floods the log of ssh", MIB, MIB // 16, clock)
 
     def add(self, data: bytes) -> None:
         """Append output. Raises Flood: a server can make ssh log its messages."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
+from grpo_train.run_dir.clock import Clock
 from remote.events import HostKeyAsked, MachineChanged, QuestionAsked, QuestionWithdrawn
 from remote.transports import AskHostKey, Refused, Unreachable
 from remote.transports.openssh_setup import BoxSsh
@@ -18,8 +18,10 @@ Announce = Callable[["QuestionWithdrawn | MachineChanged"], None]
 class LoginQuestions:
     """Passes the questions of one login to the user, and their answers to ssh."""
 
-    def __init__(self, ssh: BoxSsh, ask_host_key: AskHostKey, ask: AskQuestion, announce: Announce) -> None:
-        self._ssh = ssh
+    def __init__(
+        self, ssh: BoxSsh, ask_host_key: AskHostKey, ask: AskQuestion, announce: Announce, clock: Clock
+    ) -> None:
+        self._ssh, self._clock = ssh, clock
         self._ask_host_key, self._ask, self._announce = ask_host_key, ask, announce
         self.refusal: Refused | None = None
         """The reason why a question was not answered."""
@@ -69,9 +71,9 @@ class LoginQuestions:
             self._notices.append(prompt)
             self._ask(QuestionAsked(prompt.text.strip(), False, "touch"))
             return 0.0
-        began = time.monotonic()
+        began = self._clock.monotonic()
         prompt.answer(self._answer_to(prompt))
-        return time.monotonic() - began
+        return self._clock.monotonic() - began
 
     def _answer_to(self, prompt: Prompt) -> str | None:
         if prompt.kind == "host key":

@@ -13,12 +13,12 @@ import shlex
 import socket
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpo_train.run_dir.clock import CLOCK, Clock
 from remote import bootstrap
 from remote.boxes import Box
 from remote.events import HostKeyAsked
@@ -54,20 +54,22 @@ class SshTransport:
         host_keys_file: str | Path | None = None,
         ssh_config: str | None = None,
         step_s: float = Timing.step,
+        clock: Clock = CLOCK,
     ) -> None:
         self.address = ""
+        self._clock = clock
         self._box = box
         self._ask = ask
         self._step_s = step_s
         self._host_keys = HostKeys(host_keys_file)
         self._ssh_config = ssh_config
-        self._waker = Waker()
+        self._waker = Waker(clock)
         self._owner = threading.get_ident()
         self._links: list[Any] = []
         """Transports and sockets, nearest first; closed in reverse order."""
         self._channel: paramiko.Channel | None = None
         self._closed = False
-        self._errors = ErrorTail()
+        self._errors = ErrorTail(clock)
         self.output = b""
         """Received, not yet read."""
         self._stderr = bytearray()
@@ -194,12 +196,12 @@ class SshTransport:
 
     def limit(self, steps: int) -> None:
         """Begin a time limit."""
-        self._deadline = time.monotonic() + steps * self._step_s
+        self._deadline = self._clock.monotonic() + steps * self._step_s
 
     def write(self, data: bytes, what: str) -> None:
         """Send within the time limit. A session that ends meanwhile is reported by :meth:`more`, with its reason."""
         assert self._channel is not None
-        left = max(0.1, self._deadline - time.monotonic())
+        left = max(0.1, self._deadline - self._clock.monotonic())
         self._channel.settimeout(left)
         with self._step(left, what), suppress(OSError, EOFError):
             self._channel.sendall(data)
@@ -209,7 +211,7 @@ class SshTransport:
         channel = self._channel
         assert channel is not None
         ended = channel.eof_received or channel.closed  # nothing arrives afterwards
-        left = self._deadline - time.monotonic()
+        left = self._deadline - self._clock.monotonic()
         if channel.recv_ready():
             self.output += channel.recv(65_536)
         elif channel.recv_stderr_ready():
@@ -226,7 +228,8 @@ class SshTransport:
 
     def _end_of(self, channel: paramiko.Channel, what: str) -> Unreachable | Refused:
         """Why the session ended."""
-        channel.status_event.wait(max(0.0, self._deadline - time.monotonic()))  # also set when the channel closes
+        left = max(0.0, self._deadline - self._clock.monotonic())
+        self._clock.wait(channel.status_event, left)  # also set when the channel closes
         reason = (self._stderr or self.output).decode(errors="replace").strip()[-200:]
         if channel.exit_status >= 0 and not self._ready:
             reason = reason or f"exit status {channel.exit_status}"
@@ -245,15 +248,14 @@ class SshTransport:
         """
         from remote.transports.ssh_wire import words
 
-        expired = threading.Event()
+        done, expired = threading.Event(), threading.Event()
 
-        def expire() -> None:
-            expired.set()
-            self._hang_up()
+        def watch() -> None:
+            if not self._clock.wait(done, seconds):
+                expired.set()
+                self._hang_up()
 
-        timer = threading.Timer(seconds, expire)
-        timer.daemon = True
-        timer.start()
+        threading.Thread(target=watch, name="ssh-step", daemon=True).start()
         try:
             yield
         except (Refused, TryAgain, Flood):
@@ -265,7 +267,7 @@ class SshTransport:
                 raise
             raise Unreachable(f"{failed or f'{what} on {self._box.name!r} failed'}: {words(error)}") from error
         finally:
-            timer.cancel()
+            done.set()
 
     # ------------------------------------------------------------------------------------------------ the bytes
 

@@ -7,10 +7,12 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 from collections.abc import Callable
 from dataclasses import field
 from pathlib import Path
 
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.transports import Refused, Unreachable
 
@@ -40,6 +42,7 @@ def resolve(
     key: str = "",
     config: str | None = None,
     closing: Callable[[], bool] = lambda: False,
+    clock: Clock = CLOCK,
 ) -> Target:
     """The target of a host name or alias; arguments take precedence over the user's SSH configuration.
 
@@ -53,7 +56,7 @@ def resolve(
         return _plain(host, user, port, key)
     command = [ssh, "-G", *(["-F", config] if config else []), *(["-l", user] if user else [])]
     command += [*(["-p", str(port)] if port else []), *(["-i", key] if key else []), "--", host]
-    output = read_configuration(command, host, closing)
+    output = read_configuration(command, host, closing, clock)
     values: dict[str, list[str]] = {}
     for line in output.splitlines():
         name, _, value = line.partition(" ")
@@ -70,7 +73,7 @@ def resolve(
     return Target(one("hostname") or host, int(one("port") or 22), one("user") or user, files, jumps)
 
 
-def read_configuration(command: list[str], host: str, closing: Callable[[], bool]) -> str:
+def read_configuration(command: list[str], host: str, closing: Callable[[], bool], clock: Clock = CLOCK) -> str:
     """The output of ``ssh -G``."""
     try:
         process = subprocess.Popen(
@@ -83,23 +86,27 @@ def read_configuration(command: list[str], host: str, closing: Callable[[], bool
         )
     except OSError as error:
         raise Refused(f"cannot run {command[0]}: {error.strerror or error}") from error
-    waited = 0.0  # not by the clock: this program may have been suspended meanwhile
-    while True:
-        try:
-            output, errors = process.communicate(timeout=POLL_S)
-            break
-        except subprocess.TimeoutExpired:
-            if closing():
-                _kill(process)
-                raise Unreachable("the client is closed") from None
-            waited += POLL_S
-            if waited < RESOLVE_S:
-                continue
+    said: list[tuple[str, str]] = []
+    ended = threading.Event()
+
+    def listen() -> None:
+        said.append(process.communicate())
+        ended.set()
+
+    threading.Thread(target=listen, name="ssh-G", daemon=True).start()
+    waited = 0.0  # a sum of waits: this program may have been suspended meanwhile
+    while not clock.wait(ended, POLL_S):
+        if closing():
+            _kill(process)
+            raise Unreachable("the client is closed")
+        waited += POLL_S
+        if waited >= RESOLVE_S:
             _kill(process)
             raise Refused(
                 f"ssh did not read its configuration for '{host}' within {RESOLVE_S:.0f} s; check the commands of "
                 "'Match exec' in ~/.ssh/config"
-            ) from None
+            )
+    ((output, errors),) = said
     if process.returncode < 0:
         raise Unreachable(f"ssh was killed while it read its configuration for '{host}'")
     if process.returncode:
@@ -114,9 +121,6 @@ def _kill(process: subprocess.Popen[str]) -> None:
     except (AttributeError, OSError):  # Windows has no process groups
         process.kill()
     process.wait()
-    for stream in (process.stdout, process.stderr):
-        if stream is not None:
-            stream.close()
 
 
 def _plain(host: str, user: str, port: int, key: str) -> Target:

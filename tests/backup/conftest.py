@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import micro
+
+make_root, tiny_model = micro.make_root, micro.tiny_model
+
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

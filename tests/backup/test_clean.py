@@ -26,7 +26,7 @@ from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.processes import start_ticks, variable_in
 from grpo_train.run_dir.sessions import OUR_OPTION, ROOT_OPTION, root_mark
 from tests.support.backups import contents, make_evaluation, make_run
-from tests.support.engine import grpo_train, wait_for
+from tests.support.engine import command_here, wait_for
 from tests.support.s3_servers import running_rclone
 from tests.support.stores import describe_bucket, write_destinations
 
@@ -105,7 +105,7 @@ def test_work_of_the_living_stays(run: RunDir, day_later: None) -> None:
 def test_processes_of_a_dead_writer_protect_its_work(run: RunDir, dead: int) -> None:
     """A killed self-test whose trainer lives on."""
     place = folder(run.root / f".selftest-{dead}-1-abc")
-    with subprocess.Popen(["sleep", "600"], cwd=place) as child:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, cwd=place) as child:
         wait_for(lambda: os.readlink(f"/proc/{child.pid}/cwd") == str(place), "the process")
         assert paths(run) == set()
         child.kill()
@@ -143,7 +143,7 @@ def test_what_is_of_use_stays(run: RunDir, dead: int, day_later: None) -> None:
 
 
 def run_json(*arguments: str, root: Path, code: int = 0) -> Any:
-    done = grpo_train(*arguments, "--json", root=root)
+    done = command_here(*arguments, "--json", root=root)
     assert done.returncode == code, done.stdout + done.stderr
     return json.loads(done.stdout)
 
@@ -151,9 +151,9 @@ def run_json(*arguments: str, root: Path, code: int = 0) -> Any:
 def test_clean_asks_and_removes(run: RunDir, dead: int) -> None:
     before = contents(run.root)
     expected = made_by(run, dead, 1)
-    planned = grpo_train("clean", "--dry-run", root=run.root)
+    planned = command_here("clean", "--dry-run", root=run.root)
     assert all(path in planned.stdout for path in expected)
-    asked = grpo_train("clean", root=run.root)
+    asked = command_here("clean", root=run.root)
     assert (asked.returncode, "add --yes" in asked.stderr) == (2, True)
     assert paths(run) == expected
     done = run_json("clean", "--yes", root=run.root)
@@ -187,14 +187,15 @@ def test_the_backup_of_a_killed_selftest_is_removed(
         )
         to.store.delete([complete])
         note_destination(place, "s4")
-        refused = grpo_train("clean", "--yes", root=run.root)
+        refused = command_here("clean", "--yes", root=run.root)
         assert (refused.returncode, "did you mean s3?" in refused.stderr) == (3, True), refused.stderr
         note_destination(place, "s3")
-        with subprocess.Popen(["sleep", "600"], env={**os.environ, "LOCALFS_ROOT": str(mine.root)}) as uploading:
+        of_the_selftest = {**os.environ, "LOCALFS_ROOT": str(mine.root)}
+        with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=of_the_selftest) as uploading:
             wait_for(lambda: variable_in(uploading.pid, "LOCALFS_ROOT") == str(mine.root), "the process")
             assert paths(run) == set(), "a child of the self-test may still send"
             uploading.kill()
-        assert "its backup in s3" in grpo_train("clean", "--dry-run", root=run.root).stdout
+        assert "its backup in s3" in command_here("clean", "--dry-run", root=run.root).stdout
         assert {each["destination"] for each in run_json("clean", "--yes", root=run.root)["leftovers"]} == {"s3"}
         assert {entry.key for entry in to.store.entries("")} == before
     assert not place.exists()
@@ -211,13 +212,11 @@ def tmux(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def start_session(name: str, root: Path | None, command: str) -> None:
+def start_session(name: str, root: Path | None, program: str) -> None:
     marks = [";", "set-option", "-t", name, OUR_OPTION, "1", ";", "set-option", "-t", name, ROOT_OPTION]
     marks = [*marks, root_mark(root)] if root else []
-    keep = [";", "set-option", "-w", "-t", name, "remain-on-exit", "on"]
-    subprocess.run(
-        ["tmux", "new-session", "-d", "-s", name, "sh", "-c", f"sleep 1; {command}", *keep, *marks], check=True
-    )
+    keep = ["start-server", ";", "set-option", "-wg", "remain-on-exit", "on", ";"]
+    subprocess.run(["tmux", *keep, "new-session", "-d", "-s", name, program, *marks], check=True)
 
 
 def sessions() -> dict[str, str]:
@@ -230,7 +229,7 @@ def sessions() -> dict[str, str]:
 def test_our_dead_sessions_are_closed(run: RunDir, tmux: None, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     start_session("one", run.root, "true")
-    start_session("live", run.root, "sleep 600")
+    start_session("live", run.root, "cat")
     start_session("theirs", None, "true")
     start_session("elsewhere", tmp_path / "other", "true")
     wait_for(lambda: sessions() == {"one": "1", "live": "0", "theirs": "1", "elsewhere": "1"}, "their ends")

@@ -12,7 +12,7 @@ import pytest
 
 from grpo_train.run_dir import RunDir
 from tests.support.backups import bytes_of, make_evaluation, make_run, save, train_to
-from tests.support.engine import grpo_train
+from tests.support.engine import command_here
 from tests.support.stores import other_disk
 
 
@@ -32,7 +32,7 @@ def disk(tmp_path: Path, home: Path) -> Path:
 
 
 def run_json(*arguments: object, root: Path, code: int = 0) -> Any:
-    done = grpo_train(*arguments, "--json", root=root)
+    done = command_here(*arguments, "--json", root=root)
     assert done.returncode == code, done.stdout + done.stderr
     return json.loads(done.stdout)
 
@@ -64,7 +64,7 @@ def test_exit_codes_say_what_to_do(root: Path, disk: Path) -> None:
     bad = run_json("backup", "--training-run", "one", "--to", "dsik", root=root, code=2)
     assert "did you mean disk" in bad["error"]["message"]
     (run.training_state / "step_10" / "MANIFEST.json").unlink()
-    done = grpo_train("backup", "--training-run", "one", root=root)
+    done = command_here("backup", "--training-run", "one", root=root)
     assert done.returncode == 3
     assert "warning: training_state/step_10: MANIFEST.json is missing" in done.stderr
     shutil.rmtree(disk)
@@ -75,40 +75,40 @@ def test_exit_codes_say_what_to_do(root: Path, disk: Path) -> None:
 OF_A_DESTINATION = ("list-backups", "verify-backup", "prune-backups")
 
 
-@pytest.mark.parametrize("command", ["backup-all", "clean", "history", *OF_A_DESTINATION])
-def test_a_root_that_is_missing_or_empty(command: str, tmp_path: Path, disk: Path) -> None:
+@pytest.mark.parametrize("name", ["backup-all", "clean", "history", *OF_A_DESTINATION])
+def test_a_root_that_is_missing_or_empty(name: str, tmp_path: Path, disk: Path) -> None:
     """What works on the root refuses a missing one; what works on the destination does not need it."""
     missing, empty = tmp_path / "missing", tmp_path / "empty"
     (empty / "training_runs").mkdir(parents=True)
-    done = grpo_train(command, root=missing)
-    if command in OF_A_DESTINATION:
+    done = command_here(name, root=missing)
+    if name in OF_A_DESTINATION:
         assert (done.returncode, done.stdout.startswith("no backups")) == (0, True)
     else:
         assert done.returncode == 2
         assert f"the root {missing} is not a directory here" in done.stderr
     assert not missing.exists()
-    done = grpo_train(command, root=empty)
+    done = command_here(name, root=empty)
     assert (done.returncode, bool(done.stdout)) == (0, True), done.stderr
     (empty / "training_runs").rmdir()
-    done = grpo_train(command, root=empty)
-    assert done.returncode == (2 if command == "backup-all" else 0), "its disk may not be mounted"
+    done = command_here(name, root=empty)
+    assert done.returncode == (2 if name == "backup-all" else 0), "its disk may not be mounted"
 
 
 def test_plain_output_names_what_was_done(root: Path, disk: Path, tmp_path: Path) -> None:
     run = make_run(root, "one", 10)
-    out = grpo_train("backup", "--training-run", "one", root=root).stdout
+    out = command_here("backup", "--training-run", "one", root=root).stdout
     assert "training_runs/one: snapshot 1 in disk, sent" in out
-    assert "unchanged since snapshot 1" in grpo_train("backup-all", root=root).stdout
+    assert "unchanged since snapshot 1" in command_here("backup-all", root=root).stdout
     train_to(run, 15)
-    listed = grpo_train("list-backups", root=root).stdout
+    listed = command_here("list-backups", root=root).stdout
     assert "behind: 5 logged steps, same disk" in listed
     save(run, 15)
-    assert "behind: steps 15" in grpo_train("list-backups", "--training-run", "one", root=root).stdout
-    assert "would send" in grpo_train("backup", "--training-run", "one", "--dry-run", root=root).stdout
-    assert "0 damaged" in grpo_train("verify-backup", "--sample", "50%", root=root).stdout
-    restored = grpo_train("restore", "--training-run", "one", "--steps", "logs", root=tmp_path / "b").stdout
+    assert "behind: steps 15" in command_here("list-backups", "--training-run", "one", root=root).stdout
+    assert "would send" in command_here("backup", "--training-run", "one", "--dry-run", root=root).stdout
+    assert "0 damaged" in command_here("verify-backup", "--sample", "50%", root=root).stdout
+    restored = command_here("restore", "--training-run", "one", "--steps", "logs", root=tmp_path / "b").stdout
     assert "restored from snapshot 1, no checkpoints" in restored
-    added = grpo_train("restore", "--training-run", "one", root=tmp_path / "b").stdout
+    added = command_here("restore", "--training-run", "one", root=tmp_path / "b").stdout
     assert "completed from snapshot 1, steps 10" in added
     assert RunDir(tmp_path / "b/training_runs/one").checkpoint("latest", deep=True).step == 10
 
@@ -147,22 +147,22 @@ def test_cleanup_on_the_same_disk_is_refused(root: Path, disk: Path) -> None:
 def test_cleanup_shows_a_plan_first(root: Path, elsewhere: Path) -> None:
     run = make_run(root, "one", 10, 20, 30)
     run_json("backup", "--training-run", "one", root=root)
-    plan = grpo_train("cleanup", "--training-run", "one", "--keep-latest", "--dry-run", root=root)
+    plan = command_here("cleanup", "--training-run", "one", "--keep-latest", "--dry-run", root=root)
     assert (plan.returncode, "remove  training_state/step_10" in plan.stdout) == (0, True)
-    asked = grpo_train("cleanup", "--training-run", "one", "--keep-latest", root=root)
+    asked = command_here("cleanup", "--training-run", "one", "--keep-latest", root=root)
     assert (asked.returncode, "add --yes" in asked.stderr) == (2, True)
-    assert grpo_train("cleanup", "--training-run", "one", root=root).returncode == 2, "how many stay is not said"
-    alone = grpo_train("backup", "--training-run", "one", "--keep-latest", root=root)
+    assert command_here("cleanup", "--training-run", "one", root=root).returncode == 2, "how many stay is not said"
+    alone = command_here("backup", "--training-run", "one", "--keep-latest", root=root)
     assert (alone.returncode, "need --cleanup" in alone.stderr) == (2, True)
     assert [c.step for c in run.checkpoints()] == [10, 20, 30]
     done = run_json("cleanup", "--training-run", "one", "--keep", "2", "--yes", root=root)
     assert [each["step"] for each in done["removed"]] == [10]
     again = run_json("backup", "--training-run", "one", "--cleanup", "--keep-latest", root=root)
     assert [each["step"] for each in again["removed"]] == [20]
-    shown = grpo_train("show", "one", root=root).stdout
+    shown = command_here("show", "one", root=root).stdout
     assert "step_10     in backup (disk)" in shown
     assert run_json("safe-to-terminate", root=root)["safe"] is True
-    assert "safe to terminate" in grpo_train("safe-to-terminate", root=root).stdout
+    assert "safe to terminate" in command_here("safe-to-terminate", root=root).stdout
     restored = run_json("restore", "--training-run", "one", "--steps", "10", root=root)
     assert restored["steps"] == [10]
     assert [c.step for c in run.checkpoints()] == [10, 30]
@@ -176,7 +176,7 @@ def test_archive_and_prune_from_a_shell(root: Path, disk: Path) -> None:
         save(run, step)
     kept = run_json("archive", "one", "--step", "20", "--note", "good", root=root)
     assert kept["path"].endswith("archive/important_checkpoints/one_step_20")
-    asked = grpo_train("prune-backups", "one", "--keep-last", "1", root=root)
+    asked = command_here("prune-backups", "one", "--keep-last", "1", root=root)
     assert (asked.returncode, "add --yes" in asked.stderr) == (2, True)
     assert "would be marked 1" in asked.stdout
     (pruned,) = run_json("prune-backups", "one", "--keep-last", "1", "--yes", root=root)

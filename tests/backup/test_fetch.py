@@ -16,7 +16,7 @@ from grpo_train.backup.take import back_up
 from grpo_train.run_dir import RunDirError
 from grpo_train.run_dir.processes import identity
 from tests.support.backups import bytes_of, contents, folder_destination, make_run, set_state
-from tests.support.engine import grpo_train
+from tests.support.engine import command_here
 from tests.support.s3_servers import server
 from tests.support.stores import bucket_store, describe_bucket
 
@@ -83,17 +83,17 @@ def test_weights_are_fetched_from_a_bucket(kind: str, source: Path, tmp_path: Pa
     for path in source.iterdir():
         data = path.read_bytes()
         store.write_small(f"models/mine/{path.name}", data[:-1] if path.suffix == ".safetensors" else data)
-    command = ["fetch", f"s3://{bucket}/models/mine/", "--to", target, "--from", "s3", "--json"]
-    cut = grpo_train(*command, root=root)
+    words = ["fetch", f"s3://{bucket}/models/mine/", "--to", target, "--from", "s3", "--json"]
+    cut = command_here(*words, root=root)
     assert (cut.returncode, json.loads(cut.stdout)["error"]["code"]) == (1, "damaged"), cut.stderr
     assert "model.safetensors" in cut.stderr
     assert not target.exists()
     store.write_small("models/mine/model.safetensors", (source / "model.safetensors").read_bytes())
-    done = grpo_train(*command, root=root)
+    done = command_here(*words, root=root)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["files"] == 3
     assert bytes_of(target) == bytes_of(source)
-    gone = grpo_train(*command[:1], f"s3://{bucket}/models/none/", *command[2:3], f"{target}2", *command[4:], root=root)
+    gone = command_here(*words[:1], f"s3://{bucket}/models/none/", *words[2:3], f"{target}2", *words[4:], root=root)
     assert json.loads(gone.stdout)["error"]["code"] == "missing"
 
 

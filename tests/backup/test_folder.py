@@ -13,7 +13,7 @@ from grpo_train.backup.folder import FolderStore
 from grpo_train.backup.keys import partial_name
 from grpo_train.backup.store import StoreError
 from grpo_train.run_dir.files import fsync_path
-from tests.support.killing import disk_calls, killed_at
+from tests.support.killing import Points, disk_calls, five_of, killed_at
 from tests.support.mounts import mounted
 from tests.support.stores import content, piece_of, whole
 
@@ -46,6 +46,11 @@ def test_a_missing_folder_is_not_created(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_kill_leaves_the_old_object_or_the_new(folder: Path, tmp_path: Path) -> None:
+    kill_writes(folder, tmp_path, five_of)
+
+
+def kill_writes(folder: Path, tmp_path: Path, points: Points) -> None:
+    """``tests/soak`` tries every point."""
     store = FolderStore(folder)
     piece = piece_of(tmp_path / "file", content(9 << 20))
     for old in (None, b"old"):
@@ -56,7 +61,7 @@ def test_a_kill_leaves_the_old_object_or_the_new(folder: Path, tmp_path: Path) -
         restart()
         calls = disk_calls(lambda: store.write("a/b/object", piece))
         assert {"open", "fsync", "replace"} <= set(calls)
-        for n in range(len(calls)):
+        for n in points(len(calls)):
             restart()
             killed_at(n, lambda: store.write("a/b/object", piece))
             entry = store.head("a/b/object")

@@ -16,7 +16,7 @@ from grpo_train.backup.restore import restore
 from grpo_train.backup.terminate import safe_to_terminate
 from grpo_train.run_dir import RunDir, RunDirError
 from tests.support.backups import backup, bytes_of, contents, folder_destination, home_of, make_run, save, train_to
-from tests.support.engine import grpo_train
+from tests.support.engine import command_here
 from tests.support.mounts import fill, make_read_only, make_writable, small_disk
 from tests.support.stores import write_destinations
 
@@ -113,10 +113,10 @@ def test_read_only_root_is_named(small: Path, tmp_path: Path) -> None:
     before = contents(small)
     make_read_only(small)
     try:
-        for command in WRITING:
-            done = grpo_train(*command, "--json", root=small)
+        for words in WRITING:
+            done = command_here(*words, "--json", root=small)
             assert done.returncode in (1, 2), done.stdout + done.stderr
-            assert json.loads(done.stdout)["error"]["code"] in ("read_only", "bad_root"), command
+            assert json.loads(done.stdout)["error"]["code"] in ("read_only", "bad_root"), words
             assert "Read-only file system" in done.stderr
             assert "Traceback" not in done.stderr
             assert contents(small) == before

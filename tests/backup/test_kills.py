@@ -23,7 +23,8 @@ from grpo_train.backup.verify import verify
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.removal import remove_leftovers
 from tests.support.backups import contents, folder_destination, make_run, object_files, objects, save, train_to
-from tests.support.tracing import Touch, killed_before, trace
+from tests.support.killing import Points, five_of
+from tests.support.tracing import killed_before, trace
 
 BOX, DISK = "box", "disk"
 
@@ -40,11 +41,7 @@ def kept(tmp_path: Path) -> Path:
     return kept
 
 
-def every(touches: list[Touch], share: int) -> range:
-    return range(0, len(touches), share)
-
-
-def kill_backups(kept: Path, tmp_path: Path, share: int) -> None:
+def kill_backups(kept: Path, tmp_path: Path, points: Points) -> None:
     here = tmp_path / "here"
     box, disk = here / BOX, here / DISK
 
@@ -55,7 +52,7 @@ def kill_backups(kept: Path, tmp_path: Path, share: int) -> None:
     touches = trace(backup)
     expected = objects(folder_destination(disk))
     states = set()
-    for n in every(touches, share):
+    for n in points(len(touches)):
         fresh(kept, here)
         killed_before(n, backup)
         to = folder_destination(disk)
@@ -73,7 +70,7 @@ def kill_backups(kept: Path, tmp_path: Path, share: int) -> None:
     assert {("complete",), ("incomplete", "complete"), ("complete", "complete")} <= states
 
 
-def kill_restores(kept: Path, tmp_path: Path, share: int) -> None:
+def kill_restores(kept: Path, tmp_path: Path, points: Points) -> None:
     to = folder_destination(kept / DISK)
     back_up(kept / BOX, "training_runs", "one", to, transfers=1)
     home = Home("training_runs", "one", read_record(kept / BOX / "training_runs" / "one").identity)
@@ -85,7 +82,7 @@ def kill_restores(kept: Path, tmp_path: Path, share: int) -> None:
 
     touches = trace(bring)
     expected = contents(run.path)
-    for n in every(touches, share):
+    for n in points(len(touches)):
         shutil.rmtree(there)
         killed_before(n, bring)
         if run.path.exists():
@@ -96,7 +93,7 @@ def kill_restores(kept: Path, tmp_path: Path, share: int) -> None:
         assert not list(run.path.rglob(".*.restore*")), f"killed before {n}, {touches[n]}"
 
 
-def kill_cleanups(kept: Path, tmp_path: Path, share: int) -> None:
+def kill_cleanups(kept: Path, tmp_path: Path, points: Points) -> None:
     """Nothing that is not in the backup goes; a checkpoint that is visible is whole; cleaning up again ends it."""
     to = folder_destination(kept / DISK)
     back_up(kept / BOX, "training_runs", "one", to, transfers=1)
@@ -109,7 +106,7 @@ def kill_cleanups(kept: Path, tmp_path: Path, share: int) -> None:
     fresh(kept, here)
     touches = trace(clean)
     expected = set(contents(run.path)) | {"removed"}
-    for n in every(touches, share):
+    for n in points(len(touches)):
         fresh(kept, here)
         before = contents(run.training_state)
         killed_before(n, clean)
@@ -135,7 +132,7 @@ def read_steps(here: Path) -> set[int]:
     return {step.step for step in newest.manifest.steps}
 
 
-def kill_prunes(kept: Path, tmp_path: Path, share: int) -> None:
+def kill_prunes(kept: Path, tmp_path: Path, points: Points) -> None:
     """Both prunes, with a day between them: the newest snapshot stays whole; pruning again ends with the same."""
     run = RunDir(kept / BOX / "training_runs" / "one")
     for step in (30, 40):
@@ -153,7 +150,7 @@ def kill_prunes(kept: Path, tmp_path: Path, share: int) -> None:
         fresh(kept, here)
         touches = trace(prune_)
         expected = keys(here)
-        for n in every(touches, share):
+        for n in points(len(touches)):
             fresh(kept, here)
             killed_before(n, prune_)
             where = f"{start}, killed before {n}, {touches[n]}"
@@ -176,7 +173,7 @@ def grow_older(disk: Path) -> None:
         os.utime(path, (time.time(), path.stat().st_mtime - 90_000))
 
 
-def kill_archives(kept: Path, tmp_path: Path, share: int) -> None:
+def kill_archives(kept: Path, tmp_path: Path, points: Points) -> None:
     """The run is in one place or the other, whole; archiving again ends with the same."""
     here = tmp_path / "here"
     run = RunDir(here / BOX / "training_runs" / "one")
@@ -188,7 +185,7 @@ def kill_archives(kept: Path, tmp_path: Path, share: int) -> None:
     fresh(kept, here)
     touches = trace(archive)
     expected, stored = contents(target), objects(folder_destination(here / DISK))
-    for n in every(touches, share):
+    for n in points(len(touches)):
         fresh(kept, here)
         killed_before(n, archive)
         where = f"killed before {n}, {touches[n]}"
@@ -204,11 +201,11 @@ def fresh(kept: Path, here: Path) -> None:
     shutil.copytree(kept, here, symlinks=True)
 
 
-KILLS: list[Callable[[Path, Path, int], None]] = [
+KILLS: list[Callable[[Path, Path, Points], None]] = [
     kill_backups, kill_restores, kill_cleanups, kill_prunes, kill_archives,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("kill", KILLS)
-def test_kills_leave_what_was_complete(kept: Path, tmp_path: Path, kill: Callable[[Path, Path, int], None]) -> None:
-    kill(kept, tmp_path, 60 if kill is kill_archives else 9)
+def test_kills_leave_what_was_complete(kept: Path, tmp_path: Path, kill: Callable[[Path, Path, Points], None]) -> None:
+    kill(kept, tmp_path, five_of)

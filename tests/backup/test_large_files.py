@@ -1,19 +1,18 @@
-"""Large files in buckets: sent in parts, continued after a kill from the parts that are there."""
+"""Large files in buckets: sent in parts, continued after a kill from the parts that are there.
+
+Here the process of a test is the one that is killed; ``tests/soak/test_s3_large_files.py`` kills another one.
+"""
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
-import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from grpo_train.backup.store import Piece, StoreError
-from tests.conftest import REPOSITORY
-from tests.support.s3_front import Fault, Front
+from tests.support.s3_faults import Fault, Faults, FaultyRequests, Killed
 from tests.support.s3_servers import Server, server
 from tests.support.stores import bucket_store, content, piece_of, whole
 
@@ -22,9 +21,31 @@ PART = 5 << 20
 SIZE = 3 * PART + 1_234
 
 
+Open = Callable[[Server], AbstractContextManager[Faults]]
+Kill = Callable[[int, Faults, str, Piece], None]
+
+
 @pytest.fixture(params=["rclone", "moto"])
 def running(request: pytest.FixtureRequest) -> Server:
     return server(request.param)
+
+
+@pytest.fixture
+def opened() -> Open:
+    """How faults are made."""
+    return FaultyRequests
+
+
+@pytest.fixture
+def killed_after() -> Kill:
+    """Uploads a piece, and is killed when the server has some of its parts."""
+
+    def kill(parts: int, front: Faults, bucket: str, piece: Piece) -> None:
+        front.add(Fault("kill", "PUT", rf"partNumber={parts + 1}\b"))
+        with pytest.raises(Killed):
+            bucket_store(front.server, bucket, port=front.port, part=PART, transfers=1).write("weights", piece)
+
+    return kill
 
 
 def test_a_file_in_parts_is_whole(running: Server, tmp_path: Path) -> None:
@@ -51,12 +72,13 @@ def test_a_changed_file_leaves_no_upload(running: Server, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kept", [1, 2])
-def test_a_killed_upload_is_continued(running: Server, tmp_path: Path, kept: int) -> None:
+def test_a_killed_upload_is_continued(
+    running: Server, tmp_path: Path, kept: int, opened: Open, killed_after: Kill
+) -> None:
     piece = piece_of(tmp_path / "weights", content(SIZE))
     bucket = running.new_bucket()
-    with Front(running) as front:
+    with opened(running) as front:
         killed_after(kept, front, bucket, piece)
-        front.rate = 0
         front.seen.clear()
         store = bucket_store(running, bucket, port=front.port, part=PART)
         moved: list[int] = []
@@ -69,9 +91,9 @@ def test_a_killed_upload_is_continued(running: Server, tmp_path: Path, kept: int
     assert store.abort_stale_uploads("", -60) == 0
 
 
-def test_parts_of_other_bytes_are_not_kept(running: Server, tmp_path: Path) -> None:
+def test_parts_of_other_bytes_are_not_kept(running: Server, tmp_path: Path, opened: Open, killed_after: Kill) -> None:
     bucket = running.new_bucket()
-    with Front(running) as front:
+    with opened(running) as front:
         killed_after(2, front, bucket, piece_of(tmp_path / "weights", content(SIZE, seed=1)))
     piece = piece_of(tmp_path / "weights", content(SIZE))
     store = bucket_store(running, bucket)
@@ -79,9 +101,9 @@ def test_parts_of_other_bytes_are_not_kept(running: Server, tmp_path: Path) -> N
     store.read_back("weights", piece.size, piece.sha256)
 
 
-def test_stale_uploads_are_ended_by_age(running: Server, tmp_path: Path) -> None:
+def test_stale_uploads_are_ended_by_age(running: Server, tmp_path: Path, opened: Open, killed_after: Kill) -> None:
     bucket = running.new_bucket()
-    with Front(running) as front:
+    with opened(running) as front:
         killed_after(1, front, bucket, piece_of(tmp_path / "weights", content(SIZE)))
     store = bucket_store(running, bucket)
     if running.kind != "moto":  # which says of every upload that it began in 2010
@@ -90,29 +112,3 @@ def test_stale_uploads_are_ended_by_age(running: Server, tmp_path: Path) -> None
     assert store.abort_stale_uploads("", -60) == 1
     assert store.abort_stale_uploads("", -60) == 0
     assert list(store.entries("")) == []
-
-
-def killed_after(parts: int, front: Front, bucket: str, piece: Piece) -> None:
-    """A process that uploads a piece and is killed when the server has some of its parts."""
-    front.add(Fault("silence", "PUT", rf"partNumber={parts + 1}\b", times=9, seconds=600))
-    running = front.server
-    program = f"""
-from pathlib import Path
-from grpo_train.backup.store import Piece
-from tests.support.s3_servers import Server
-from tests.support.stores import bucket_store
-running = Server({running.kind!r}, {running.endpoint!r}, {running.ca_file!r}, Path())
-store = bucket_store(running, {bucket!r}, port={front.port}, part={PART}, transfers=1)
-store.write("weights", Piece(Path({str(piece.path)!r}), 0, {piece.size}, {piece.sha256!r}))
-"""
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    process = subprocess.Popen([sys.executable, "-c", program], env=environment)
-    deadline = time.monotonic() + 120
-    last = re.compile(rf"partNumber={parts + 1}\b")
-    while not any(last.search(path) for _, path in list(front.seen)):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    process.kill()
-    process.wait()
-    front.clear()

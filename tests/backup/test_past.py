@@ -17,7 +17,7 @@ from grpo_train.backup.destinations import open_destination
 from grpo_train.backup.past import read_store
 from grpo_train.backup.peek import look, newest_manifest, runs_in
 from grpo_train.backup.runs import back_up_run
-from grpo_train.cli import history as command
+from grpo_train.cli import history
 from grpo_train.history.database import Database
 from grpo_train.history.fields import value_of
 from grpo_train.history.news import news_from, plain_news, read_root
@@ -26,7 +26,7 @@ from grpo_train.run_dir.identity import older_identity, run_identity
 from grpo_tui import cli
 from grpo_tui.history.stores import StorePages
 from tests.support.backups import backup, folder_destination, objects
-from tests.support.engine import REPOSITORY, grpo_train
+from tests.support.engine import REPOSITORY, command_here
 from tests.support.histories import make_run
 from tests.support.s3_servers import server
 from tests.support.stores import describe_bucket, write_destinations
@@ -121,7 +121,7 @@ def test_rebuild_reads_the_destinations_of_this_machine(
     assert "backups in gone: " in told
     assert cli.main(["history", "--csv", "--columns", "name,box,reward", "reward>0.6"]) == 0
     assert capsys.readouterr().out == "name,box,reward\ndone,disk,0.7\n"
-    done = grpo_train("history", "state:finished", "--from", "disk", "--csv", "--columns", "name", root=tmp_path)
+    done = command_here("history", "state:finished", "--from", "disk", "--csv", "--columns", "name", root=tmp_path)
     assert (done.returncode, done.stdout) == (0, "name\ndone\n"), done.stderr
 
 
@@ -168,13 +168,13 @@ def test_records_are_read_in_pages(
     write_destinations({"name": "disk", "folder": str(tmp_path / "disk")})
     for name in ("done", "live"):
         backup(RunDir(root / "training_runs" / name), to)
-    monkeypatch.setattr(command, "PAGE_BYTES", 1)
-    monkeypatch.setattr(command, "RECORDS_S", -1.0)
+    monkeypatch.setattr(history, "PAGE_BYTES", 1)
+    monkeypatch.setattr(history, "RECORDS_S", -1.0)
 
     def ask(params: dict[str, Any]) -> dict[str, Any]:
         capsys.readouterr()
         with suppress(typer.Exit):  # 3: there was no time for all runs
-            command.history(None, "", True, False, params["source"], True, params.get("after"), tmp_path)
+            history.history(None, "", True, False, params["source"], True, params.get("after"), tmp_path)
         return dict(json.loads(capsys.readouterr().out))
 
     pages, asked, names = StorePages("disk"), [], []

@@ -1,4 +1,7 @@
-"""What proves that an object is in a store: a checksum that the store computed, or its bytes."""
+"""What proves that an object is in a store: a checksum that the store computed, or its bytes.
+
+``tests/soak/test_s3_proofs.py`` runs these tests over the wire, too.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from grpo_train.backup.destinations import open_destination
 from grpo_train.backup.s3 import S3Store
 from grpo_train.backup.store import StoreError
 from tests.support.s3_checksums import Checksums
-from tests.support.s3_front import Fault, Front
+from tests.support.s3_faults import Fault, Faults, FaultyRequests
 from tests.support.s3_servers import server
 from tests.support.stores import bucket_store, content, describe_bucket, piece_of
 
@@ -20,13 +23,13 @@ SIZES = [1_000, PART + 1_000]
 
 
 @pytest.fixture
-def front() -> Iterator[Front]:
-    with Front(server("moto")) as opened:
+def front() -> Iterator[Faults]:
+    with FaultyRequests(server("moto")) as opened:
         yield opened
 
 
 @pytest.fixture
-def store(front: Front) -> S3Store:
+def store(front: Faults) -> S3Store:
     return bucket_store(front.server, front.server.new_bucket(), port=front.port)
 
 
@@ -36,11 +39,11 @@ def problem(store: S3Store, key: str, size: int, sha256: str) -> str:
     return caught.value.code
 
 
-def requests(front: Front, method: str) -> int:
+def requests(front: Faults, method: str) -> int:
     return len([each for each, _ in front.seen if each == method])
 
 
-def test_what_the_servers_do_is_found_out(front: Front) -> None:
+def test_what_the_servers_do_is_found_out(front: Faults) -> None:
     assert bucket_store(server("rclone"), server("rclone").new_bucket()).try_checksums() == (False, True)
     store = bucket_store(front.server, front.server.new_bucket(), port=front.port)
     assert store.try_checksums() == (False, False)
@@ -50,13 +53,13 @@ def test_what_the_servers_do_is_found_out(front: Front) -> None:
     assert store.abort_stale_uploads("", -60) == 0
 
 
-def test_a_store_that_only_reports_is_not_trusted(front: Front, store: S3Store) -> None:
+def test_a_store_that_only_reports_is_not_trusted(front: Faults, store: S3Store) -> None:
     front.checksums = Checksums()
     front.checksums.is_wrong = lambda *_: False  # type: ignore[method-assign]
     assert store.try_checksums() == (False, False)
 
 
-def test_a_trial_is_made_once(front: Front, tmp_path: Path) -> None:
+def test_a_trial_is_made_once(front: Faults, tmp_path: Path) -> None:
     front.checksums = Checksums()
     bucket = front.server.new_bucket()
     describe_bucket(bucket, front.server, port=front.port)
@@ -70,7 +73,7 @@ def test_a_trial_is_made_once(front: Front, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_computed_checksum_saves_the_reading(front: Front, store: S3Store, tmp_path: Path, size: int) -> None:
+def test_a_computed_checksum_saves_the_reading(front: Faults, store: S3Store, tmp_path: Path, size: int) -> None:
     front.checksums = Checksums()
     store.trust_checksums(True)
     piece = piece_of(tmp_path / "weights", content(size))
@@ -81,7 +84,7 @@ def test_a_computed_checksum_saves_the_reading(front: Front, store: S3Store, tmp
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_another_process_reads_what_it_cannot_compute(front: Front, store: S3Store, tmp_path: Path, size: int) -> None:
+def test_another_process_reads_what_it_cannot_compute(front: Faults, store: S3Store, tmp_path: Path, size: int) -> None:
     front.checksums = Checksums()
     store.trust_checksums(True)
     piece = piece_of(tmp_path / "weights", content(size))
@@ -96,7 +99,7 @@ def test_another_process_reads_what_it_cannot_compute(front: Front, store: S3Sto
 @pytest.mark.parametrize("computes", [False, True])
 @pytest.mark.parametrize("size", SIZES)
 def test_wrong_bytes_in_the_store_are_found(
-    front: Front, store: S3Store, tmp_path: Path, size: int, computes: bool
+    front: Faults, store: S3Store, tmp_path: Path, size: int, computes: bool
 ) -> None:
     if computes:
         front.checksums = Checksums()
@@ -113,7 +116,7 @@ def test_wrong_bytes_in_the_store_are_found(
 @pytest.mark.parametrize("fault", ["flip_sent", "shorten_sent"])
 @pytest.mark.parametrize("size", SIZES)
 def test_a_store_that_keeps_other_bytes_is_found_out(
-    front: Front, store: S3Store, tmp_path: Path, size: int, fault: str
+    front: Faults, store: S3Store, tmp_path: Path, size: int, fault: str
 ) -> None:
     piece = piece_of(tmp_path / "weights", content(size))
     front.add(Fault(fault, "PUT", "(weights|partNumber=2)$"))  # the first part would be too small for one
@@ -123,7 +126,7 @@ def test_a_store_that_keeps_other_bytes_is_found_out(
     store.prove("weights", piece.size, piece.sha256)
 
 
-def test_a_head_that_lies_proves_nothing(front: Front, store: S3Store, tmp_path: Path) -> None:
+def test_a_head_that_lies_proves_nothing(front: Faults, store: S3Store, tmp_path: Path) -> None:
     piece = piece_of(tmp_path / "weights", content(1_000))
     store.write("weights", piece)
     front.add(Fault("lie", "HEAD", times=99))
@@ -134,7 +137,7 @@ def test_a_head_that_lies_proves_nothing(front: Front, store: S3Store, tmp_path:
     assert problem(store, "weights", piece.size, piece.sha256) == "damaged"
 
 
-def test_bytes_that_change_on_the_way_back_are_found(front: Front, store: S3Store, tmp_path: Path) -> None:
+def test_bytes_that_change_on_the_way_back_are_found(front: Faults, store: S3Store, tmp_path: Path) -> None:
     piece = piece_of(tmp_path / "weights", content(1_000))
     store.write("weights", piece)
     front.add(Fault("flip", "GET"))

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
+import botocore.auth
 import pytest
 
 from grpo_train.backup.access import Access
 from grpo_train.backup.destinations import open_destination
 from grpo_train.backup.s3 import S3Store
 from grpo_train.backup.store import StoreError
-from tests.conftest import REPOSITORY
-from tests.support.faketime import faked_clock, forget_clocks
-from tests.support.s3_front import Fault, Front
+from tests.support.clock import TestClock
+from tests.support.s3_faults import Fault, Faults, FaultyRequests
 from tests.support.s3_servers import KEY_ID, SECRET, client, server
 from tests.support.stores import bucket_store, describe_bucket, piece_of
 
 
 @pytest.fixture
-def front() -> Iterator[Front]:
-    with Front(server("rclone")) as opened:
+def front() -> Iterator[Faults]:
+    with FaultyRequests(server("rclone")) as opened:
         yield opened
 
 
 @pytest.fixture
-def store(front: Front) -> S3Store:
+def store(front: Faults) -> S3Store:
     return bucket_store(front.server, front.server.new_bucket(), port=front.port)
 
 
@@ -56,7 +55,7 @@ def refused(call: Callable[[], object]) -> StoreError:
     ],
 )
 def test_a_refusal_is_named_and_not_repeated(
-    front: Front, store: S3Store, status: int, name: str, code: str, message: str
+    front: Faults, store: S3Store, status: int, name: str, code: str, message: str
 ) -> None:
     front.add(Fault("refuse", status=status, code=name))
     error = refused(lambda: store.write_small("a", b"x"))
@@ -64,7 +63,7 @@ def test_a_refusal_is_named_and_not_repeated(
     assert message in str(error)
 
 
-def test_the_right_region_is_named(front: Front, store: S3Store) -> None:
+def test_the_right_region_is_named(front: Faults, store: S3Store) -> None:
     front.add(
         Fault("refuse", status=301, code="PermanentRedirect", headers={"x-amz-bucket-region": "eu-north-1"}, times=9)
     )
@@ -82,7 +81,9 @@ def test_the_right_region_is_named(front: Front, store: S3Store) -> None:
         ("POST", "delete", "delete objects (s3:DeleteObject)"),
     ],
 )
-def test_a_missing_right_is_found_at_opening(front: Front, tmp_path: Path, method: str, match: str, right: str) -> None:
+def test_a_missing_right_is_found_at_opening(
+    front: Faults, tmp_path: Path, method: str, match: str, right: str
+) -> None:
     source = describe_bucket(front.server.new_bucket(), front.server, port=front.port)
     front.add(Fault("refuse", method, match, times=99, status=403, code="AccessDenied"))
     error = refused(lambda: open_destination(None, tmp_path))
@@ -138,7 +139,7 @@ def test_a_bucket_must_be_named() -> None:
     assert (error.code, str(error)) == ("no_bucket", "no bucket: set 'bucket', or S3_BUCKET in x.env")
 
 
-def test_a_wrong_clock_is_measured_by_the_store_s(front: Front, store: S3Store) -> None:
+def test_a_wrong_clock_is_measured_by_the_store_s(front: Faults, store: S3Store) -> None:
     for offset, words in ((1_200, "20 min behind"), (-1_200, "20 min ahead of")):
         front.date_offset_s = offset
         front.add(Fault("refuse", status=403, code="RequestTimeTooSkewed"))
@@ -147,7 +148,7 @@ def test_a_wrong_clock_is_measured_by_the_store_s(front: Front, store: S3Store) 
         assert f"{words} the store's; run: sudo timedatectl set-ntp true" in str(error)
 
 
-def test_ages_are_from_the_store_s_clock(front: Front, store: S3Store) -> None:
+def test_ages_are_from_the_store_s_clock(front: Faults, store: S3Store) -> None:
     store.write_small("a", b"")
     here = store.now()
     front.date_offset_s = 86_400
@@ -155,24 +156,11 @@ def test_ages_are_from_the_store_s_clock(front: Front, store: S3Store) -> None:
     assert abs(store.now() - here - 86_400) < 3_000
 
 
-def test_rclone_refuses_a_clock_that_is_20_min_ahead(tmp_path: Path) -> None:
+def test_rclone_refuses_a_clock_that_is_20_min_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     running = server("rclone")
-    bucket = running.new_bucket()
-    (tmp_path / "offset").write_text("+1200s")
-    program = f"""
-from tests.support.stores import *
-from tests.support.s3_servers import Server
-store = bucket_store(Server("rclone", {running.endpoint!r}, {running.ca_file!r}, None), {bucket!r})
-try:
-    store.write_small("a", b"x")
-except Exception as error:
-    print(error.code, error)
-"""
-    try:
-        command = [sys.executable, "-c", program]
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), **faked_clock(tmp_path / "offset")}
-        said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300).stdout
-    finally:
-        forget_clocks()
-    assert "clock s3://" in said
-    assert "20 min ahead of the store's" in said
+    now = botocore.auth.get_current_datetime
+    store = bucket_store(running, running.new_bucket(), clock=TestClock(wall=time.time() + 1_200))
+    monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda **given: now(**given) + timedelta(minutes=20))
+    error = refused(lambda: store.write_small("a", b"x"))
+    assert error.code == "clock"
+    assert "20 min ahead of the store's" in str(error)

@@ -24,7 +24,7 @@ from grpo_train.supervisor.progress_line import ProgressLine
 from grpo_train.supervisor.save_backups import SaveBackups
 from grpo_train.train.retention import prune_checkpoints
 from tests.support.backups import backup, folder_destination, make_run, newest, save, set_state, train_to
-from tests.support.engine import events, grpo_train, rows, run_of, wait_for, write_config
+from tests.support.engine import command_here, events, grpo_train, rows, run_of, wait_for, write_config
 from tests.support.stores import other_disk, write_destinations
 
 
@@ -116,7 +116,7 @@ def test_stages_come_before_save_backups(run: RunDir, disk: Path) -> None:
     with supervised(run) as (backups, state):
         wait_for(lambda: list(disk.rglob(".*.partial")) or list(disk.rglob("training_state")), "an upload")
         with backups.paused():
-            assert grpo_train("backup", "--training-run", "one", "--limit", "1G", root=run.root).returncode == 0
+            assert command_here("backup", "--training-run", "one", "--limit", "1G", root=run.root).returncode == 0
             write_destinations({"name": "disk", "folder": str(disk)})
         wait_for(lambda: state() == {"state": "done", "step": 10}, "the backup")
         assert (read_json(status) or {})["state"] == "finished"
@@ -153,7 +153,7 @@ def test_only_backed_up_steps_are_pruned(run: RunDir, tmp_path: Path) -> None:
 )
 def test_an_unknown_destination_is_refused_before_training(root: Path, disk: Path, changes: dict[str, Any]) -> None:
     write_destinations({"name": "disk", "folder": str(disk)})
-    done = grpo_train("train", "--cfg", write_config(root, **changes), "--run-name", "one", root=root)
+    done = command_here("train", "--cfg", write_config(root, **changes), "--run-name", "one", root=root)
     assert (done.returncode, "did you mean disk?" in done.stderr) == (2, True)
     assert not (root / "training_runs").exists()
 
@@ -178,4 +178,4 @@ def test_finished_run_can_lose_its_box(make_root: Callable[[], Path], disk: Path
 
 def test_failed_backup_is_shown(run: RunDir) -> None:
     set_state(run, "stopped", backup={"state": "failed", "step": 10, "code": "full", "error": "the disk is full"})
-    assert "backup of step 10 failed: the disk is full" in grpo_train("show", "one", root=run.root).stdout
+    assert "backup of step 10 failed: the disk is full" in command_here("show", "one", root=run.root).stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from grpo_train.backup.take import back_up
 from grpo_train.backup.verify import verify
 from tests.support.backups import contents, make_evaluation, make_run, save, train_to
 from tests.support.canaries import canary
-from tests.support.engine import grpo_train
-from tests.support.s3_front import Fault, Front
+from tests.support.clock import LeapingClock
+from tests.support.engine import command_here
+from tests.support.s3_faults import Fault, Faults, FaultyRequests
 from tests.support.s3_servers import SECRET, server
 from tests.support.stores import bucket_store, describe_bucket, new_store, whole
 
@@ -29,6 +31,12 @@ SERVERS = ["rclone", "moto"]
 
 def destination(store: Store) -> Destination:
     return Destination("s3", store, Trust("store-1", False, False, False), None)
+
+
+@pytest.fixture
+def front() -> Iterator[Faults]:
+    with FaultyRequests(server("moto")) as opened:
+        yield opened
 
 
 @pytest.mark.parametrize("kind", SERVERS)
@@ -63,28 +71,27 @@ def test_bucket_round_trip(kind: str, tmp_path: Path) -> None:
     ],
     ids=lambda fault: f"{fault.kind} {fault.match}",
 )
-def test_trouble_on_the_way_is_found_and_repeated(fault: Fault, tmp_path: Path) -> None:
-    running = server("moto")
-    with Front(running) as front:
-        to = destination(bucket_store(running, running.new_bucket(), port=front.port))
-        run = make_run(tmp_path / "root", "one", 10)
-        front.add(fault)
-        result = back_up(run.root, "training_runs", "one", to)
-        assert (result.steps, result.omitted) == ((10,), ())
-        home = Home("training_runs", "one", result.identity)
-        assert verify(tmp_path / "nowhere", home, to).is_sound
+def test_trouble_on_the_way_is_found_and_repeated(fault: Fault, front: Faults, tmp_path: Path) -> None:
+    store = bucket_store(front.server, front.server.new_bucket(), port=front.port, clock=LeapingClock())
+    to = destination(store)
+    run = make_run(tmp_path / "root", "one", 10)
+    front.add(fault)
+    result = back_up(run.root, "training_runs", "one", to)
+    assert (result.steps, result.omitted) == ((10,), ())
+    home = Home("training_runs", "one", result.identity)
+    assert verify(tmp_path / "nowhere", home, to).is_sound
 
 
-def test_lost_connection_leaves_no_complete_snapshot(tmp_path: Path) -> None:
-    running = server("moto")
+def test_lost_connection_leaves_no_complete_snapshot(front: Faults, tmp_path: Path) -> None:
+    running = front.server
     bucket = running.new_bucket()
     run = make_run(tmp_path / "root", "one", 10)
-    with Front(running) as front:
-        to = destination(bucket_store(running, bucket, port=front.port))
-        front.add(Fault("refuse", "PUT", "optimizer", times=float("inf"), status=403, code="AccessDenied"))
-        with pytest.raises(StoreError) as caught:
-            back_up(run.root, "training_runs", "one", to)
-        assert caught.value.code == "refused"
+    to = destination(bucket_store(running, bucket, port=front.port))
+    front.add(Fault("refuse", "PUT", "optimizer", times=float("inf"), status=403, code="AccessDenied"))
+    with pytest.raises(StoreError) as caught:
+        back_up(run.root, "training_runs", "one", to)
+    assert caught.value.code == "refused"
+    front.clear()
     to = destination(bucket_store(running, bucket))
     result = back_up(run.root, "training_runs", "one", to)
     home = Home("training_runs", "one", result.identity)
@@ -107,8 +114,8 @@ def test_no_secret_leaves_its_file(tmp_path: Path, home: Path) -> None:
         ["restore", "--training-run", "one"], ["backup", "--training-run", "two"],
         ["restore", "--training-run", "one", "--from", "wrong"],
     ]  # fmt: skip
-    for command in commands:
-        done = grpo_train(*command, "--json", root=root)
+    for words in commands:
+        done = command_here(*words, "--json", root=root)
         said += done.stdout + done.stderr
         assert "Traceback" not in said
     assert [c.step for c in run.checkpoints()] == [10, 20]
@@ -116,6 +123,6 @@ def test_no_secret_leaves_its_file(tmp_path: Path, home: Path) -> None:
     store = bucket_store(running, bucket, prefix="some folder")
     objects = b"".join(whole(store, entry.key) for entry in store.entries(""))
     everything = b"".join([said.encode(), objects, *(path.read_bytes() for path in files)])
-    assert json.loads(grpo_train("list-backups", "--json", root=root).stdout)[0]["name"] == "one"
+    assert json.loads(command_here("list-backups", "--json", root=root).stdout)[0]["name"] == "one"
     for secret in (SECRET, hidden):
         assert secret.encode() not in everything

@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import random
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from grpo_train.backup.content import RateLimit
 from grpo_train.backup.s3 import S3Store
 from grpo_train.backup.store import Piece, Store, StoreError
+from tests.support.clock import LeapingClock
 from tests.support.stores import KINDS, content, new_store, piece_of, whole
 
 
@@ -127,36 +130,48 @@ def test_deleted_objects_are_gone(store: Store) -> None:
     store.delete([])
 
 
-@pytest.mark.parametrize(
-    "key", ["", "/a", "a/", "a//b", "../a", "a/../b", "a/./b", "..", "a\nb", "a\0b", "a/\udcff", "x" * 1_100]
-)
-def test_unsafe_keys_are_refused(store: Store, tmp_path: Path, key: str) -> None:
+def test_unsafe_keys_are_refused(store: Store, tmp_path: Path) -> None:
     piece = piece_of(tmp_path / "file", b"data")
-    calls = [
-        lambda: store.write(key, piece),
-        lambda: store.write_small(key, b"data"),
-        lambda: whole(store, key),
-        lambda: store.read_small(key, 10),
-        lambda: store.head(key),
-        lambda: store.delete([key]),
-        lambda: store.read_back(key, 4, piece.sha256),
-    ]
-    for call in calls:
-        with pytest.raises(StoreError) as caught:
-            call()
-        assert caught.value.code == "bad_name"
+    for key in ("", "/a", "a/", "a//b", "../a", "a/../b", "a/./b", "..", "a\nb", "a\0b", "a/\udcff", "x" * 1_100):
+        calls: list[Callable[[str], object]] = [
+            lambda key: store.write(key, piece),
+            lambda key: store.write_small(key, b"data"),
+            lambda key: whole(store, key),
+            lambda key: store.read_small(key, 10),
+            lambda key: store.head(key),
+            lambda key: store.delete([key]),
+            lambda key: store.read_back(key, 4, piece.sha256),
+        ]
+        for call in calls:
+            with pytest.raises(StoreError) as caught:
+                call(key)
+            assert caught.value.code == "bad_name", repr(key)
 
 
-@pytest.mark.parametrize("prefix", ["/", "/a", "../", "a/../", "a//"])
-def test_unsafe_prefixes_are_refused(store: Store, prefix: str) -> None:
-    for call in (
-        lambda: list(store.entries(prefix)),
-        lambda: store.folders(prefix),
-        lambda: store.abort_stale_uploads(prefix, 0),
-    ):
-        with pytest.raises(StoreError) as caught:
-            call()
-        assert caught.value.code == "bad_name"
+def test_unsafe_prefixes_are_refused(store: Store) -> None:
+    for prefix in ("/", "/a", "../", "a/../", "a//"):
+        calls: list[Callable[[str], object]] = [
+            lambda prefix: list(store.entries(prefix)),
+            store.folders,
+            lambda prefix: store.abort_stale_uploads(prefix, 0),
+        ]
+        for call in calls:
+            with pytest.raises(StoreError) as caught:
+                call(prefix)
+            assert caught.value.code == "bad_name", prefix
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_both_directions_are_limited(kind: str, tmp_path: Path) -> None:
+    clock = LeapingClock()
+    store = new_store(kind, tmp_path / "store", limit=RateLimit(4 << 20, clock), clock=clock)
+    piece = piece_of(tmp_path / "file", content(1 << 20))
+    moves: list[Callable[[], object]] = [lambda: store.write("a", piece), lambda: whole(store, "a")]
+    for move in moves:
+        began = clock.monotonic()
+        move()
+        move()
+        assert clock.monotonic() - began >= 0.25, "the first megabyte may pass at once"
 
 
 def test_threads_share_a_store(store: Store, tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_live_work_forbids_termination(run: RunDir, disk: Destination) -> None:
 
 @contextmanager
 def other_process_at_work(run: RunDir) -> Iterator[None]:
-    command = ["sleep", "600"]
+    command = ["tail", "-f", "/dev/null"]
     with running(command, run.root, run_id_of(run.path), GRPO_RUN_ID=run_id_of(run.path)):
         yield
 

@@ -78,7 +78,7 @@ class Bench:
     """An agent that is asked, and what it cost."""
 
     def __init__(self, root: Path) -> None:
-        self.agent = RawAgent(root)
+        self.agent = RawAgent(root, process=True)
         self.bytes = 0
 
     def ask(self, op: str, run: str, **params: Any) -> tuple[dict[str, Any], float]:

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import micro
 from tests.support.engine import grpo_train, rows, run_of, write_config
+
+make_root, tiny_model = micro.make_root, micro.tiny_model
 
 POINTS = {
     "ok": 1.0, "silent": 0.5, "syntax_error": -0.5, "no_code": -0.5, "runtime_error": -1.0, "timeout": -1.0,
@@ -19,15 +22,15 @@ POINTS = {
 def test_rewards_come_from_executed_programs(make_root: Callable[[], Path]) -> None:
     root = make_root()
     config = write_config(
-        root, task__name="code_execution", run__total_steps=3, run__save_every=3, rollout__max_prompt_length=256,
+        root, task__name="code_execution", run__total_steps=2, run__save_every=2, rollout__max_prompt_length=256,
         rollout__generation_batch_size=4, sandbox__cpu_seconds=1.0,
     )  # fmt: skip
     done = grpo_train("train", "--cfg", config, "--run-name", "code", root=root, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
     run = run_of(root, "code")
-    assert (run.training_state / "step_3" / "MANIFEST.json").is_file()
+    assert (run.training_state / "step_2" / "MANIFEST.json").is_file()
     written = rows(run, "rollouts.jsonl")
-    assert len(written) == 3 * 16
+    assert len(written) == 2 * 16
     assert all(row["rewards"] == {"score": POINTS[row["reason"]]} for row in written)
     assert all(row["facts"]["isolation"] in ("strong", "full") for row in written if row["reason"] != "no_code")
     for row in rows(run):

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from tests.support import micro
 from tests.support.engine import assert_same_run, grpo_train, resume_here, rows, run_of, train_here, write_config
+
+make_root, tiny_model = micro.make_root, micro.tiny_model
 
 CHANGES: dict[str, Any] = {
     "run__save_every": 2, "rollout__max_prompt_length": 512, "rollout__max_completion_length": 12,
-    "sandbox__cpu_seconds": 1.0,
+    "sandbox__cpu_seconds": 1.0, "rollout__buffer_size": 2, "rollout__num_generations": 2,
 }  # fmt: skip
 OWN = '''
 from dataclasses import replace
@@ -44,7 +47,7 @@ def test_training_by_the_command_line(make_root: Callable[[], Path]) -> None:
     done = grpo_train("train", "--cfg", config, "--run-name", "game", root=root, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
     written = rows(run_of(root, "game"), "rollouts.jsonl")
-    assert len(written) == 2 * 16
+    assert len(written) == 2 * 4
     assert all((row["rewards"]["score"] is None) == (not row["formatted"]) for row in written)
     assert all("code_game/valid" in row for row in rows(run_of(root, "game")))
 

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from grpo_train.run_dir.files import read_json, read_jsonl
+from tests.support import micro
 from tests.support.data import data_file, is_official
 from tests.support.engine import grpo_train, train_here, write_config
+
+make_root, tiny_model = micro.make_root, micro.tiny_model
 
 
 @pytest.mark.official_data

@@ -1,6 +1,6 @@
 """Models and datasets from a hub: the real clients over HTTP, with a local server behind HF_ENDPOINT.
 
-Every command imports the clients anew, as they read the hub's address then.
+The clients read the hub's address when they are imported: a command with another one imports them anew.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from multiprocessing.forkserver import ForkServer
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from grpo_train.config import load_config
 from grpo_train.policy.locate import at_commit, hub_id, hub_source
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.files import read_json, read_jsonl
+from tests.support import micro
 from tests.support.data import data_file
 from tests.support.engine import (
     REPOSITORY,
@@ -28,11 +30,12 @@ from tests.support.engine import (
     weights_hash,
     write_config,
 )
-from tests.support.forked import run_forked
+from tests.support.forked import ONLY_TORCH, run_forked, server_with
 from tests.support.hub import commit_of, publish_dataset, serve_hub
 from tests.support.network import needs_root
 from tests.support.patience import PATIENCE
 
+make_root, tiny_model = micro.make_root, micro.tiny_model
 HUB = "https://huggingface.co"
 NOBODY = "http://127.0.0.1:9"
 """A hub that is down."""
@@ -66,14 +69,27 @@ def endpoint(folder: Path) -> Iterator[str]:
 Command = Callable[..., str]
 
 
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("hf")
+
+
+@pytest.fixture(scope="module")
+def server(endpoint: str, home: Path) -> Iterator[ForkServer]:
+    with server_with(HF_ENDPOINT=endpoint, HF_HOME=str(home)) as running:
+        yield running
+
+
 @pytest.fixture
-def command(endpoint: str, tmp_path: Path) -> Command:
+def command(endpoint: str, home: Path, server: ForkServer, tmp_path: Path) -> Command:
     """Runs ``grpo-train …`` on a box whose hub cache starts empty; returns its output."""
+    for path in home.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def run(*arguments: object, status: int = 0, **extra: str) -> str:
-        variables = environment(tmp_path, **{"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hf"), **extra})
+        variables = environment(tmp_path, **{"HF_ENDPOINT": endpoint, "HF_HOME": str(home), **extra})
         words = ["grpo_train.cli", *map(str, arguments)]
-        done = run_forked(words, variables, REPOSITORY, PATIENCE * 120, only_torch=True)
+        done = run_forked(words, variables, REPOSITORY, PATIENCE * 120, server=ONLY_TORCH if extra else server)
         assert done.returncode == status, done.stdout + done.stderr
         return done.stdout + done.stderr
 
@@ -86,7 +102,6 @@ def test_datasets_come_from_the_hub(command: Command) -> None:
     assert f"\n{count}/{count}\n" in command("check-dataset", "gsm8k")
     rows = min(40, len(data_file("mbpp.jsonl").read_text().splitlines()))
     assert f"{rows}/{rows}" in command("check-dataset", "mbpp")
-    assert f"\n{count}/{count}\n" in command("check-dataset", "gsm8k", HF_HUB_OFFLINE="1")
     output = command("check-dataset", "gsm8k", HF_ENDPOINT=NOBODY)
     assert f"\n{count}/{count}\n" in output
     assert "Retrying" not in output, "the cache is used without waiting for the hub"
@@ -161,7 +176,7 @@ def test_offline_names_the_model_before_a_run_is_made(command: Command, folder: 
 
 @needs_root
 def test_training_starts_without_a_route(
-    command: Command, endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, endpoint: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The hub and W&B have their usual addresses; the cache has the model from the second start on."""
     monkeypatch.delenv("WANDB_BASE_URL", raising=False)
@@ -170,13 +185,12 @@ def test_training_starts_without_a_route(
     start = ("train", "--cfg", config, "--run-name", "offline")
     assert "grpo-train fetch-model acme/tiny --to DIR" in command(*start, status=2, **there)
     assert not (tmp_path / "training_runs").exists()
-    snapshot_download("acme/tiny", endpoint=endpoint, cache_dir=tmp_path / "hf" / "hub")
+    snapshot_download("acme/tiny", endpoint=endpoint, cache_dir=home / "hub")
     output = command(*start, **there)
     assert "tracking.wandb: auto -> offline (https://api.wandb.ai cannot be reached)" in output
     assert "Retrying" not in output, "the cache is used without waiting for the hub"
     run = run_of(tmp_path, "offline")
     assert [row["step"] for row in rows(run)] == [1]
-    assert list(run.path.glob("wandb/offline-run-*/*.wandb"))
 
 
 def test_a_hub_model_is_evaluated_without_a_run(command: Command, folder: Path, tmp_path: Path) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from tests.support import micro
 from tests.support.engine import grpo_train, write_config
+
+make_root, tiny_model = micro.make_root, micro.tiny_model
 
 
 def test_every_step_passes(root: Path) -> None:

@@ -14,8 +14,11 @@ from grpo_train.config import load_config
 from grpo_train.run_dir import RunDirError, create_run
 from grpo_train.run_dir.processes import run_id_of
 from grpo_train.supervisor.sweep import SweepError, run_sweep
-from tests.support.engine import GRPO_TRAIN, events, grpo_train, run_of, running, wait_for, write_config
+from tests.support import micro
+from tests.support.engine import GRPO_TRAIN, command_here, events, grpo_train, run_of, running, wait_for, write_config
 from tests.support.patience import PATIENCE
+
+make_root, tiny_model = micro.make_root, micro.tiny_model
 
 
 def sweep(root: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -32,7 +35,7 @@ def test_a_stopped_sweep_resumes_and_compares(root: Path, tmp_path: Path) -> Non
         assert process.wait(timeout=60 * PATIENCE) == 130
     assert run_of(root, "two_long").observed_state().state == "stopped"
 
-    other = sweep(root, short, "--name", "two")
+    other = command_here("sweep", short, "--name", "two", root=root)
     assert other.returncode == 2
     assert "is a sweep of other configs" in other.stderr
 
@@ -59,11 +62,11 @@ def test_a_stopped_sweep_resumes_and_compares(root: Path, tmp_path: Path) -> Non
 
 def test_a_bad_config_fails_before_any_run(root: Path, tmp_path: Path) -> None:
     good, bad = write_config(tmp_path, "good.yaml"), write_config(tmp_path, "bad.yaml", task__name="adition")
-    result = sweep(root, good, bad, "--name", "x")
+    result = command_here("sweep", good, bad, "--name", "x", root=root)
     assert result.returncode == 2
     assert "did you mean addition?" in result.stderr
     assert not (root / "training_runs").exists() or not list((root / "training_runs").iterdir())
-    same = sweep(root, good, tmp_path / "sub" / ".." / "good.yaml")
+    same = command_here("sweep", good, tmp_path / "sub" / ".." / "good.yaml", root=root)
     assert same.returncode == 2
     assert "have the same name" in same.stderr
 

@@ -38,7 +38,15 @@ def log(tmp_path: Path) -> Path:
 def agent(tmp_path: Path) -> Iterator[RawAgent]:
     raw = RawAgent(tmp_path)
     yield raw
-    raw.transport.close()
+    raw.close()
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[RawAgent]:
+    """An agent as a process, whose indexes are another one."""
+    raw = RawAgent(tmp_path, process=True)
+    yield raw
+    raw.close()
 
 
 def lines(first: int, last: int) -> str:
@@ -90,51 +98,50 @@ def test_an_agent_in_memory_has_indexes_too(log: Path, tmp_path: Path, monkeypat
     (tmp_path / "cache").mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with mounted(tmp_path / "cache", "read-only"):
-        with connected(Box("here", kind="local", root=str(tmp_path))) as (client, recorder):
+        with connected(Box("here", kind="local", root=str(tmp_path)), process=True) as (client, recorder):
             assert recorder.wait_for(BoxGreeted).agent == build().sha256
             assert client.request("metrics", run="one").result(60)["rows"] == 300
         assert not list((tmp_path / "cache").iterdir())
 
 
-def test_a_crash_fails_the_request_and_no_other(log: Path, agent: RawAgent) -> None:
-    ask(agent, "metrics", run="one")
-    (child,) = children(agent)
+def test_a_crash_fails_the_request_and_no_other(log: Path, process: RawAgent) -> None:
+    ask(process, "metrics", run="one")
+    (child,) = children(process)
     os.kill(child, signal.SIGSTOP)
-    agent.send({"type": "request", "id": 1, "op": "metrics", "params": {"run": "one"}})
-    assert agent.request("list_runs")["ok"]  # nothing else waits for it
-    agent.send({"type": "ping", "n": 5})
-    agent.until(lambda frame: frame["type"] == "pong")
+    process.send({"type": "request", "id": 1, "op": "metrics", "params": {"run": "one"}})
+    assert process.request("list_runs")["ok"]  # nothing else waits for it
+    process.send({"type": "ping", "n": 5})
+    process.until(lambda frame: frame["type"] == "pong")
     os.kill(child, signal.SIGKILL)
-    failed = agent.until(lambda frame: frame["type"] == "response" and frame["id"] == 1)
+    failed = process.until(lambda frame: frame["type"] == "response" and frame["id"] == 1)
     assert failed["error"]["code"] == "index_failed"
-    assert ask(agent, "metrics", run="one")["rows"] == 300
-    assert children(agent) != [child]
+    assert ask(process, "metrics", run="one")["rows"] == 300
+    assert children(process) != [child]
 
 
 @pytest.mark.parametrize("how", ["closed", "killed"])
-def test_it_ends_with_the_agent(log: Path, agent: RawAgent, how: str) -> None:
-    assert not children(agent)
-    ask(agent, "metrics", run="one")
-    (child,) = children(agent)
+def test_it_ends_with_the_agent(log: Path, process: RawAgent, how: str) -> None:
+    assert not children(process)
+    ask(process, "metrics", run="one")
+    (child,) = children(process)
     if how == "closed":
-        agent.transport.close()
+        process.close()
     else:
-        os.kill(agent.hello["host"]["pid"], signal.SIGKILL)
+        os.kill(process.hello["host"]["pid"], signal.SIGKILL)
     eventually(lambda: not is_running(child))
 
 
 def test_it_ends_when_nothing_is_asked() -> None:
-    child = subprocess.Popen(
-        [sys.executable, "-I", str(build().path()), "index", "0.2"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert child.wait(30) == 0
-    child.communicate()
+    program = "from remote.index.process import main; from tests.support.clock import TestClock; "
+    program += "raise SystemExit(main(['index'], TestClock(skips=True)))"
+    done = subprocess.run([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, timeout=60)
+    assert (done.returncode, done.stdout) == (0, b"")
 
 
 def test_a_pattern_that_takes_forever_ends_it(log: Path, tmp_path: Path) -> None:
     (log.parent / "rollouts.jsonl").write_text(completion(1, 0, 0, completion="a" * 60 + "!"))
     child = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(build().path()), "index", "300", "1"],
+        [sys.executable, "-I", "-S", str(build().path()), "index", "1"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -145,18 +152,18 @@ def test_a_pattern_that_takes_forever_ends_it(log: Path, tmp_path: Path) -> None
     assert (out, child.returncode) == (b"", -signal.SIGALRM)
 
 
-def test_two_agents_index_one_log(log: Path, tmp_path: Path, agent: RawAgent) -> None:
+def test_two_agents_index_one_log(log: Path, tmp_path: Path, process: RawAgent) -> None:
     log.write_text(lines(1, 60_000))
-    other = RawAgent(tmp_path)
+    other = RawAgent(tmp_path, process=True)
     replies: list[dict[str, Any]] = [{}, {}]
     for _ in range(500):
-        replies = [ask(one, "series", run="one", metrics=["reward"]) for one in (agent, other)]
+        replies = [ask(one, "series", run="one", metrics=["reward"]) for one in (process, other)]
         if all(reply["state"] == "whole" for reply in replies):
             break
     assert [reply["rows"] for reply in replies] == [60_000, 60_000]
     assert replies[0]["series"] == replies[1]["series"]
     assert len(list((tmp_path / ".grpo" / "index").iterdir())) == 1
-    other.transport.close()
+    other.close()
 
 
 def test_samples_are_found_over_the_link(log: Path, agent: RawAgent) -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from remote.index import answers, log_index, store
 from remote.index.train_log import TrainLogIndex
+from tests.support.clock import TestClock
 from tests.support.index import METRICS, Box, completion, logs, make_run, rollouts, spans_of, supersede
 
 Question = tuple[str, dict[str, Any]]
@@ -204,11 +205,11 @@ def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: Callable[[Path], A
     assert answered(box, file) == anew(tmp_path, file)
 
 
-def test_a_held_index_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "LOCK_WAIT_S", 0.05)
+def test_a_held_index_is_not_waited_for(tmp_path: Path) -> None:
     (make_run(tmp_path) / FILES[0]).write_text(samples(1, 50))
     answered(Box(tmp_path, tmp_path / "cache"), FILES[0])
     (folder,) = (tmp_path / "cache").iterdir()
     with store.Store(folder).locked():
-        assert answered(Box(tmp_path, tmp_path / "cache"), FILES[0]) == anew(tmp_path, FILES[0])
+        box = Box(tmp_path, tmp_path / "cache", TestClock(skips=True))
+        assert answered(box, FILES[0]) == anew(tmp_path, FILES[0])
     assert len(list((tmp_path / "cache").iterdir())) == 2

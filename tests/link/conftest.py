@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,12 +17,10 @@ from tests.support.ssh_lab import Lab, lab
 __all__ = ["_own_directories", "box", "chance", "proxy", "root", "ssh_box", "sshd", "tmux_socket"]
 
 
-@pytest.fixture(scope="module")
-def chance() -> random.Random:
-    """Dice whose seed is printed; LINK_SEED repeats it."""
-    seed = os.environ.get("LINK_SEED") or secrets.token_hex(4)
-    print(f"LINK_SEED={seed}")
-    return random.Random(seed)
+@pytest.fixture
+def chance(request: pytest.FixtureRequest) -> random.Random:
+    """Dice that fall the same way for a test each time; LINK_SEED changes them."""
+    return random.Random(f"{os.environ.get('LINK_SEED', '1')} {request.node.name}")
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +28,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RawAgent]:
     """One agent for every test that needs no other settings."""
     raw = RawAgent(tmp_path_factory.mktemp("root"))
     yield raw
-    raw.transport.close()
+    raw.close()
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ old_python = pytest.mark.skipif(not PYTHONS, reason="no Python older than 3.10 o
 
 @pytest.fixture
 def place() -> Iterator[Lab]:
-    with lab() as place:
+    with lab(knows_agent=False) as place:
         yield place
 
 
@@ -125,7 +125,7 @@ def test_a_home_without_room(place: Lab, tmux_socket: str, kind: str, reason: st
         hosts.write_text(f"gpu-box {place.public(server.host_key)}\n")
         engine = {"engine": [str(FAKE_ENGINE)], "tmux_socket": tmux_socket}
         box = place.box(Row("", engine), transport)
-        with connected(box, ssh_config=str(config), host_keys_file=hosts) as (client, recorder):
+        with connected(box, ssh_config=str(config), host_keys_file=hosts, reconnects=True) as (client, recorder):
             assert recorder.wait_for(BoxGreeted, 30).agent == build().sha256
             assert agents_in_memory()
             check = agent_check(client)
@@ -136,7 +136,7 @@ def test_a_home_without_room(place: Lab, tmux_socket: str, kind: str, reason: st
             eventually(lambda: _state(client) == "running", 20)
             mark = recorder.mark()
             proxy.reset()
-            recorder.wait_link(Link.CONNECTED, 30, after=mark)
+            recorder.wait_reconnected(mark)
             client.request("stop", 40, run="run_1").result(45)
             eventually(lambda: _state(client) == "stopped", 20)
         eventually(lambda: not agents_in_memory(), what="the agents exit")
@@ -172,7 +172,8 @@ def test_this_machine_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     cache = tmp_path / "cache"
     cache.mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    with mounted(cache, kind), connected(Box("local", kind="local", root=str(tmp_path))) as (client, recorder):
+    box = Box("local", kind="local", root=str(tmp_path))
+    with mounted(cache, kind), connected(box, process=True, reconnects=True) as (client, recorder):
         assert recorder.wait_for(BoxGreeted).agent == build().sha256
         assert f"runs from memory ({cache}" in agent_check(client)["detail"]
         mark = recorder.mark()

@@ -138,7 +138,7 @@ async def test_a_tick_looks_only_at_the_runs_on_screen() -> None:
     app = GrpoApp(Options(Box("b", kind="local"), None, None, None, False, {}), make_client=box_with_runs)  # type: ignore[arg-type]
     async with app.run_test(size=(120, 40)) as pilot:
         while app.store.runs is None:
-            await pilot.pause(0.05)
+            await pilot.pause()
         app.tick()
         await pilot.pause()
         looked: list[str] = []

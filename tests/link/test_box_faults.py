@@ -17,7 +17,7 @@ from grpo_train.run_dir import RunDir, open_run, write_manifest
 from grpo_train.run_dir.files import atomic_write, read_json
 from remote.agent import jobs
 from remote.agent.context import BoxContext
-from remote.agent.ends import GONE
+from remote.agent.ends import GONE, GONE_AFTER_S
 from remote.agent.run_table import RunTable
 from remote.agent.sessions import Sessions
 from remote.boxes import Box
@@ -27,24 +27,23 @@ from remote.protocol.jobs import KillRequest, LaunchRequest
 from tests.link.test_jobs import linked, row_of
 from tests.remote.test_jobs import ask, refusal, state
 from tests.support.agent import Recorder, connected, eventually
-from tests.support.job_faults import TIMING, engines
+from tests.support.clock import TestClock
+from tests.support.job_faults import engines
 from tests.support.machine import Machine
-
-PATIENT = dataclasses.replace(TIMING, lost_after=30.0)
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
     if os.geteuid() != 0:
         pytest.skip("needs root for namespaces")
-    with Machine(tmp_path) as machine:
+    with Machine(tmp_path, sets_clock=False) as machine:
         yield machine
 
 
 @contextmanager
 def reached(machine: Machine, box: Box) -> Iterator[tuple[BoxClient, Recorder]]:
     """A client that is connected."""
-    with connected(box, host_keys_file=machine.hosts, timing=PATIENT) as (client, recorder):
+    with connected(box, host_keys_file=machine.hosts) as (client, recorder):
         recorder.wait_link(Link.CONNECTED, 60)
         yield client, recorder
 
@@ -62,6 +61,8 @@ def reboot(machine: Machine, recorder: Recorder, *, same_boot: bool = False) -> 
     machine.power_off()
     recorder.wait_link(Link.LOST, 30, mark)
     machine.start() if same_boot else machine.power_on()
+    assert recorder.client
+    recorder.client.reconnect_now()
     recorder.wait_link(Link.CONNECTED, 60, mark)
     return next(i for i, e in enumerate(recorder.events) if i >= mark and getattr(e, "state", None) is Link.CONNECTED)
 
@@ -155,19 +156,20 @@ def test_a_killed_tmux_server(box: Box, root: Path) -> None:
 
 def test_a_launch_that_was_never_started(box: Box, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent was killed after it created the run, or tmux was while the supervisor started."""
-    monkeypatch.setattr("remote.agent.ends.GONE_AFTER_S", 0.0)
+    clock = TestClock()
     settings = {"root": str(root), "engine": box.engine, "tmux_socket": box.tmux_socket}
-    context, request = BoxContext.from_settings(settings), LaunchRequest("obedient", run_name="r", idempotency_key="k")
-    context = dataclasses.replace(context, given_repo=None)
+    request = LaunchRequest("obedient", run_name="r", idempotency_key="k")
+    context = dataclasses.replace(BoxContext.from_settings(settings, clock), given_repo=None)
     with monkeypatch.context() as patch:
         patch.setattr(Sessions, "start", lambda *_: None)
         jobs.launch(context, request)
     for record in (root / "training_runs").glob(".requests*/launch-*"):
         record.unlink()
     run = open_run(root, "r")
-    elsewhere = BoxContext.from_settings({**settings, "tmux_socket": "another"})  # never had such a session
+    elsewhere = BoxContext.from_settings({**settings, "tmux_socket": "another"}, clock)  # never had such a session
     table, other = RunTable(context), RunTable(elsewhere)
     assert [row["state"] for row in table.rows()] == ["starting"]
+    clock.advance(GONE_AFTER_S + 1)
     with jobs.launch_lock(root):  # a launch is in progress
         assert [row["state"] for row in table.rows()] == ["starting"]
     assert [row["state"] for row in other.rows()] == ["starting"]

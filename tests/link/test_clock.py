@@ -2,55 +2,89 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
-from itertools import count
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from grpo_train.run_dir import StatusWriter, create_run, open_run, utc_from
+from grpo_train.run_dir.clock import CLOCK, Clock
+from grpo_train.run_dir.files import append_jsonl
 from grpo_tui.model.store import Store
+from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import ClientEvent, ClockMeasured, Link, LinkChanged, RunsReported
-from remote.timing import Pings, Timing
-from tests.remote.test_jobs import ask
-from tests.support.agent import Recorder, eventually
-from tests.support.faketime import faked_clock
-from tests.support.hostile_box import BOX, HostileBox, hostile
-from tests.support.machine import Machine
+from remote.timing import Pings, SleepDetector
+from tests.support.agent import Recorder, ThreadTransport
+from tests.support.clock import TestClock
 
 STEP_S = 5 * 3600.0
-SET_CLOCK = """
-import sys, time
-from remote.timing import SleepDetector, sleep_clock
-before, detector = time.time(), SleepDetector(sleep_clock, 10.0)
-open(sys.argv[1], "w").write("+18000s")
-print(time.time() - before > 10_000, detector.happened())
-"""
 
 
-def steps_its_clock(box: HostileBox) -> None:
-    pongs = count(1)
-    box.pong = lambda: {"time": time.time() + (STEP_S if next(pongs) > 10 else 0.0)}
-    box.greet()
-    box.stay()
+class Screen(Recorder):
+    """Records events and applies them as they arrive, as the app does."""
+
+    def __init__(self, clock: TestClock) -> None:
+        super().__init__()
+        self.store = Store("h200", now=clock.time)
+
+    def __call__(self, event: ClientEvent) -> None:
+        self.store.apply(event)
+        super().__call__(event)
+
+    def skews(self) -> list[float]:
+        """The differences of the clocks that were measured, in seconds."""
+        return [event.skew_s for event in self.events if isinstance(event, ClockMeasured)]
 
 
-def test_a_step_of_the_boxs_clock_is_measured() -> None:
-    recorder = Recorder()
-    timing = replace(Timing(), ping_every=0.2)
-    client = BoxClient(BOX, recorder, transport_factory=hostile(steps_its_clock), timing=timing)
-    client.start()
+class BoxClock:
+    """A box's clock, which is ahead of the laptop's."""
+
+    def __init__(self, laptop: TestClock) -> None:
+        self._laptop = laptop
+        self.ahead_s = 0.0
+
+    def time(self) -> float:
+        return self._laptop.time() + self.ahead_s
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._laptop, name)
+
+
+@contextmanager
+def linked(root: Path, clock: TestClock, theirs: BoxClock) -> Iterator[Screen]:
+    """What a laptop shows of a box with another clock."""
+    screen, box = Screen(clock), Box("h200", kind="local", root=str(root))
+    transports: list[ThreadTransport] = []
+
+    def connect(box: Box, ask: object) -> ThreadTransport:
+        transports.append(ThreadTransport(clock, cast(Clock, theirs)))
+        return transports[-1]
+
+    screen.client = BoxClient(box, screen, transport_factory=connect, clock=clock)
+    screen.client.start()
     try:
-        recorder.wait(lambda event: isinstance(event, ClockMeasured) and abs(event.skew_s) < 2.0)
-        recorder.wait(lambda event: isinstance(event, ClockMeasured) and abs(event.skew_s + STEP_S) < 2.0)
-        assert sum(isinstance(event, ClockMeasured) for event in recorder.events) < 6  # not with every pong
+        screen.wait_link(Link.CONNECTED)
+        screen.wait_for(RunsReported)
+        yield screen
     finally:
-        client.close()
+        screen.client.close()
+        for transport in transports:
+            transport.join()
+
+
+def test_a_step_of_the_boxs_clock_is_measured(root: Path) -> None:
+    clock = TestClock()
+    theirs = BoxClock(clock)
+    with linked(root, clock, theirs) as screen:
+        clock.advance(30)
+        assert screen.skews() == [0.0]  # not with every pong
+        theirs.ahead_s = STEP_S
+        clock.advance(30)
+        assert screen.skews() == [0.0, -STEP_S]
 
 
 def pong(pings: Pings, sent: float, answered: float, received: float, skew_s: float = 0.0) -> None:
@@ -80,80 +114,56 @@ def test_a_late_pong_counts_before_it_arrives() -> None:
     assert pings.latency_at(31.0) == 30_000
 
 
-def test_a_set_clock_is_not_a_suspend(tmp_path: Path) -> None:
-    clock = tmp_path / "clock"
-    clock.write_text("+0s")
-    environment = {**os.environ, **faked_clock(clock)}
-    done = subprocess.run([sys.executable, "-c", SET_CLOCK, clock], env=environment, capture_output=True, text=True)
-    assert done.stdout.split() == ["True", "False"], done.stderr
+def test_a_set_clock_is_not_a_suspend() -> None:
+    clock = TestClock()
+    detector = SleepDetector(clock, 10.0)
+    clock.set(STEP_S)
+    assert not detector.happened()
+    clock.set(-2 * STEP_S)
+    assert not detector.happened()
+    clock.suspend(STEP_S)
+    assert detector.happened()
+    assert not detector.happened()
+    before = time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert before <= CLOCK.boottime() <= time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Screen(Recorder):
-    """Records events and applies them as they arrive, as the app does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.store = Store("h200")
-
-    def __call__(self, event: ClientEvent) -> None:
-        self.store.apply(event)
-        super().__call__(event)
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    if os.geteuid() != 0:
-        pytest.skip("needs root for namespaces")
-    with Machine(tmp_path) as machine:
-        yield machine
-
-
-def test_ages_are_right_whatever_the_boxs_clock(machine: Machine, root: Path) -> None:
+def test_ages_are_right_whatever_the_boxs_clock(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """5 h ahead when the link opens, then set to 5 h behind, then right.
 
     One run logs meanwhile, and the last sign of life of the other is from before the clock was set.
     """
-    screen = Screen()
-    store = screen.store
-    machine.set_clock("+5h")
-    box = machine.box(root=str(root))
-    client = BoxClient(
-        box, screen, host_keys_file=machine.hosts, timing=replace(Timing(), ping_every=0.3, lost_after=60.0)
-    )
-    screen.client = client
-    client.start()
-    try:
-        screen.wait_link(Link.CONNECTED, 60)
-        ask(client, "launch", config_text="frugal", run_name="silent")  # it says nothing after its start
-        eventually(lambda: [row.state for row in store.runs or ()] == ["running"], 60)
-        (silent,) = store.runs or ()
-        began = time.time() - (store.row_age(silent) or 0.0)
-        ask(client, "launch", config_text="obedient", run_name="r")
-        for setting, ahead_s in (("+5h", STEP_S), ("-5h", -STEP_S), ("+0", 0.0)):
-            machine.set_clock(setting)
-            mark = screen.mark()
-            if setting != "+5h":
-                screen.wait(lambda e, s=ahead_s: isinstance(e, ClockMeasured) and abs(e.skew_s + s) < 2, 30, mark)
+    clock = TestClock()
+    monkeypatch.setattr("grpo_tui.model.box_clock.time", clock)
+    theirs = BoxClock(clock)
+    theirs.ahead_s = STEP_S
+    writers = {name: StatusWriter(create_run(root, {}, name).path) for name in ("r", "silent")}
 
-            def new_row(ahead_s: float = ahead_s) -> bool:
-                # A look may see its first line, but its state from just before.
-                logged = [row for row in store.runs or () if row.name == "r" and row.state != "starting"]
-                stamps = [row.logged_at for row in logged if row.logged_at]
-                return bool(stamps) and abs(stamps[0] - ahead_s - time.time()) < 600
+    def log(name: str) -> None:
+        logs = open_run(root, name).logs
+        append_jsonl(logs / "train_log.jsonl", {"step": 1, "reward": 0.5, "time": utc_from(theirs.time())})
 
-            eventually(new_row, 60)
+    for name, writer in writers.items():
+        writer.update(state="running", total_steps=9)
+        log(name)
+    began = clock.time()
+    with linked(root, clock, theirs) as screen:
+        store = screen.store
+        for ahead_s in (STEP_S, -STEP_S, 0.0):
+            theirs.ahead_s = ahead_s
+            clock.advance(30)
+            assert screen.skews()[-1] == -ahead_s
+            log("r")
+            clock.advance(7)
             row, silent = sorted(store.runs or (), key=lambda row: row.name)
-            assert row.logged_at is not None
-            shown, true = store.row_age(row), time.time() - (row.logged_at - ahead_s)
-            print(f"clock {setting}: shown {shown:.2f} s, true {true:.2f} s")
-            assert shown == pytest.approx(true, abs=2.0)
-            assert store.row_age(silent) == pytest.approx(time.time() - began, abs=2.0)
+            assert row.logged_at == pytest.approx(theirs.time() - 7, abs=1.0)
+            assert store.row_age(row) == pytest.approx(7, abs=1.0)
+            assert store.row_age(silent) == pytest.approx(clock.time() - began, abs=1.0)
             assert (store.row_tone(row), row.state, silent.state) == ("live", "running", "running")
-        ask(client, "stop", run="r")
-        screen.wait(lambda e: isinstance(e, RunsReported) and "stopped" in [row["state"] for row in e.runs], 30)
-        states = {row["state"] for e in screen.events if isinstance(e, RunsReported) for row in e.runs}
-        assert states <= {"starting", "running", "stopped"}
+        writers["r"].update(state="stopped")
+        clock.advance(3)
+        assert {row.name: row.state for row in store.runs or ()} == {"r": "stopped", "silent": "running"}
         links = [e.state for e in screen.events if isinstance(e, LinkChanged)]
         assert set(links[links.index(Link.CONNECTED) :]) == {Link.CONNECTED}
-    finally:
-        client.close()
+    for writer in writers.values():
+        writer.close()

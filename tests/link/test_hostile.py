@@ -136,7 +136,7 @@ def test_a_file_of_a_terabyte_is_not_read(root: Path, damage: Callable[[RunDir],
     assert rows["good"] == "starting"
     assert rows["bad"] in ("unreadable", "starting")
     assert "ok" in agent.request("show_run", run="bad")
-    agent.transport.close()
+    agent.close()
 
 
 def test_a_stop_does_not_wait_for_a_pipe(root: Path) -> None:
@@ -145,5 +145,5 @@ def test_a_stop_does_not_wait_for_a_pipe(root: Path) -> None:
     os.mkfifo(run.events_file)
     agent = RawAgent(root)
     reply = agent.request("stop", run="bad")
-    agent.transport.close()
+    agent.close()
     assert "not a regular file" in json.dumps(reply)

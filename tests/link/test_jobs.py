@@ -7,11 +7,10 @@ import os
 import random
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -27,7 +26,8 @@ from remote.protocol import RemoteError
 from remote.protocol.jobs import LaunchRequest
 from tests.remote.test_jobs import ask, refusal, state
 from tests.support.agent import Recorder, connected, eventually
-from tests.support.job_faults import MOMENTS, TIMING, agent_killed, engines, laptop_killed
+from tests.support.clock import TestClock
+from tests.support.job_faults import MOMENTS, agent_killed, engines, laptop_killed
 
 SEED = int(os.environ.get("GRPO_LINK_SEED", "12"))
 VERSION_LINE = f'[ "$1" = --version ] && {{ echo "grpo-train {VERSION} (format {FORMAT})"; exit 0; }}'
@@ -50,8 +50,8 @@ def engine(folder: Path, script: str, head: str = "#!/bin/sh") -> Path:
 @contextmanager
 def linked(box: Box) -> Iterator[tuple[BoxClient, Recorder]]:
     """A client that is connected."""
-    with connected(box, timing=TIMING) as (client, recorder):
-        recorder.wait_link(Link.CONNECTED, 60)
+    with connected(box) as (client, recorder):
+        recorder.wait_link(Link.CONNECTED)
         yield client, recorder
 
 
@@ -145,11 +145,9 @@ def test_a_supervisor_that_never_started_is_crashed(box: Box, tmp_path: Path, ro
     script = "for i in $(seq 30); do echo line $i; done; echo 'cannot start' >&2; sleep 1; exit 9"
     own = dataclasses.replace(box, engine=[str(engine(tmp_path / "env", script))])
     with linked(own) as (client, recorder), linked(own) as (_, other):
-        began = time.monotonic()
         run = ask(client, "launch", config_text="x")["run"]
         for each in (recorder, other):
             each.wait(lambda e: isinstance(e, RunsReported) and [r["state"] for r in e.runs] == ["crashed"])
-        print(f"crashed after {time.monotonic() - began:.1f} s")
         error = row_of(client, run)["error"]
         assert error["summary"] == "the supervisor did not start (exit status 9): cannot start"
         assert error["exit_code"] == 9
@@ -175,7 +173,7 @@ def test_a_run_that_was_killed_while_it_started(box: Box, tmp_path: Path, root: 
     with linked(own) as (client, _):
         run = ask(client, "launch", config_text="x")["run"]
         assert ask(client, "kill", run=run)["state"] == "killed"
-        time.sleep(1.2)  # the list of runs was read since
+        client.clock.advance(60)
         events = [row["event"] for row in open_run(root, run).read_log("events.jsonl")]
         assert events == ["launched", "kill_asked", "killed"]
 
@@ -226,16 +224,23 @@ def test_an_unchanged_engine_is_run_once(box: Box, tmp_path: Path, by: str) -> N
 
 def test_a_slow_engine_may_still_be_launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked once a minute, so that a form does not wait each time."""
-    monkeypatch.setattr("remote.agent.engine.PROBE_S", 0.3)
-    path = tmp_path / "engine"
-    path.write_text(f"#!/bin/sh\necho run >> {tmp_path}/runs\nexec sleep 60\n")
-    path.chmod(0o755)
-    box = BoxContext.from_settings({"root": str(tmp_path), "engine": [str(path)]})
-    for _ in range(3):
-        assert jobs.launch(box, LaunchRequest("x", dry_run=True))["argv"]
-    with pytest.raises(RemoteError, match="did not answer --version"):
-        doctor.CHECKS["engine"](box)
-    assert (tmp_path / "runs").read_text() == "run\n"
+    asked: list[list[str]] = []
+
+    def too_slow(box: BoxContext, argv: list[str], timeout_s: float) -> NoReturn:
+        asked.append(argv)
+        raise subprocess.TimeoutExpired(argv, timeout_s)
+
+    monkeypatch.setattr("remote.agent.engine.run_engine", too_slow)
+    path = engine(tmp_path, "exec sleep 60")
+    clock = TestClock()
+    box = BoxContext.from_settings({"root": str(tmp_path), "engine": [str(path)]}, clock)
+    for times in (1, 2):
+        for _ in range(3):
+            assert jobs.launch(box, LaunchRequest("x", dry_run=True))["argv"]
+        with pytest.raises(RemoteError, match="did not answer --version within 25 s"):
+            doctor.CHECKS["engine"](box)
+        assert len(asked) == times
+        clock.advance(60)
 
 
 def test_an_unreadable_script_is_not_the_oldest_engine(box: Box, tmp_path: Path) -> None:
@@ -346,8 +351,9 @@ def test_a_kill_on_a_full_disk_is_recorded_later(box: Box, tmp_path: Path, optio
                 free(root)
                 recorder.wait(lambda e: isinstance(e, RunsReported) and [r["state"] for r in e.runs] == ["killed"])
         free(root)
-        with linked(own), linked(own):
-            eventually(lambda: state(root, "r") == "killed")
+        with linked(own) as (one, _), linked(own) as (other, _):
+            for each in (one.clock, other.clock):
+                eventually(lambda: state(root, "r") == "killed", clock=each)
         events = [row["event"] for row in open_run(root, "r").read_log("events.jsonl")]
         assert events.count("killed") == 1
         assert not (run / "control/killed").exists()

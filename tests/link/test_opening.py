@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,21 +18,20 @@ import pytest
 
 from remote.boxes import Box
 from remote.events import HostKeyAsked, Link, LinkChanged
-from remote.timing import NetworkDetector
-from remote.transports import Refused, Unreachable, ssh_config
+from remote.timing import NetworkDetector, Timing
+from remote.transports import Refused, Unreachable
 from remote.transports.ssh_config import resolve
-from tests.support.agent import PATIENT, connected, eventually
+from tests.support.agent import connected, eventually
+from tests.support.clock import TestClock
 from tests.support.network import add_link_local, needs_root, own_network
 from tests.support.proxy import ChaosProxy, Fault
 from tests.support.sshd import Sshd, make_key
 
-AGAIN = dataclasses.replace(PATIENT, ask_again=0.5)
-
 
 @contextmanager
-def server(folder: Path, extra: str = "", **environment: str) -> Iterator[tuple[Sshd, Box, Path]]:
+def server(folder: Path, extra: str = "", *, knows_agent: bool = True) -> Iterator[tuple[Sshd, Box, Path]]:
     """An sshd, its box and a known_hosts file with its key."""
-    with Sshd(folder, extra=extra, environment=environment) as sshd:
+    with Sshd(folder, extra=extra, knows_agent=knows_agent) as sshd:
         hosts = folder / "hosts"
         kind, blob = Path(f"{sshd.host_key}.pub").read_text().split()[:2]
         hosts.write_text(f"h200 {kind} {blob}\n")
@@ -62,7 +60,10 @@ def connections(sshd: Sshd) -> int:
     ],
 )
 def test_no_common_algorithm_is_refused_twice_seen(tmp_path: Path, extra: str, theirs: str, ours: str) -> None:
-    with server(tmp_path, extra) as (sshd, box, hosts), connected(box, host_keys_file=hosts) as (_, recorder):
+    with (
+        server(tmp_path, extra) as (sshd, box, hosts),
+        connected(box, host_keys_file=hosts, reconnects=True) as (_, recorder),
+    ):
         refused = recorder.wait_link(Link.REFUSED)
         for words in ("no SSH algorithm in common", theirs, ours, "the box offers", "this program offers"):
             assert words in refused.detail
@@ -82,7 +83,7 @@ def test_an_offer_of_nothing_is_damaged_however_often(tmp_path: Path, transport:
         offer = b"none,zlib@openssh.com"
         length = bytes(proxy.last.heads[True]).rindex(offer) - 1
         proxy.plan(*[Fault("flip", length, back=True, mask=len(offer)) for _ in range(3)])
-        with connected(probe, host_keys_file=hosts, timing=PATIENT) as (_, recorder):
+        with connected(probe, host_keys_file=hosts, reconnects=True) as (_, recorder):
             recorder.wait_link(Link.CONNECTED)
             states = [event.state for event in recorder.events if isinstance(event, LinkChanged)]
             assert Link.REFUSED not in states
@@ -100,7 +101,7 @@ def test_one_damaged_offer_is_not_a_refusal(tmp_path: Path) -> None:
         assert proxy.last
         offset = bytes(proxy.last.heads[True]).index(b"aes256-gcm@")
         proxy.plan(*[Fault("flip", offset + i, back=True) for i in range(3)])
-        with connected(probe, host_keys_file=hosts, timing=PATIENT) as (_, recorder):
+        with connected(probe, host_keys_file=hosts, reconnects=True) as (_, recorder):
             recorder.wait_link(Link.CONNECTED)
             states = [event.state for event in recorder.events if isinstance(event, LinkChanged)]
             assert Link.REFUSED not in states
@@ -110,7 +111,7 @@ def test_one_damaged_offer_is_not_a_refusal(tmp_path: Path) -> None:
 def test_a_disconnect_after_too_many_keys_is_a_refusal(tmp_path: Path) -> None:
     with server(tmp_path, "MaxAuthTries 1\n") as (sshd, box, hosts):
         box = dataclasses.replace(box, key=str(make_key(tmp_path / "wrong_key")))
-        with connected(box, host_keys_file=hosts) as (_, recorder):
+        with connected(box, host_keys_file=hosts, reconnects=True) as (_, recorder):
             refused = recorder.wait_link(Link.REFUSED)
             assert "wrong_key" in refused.detail
             assert "Too many authentication failures" in refused.detail
@@ -120,11 +121,15 @@ def test_a_disconnect_after_too_many_keys_is_a_refusal(tmp_path: Path) -> None:
 def test_a_box_that_recovers_is_connected_without_a_person(tmp_path: Path) -> None:
     with server(tmp_path) as (sshd, box, hosts):
         box = dataclasses.replace(box, python="~/python")
-        with connected(box, host_keys_file=hosts, timing=AGAIN) as (_, recorder):
+        clock = TestClock()
+        with connected(box, host_keys_file=hosts, clock=clock) as (client, recorder):
             refused = recorder.wait_link(Link.REFUSED)
             assert "'~/python' ('python' of 'h200' in boxes.yaml) does not run" in refused.detail
-            assert refused.retry_in_s == 0.5
+            assert refused.retry_in_s == 300.0
             (sshd.home / "python").symlink_to(sys.executable)
+            clock.advance(299.0)
+            assert client.link is Link.REFUSED
+            clock.advance(1.0)
             recorder.wait_link(Link.CONNECTED)
 
 
@@ -148,39 +153,43 @@ def test_only_a_person_retries_a_host_key(tmp_path: Path) -> None:
     with server(tmp_path) as (sshd, box, hosts):
         known = hosts.read_text()
         hosts.write_text("")
-        with connected(box, host_keys_file=hosts, timing=AGAIN) as (client, recorder):
+        clock = TestClock()
+        with connected(box, host_keys_file=hosts, clock=clock) as (client, recorder):
             recorder.wait_for(HostKeyAsked)
             client.answer_host_key(False)
             assert recorder.wait_link(Link.REFUSED).retry_in_s is None
-            time.sleep(1.5)
+            clock.advance(2 * 300.0)
             eventually(lambda: connections(sshd) == 1)
         hosts.write_text(known)
-        sshd.new_host_key()
-        with connected(box, host_keys_file=hosts, timing=AGAIN) as (_, recorder):
+        with connected(box, host_keys_file=hosts, clock=clock) as (_, recorder):
+            recorder.wait_link(Link.CONNECTED)
+            sshd.new_host_key()
+            clock.advance((recorder.wait_link(Link.LOST).retry_in_s or 0.0) + 0.1)  # what is shown is rounded
             assert recorder.wait_link(Link.REFUSED).retry_in_s is None
-            time.sleep(1.5)
-            eventually(lambda: connections(sshd) == 2)
+            clock.advance(2 * 300.0)
+            eventually(lambda: connections(sshd) == 3)
 
 
 def test_a_refusing_box_is_asked_after_a_suspend(tmp_path: Path) -> None:
-    shift = [0.0]
+    clock = TestClock()
     with server(tmp_path) as (sshd, box, hosts):
         box = dataclasses.replace(box, python="~/python")
-        options: dict[str, Any] = {"timing": PATIENT, "sleep_clock": lambda: time.monotonic() + shift[0]}
-        with connected(box, host_keys_file=hosts, **options) as (_, recorder):
+        with connected(box, host_keys_file=hosts, clock=clock) as (_, recorder):
             recorder.wait_link(Link.REFUSED)
             (sshd.home / "python").symlink_to(sys.executable)
-            shift[0] = 3600.0
+            clock.suspend(3600.0)
+            clock.advance(1.0)
             recorder.wait_link(Link.CONNECTED)
 
 
 CHANGE_OF_NETWORK = """
-    import dataclasses, subprocess, time
+    import subprocess
     from remote.boxes import Box
     from remote.client import BoxClient
     from remote.events import Link
     from remote.transports import Refused
-    from tests.support.agent import QUICK, Recorder, eventually
+    from tests.support.agent import Recorder
+    from tests.support.clock import TestClock
 
     def ip(*words):
         subprocess.run(["ip", *words], check=True)
@@ -197,17 +206,17 @@ CHANGE_OF_NETWORK = """
 
     ip("link", "set", "lo", "up")
     ip("address", "add", "10.9.0.1/24", "dev", "lo")
-    recorder = Recorder()
-    timing = dataclasses.replace(QUICK, network_every=0.2)
-    client = BoxClient(Box("h200", host="10.9.0.77"), recorder, transport_factory=factory, timing=timing)
+    recorder, clock = Recorder(), TestClock()
+    client = BoxClient(Box("h200", host="10.9.0.77"), recorder, transport_factory=factory, clock=clock)
     client.start()
     recorder.wait_link(Link.REFUSED)
     ip("address", "add", "10.8.0.1/24", "dev", "lo")  # no other address towards the box
-    time.sleep(1.0)
+    clock.advance(10)
     assert len(made) == 1, "asked again without a change of network"
     ip("address", "del", "10.9.0.1/24", "dev", "lo")
     ip("address", "add", "10.9.0.2/24", "dev", "lo")
-    eventually(lambda: len(made) > 1)
+    clock.advance(4)
+    assert len(made) == 2
     client.close()
     print("asked again")
 """
@@ -225,10 +234,13 @@ def test_a_refusing_box_is_asked_after_a_change_of_network() -> None:
 def test_a_change_of_network_towards_a_zone() -> None:
     with own_network():
         address = add_link_local("lab0")
-        network = NetworkDetector(0.0)
+        clock = TestClock()
+        network = NetworkDetector(Timing().network_every, clock)
         network.watch(address)
+        clock.advance(Timing().network_every)
         assert not network.happened()
         subprocess.run(["ip", "link", "set", "lab0", "down"], check=True)
+        clock.advance(Timing().network_every)
         assert network.happened()
 
 
@@ -236,9 +248,9 @@ def test_a_change_of_network_towards_a_zone() -> None:
 
 
 def test_max_sessions_1(tmp_path: Path) -> None:
-    with server(tmp_path, "MaxSessions 1\n") as (_, box, hosts):
+    with server(tmp_path, "MaxSessions 1\n", knows_agent=False) as (_, box, hosts):
         for _ in range(2):  # the first uploads the agent, in the only session
-            with connected(box, host_keys_file=hosts, timing=PATIENT) as (_, recorder):
+            with connected(box, host_keys_file=hosts) as (_, recorder):
                 recorder.wait_link(Link.CONNECTED)
                 states = [event.state for event in recorder.events if isinstance(event, LinkChanged)]
                 assert Link.LOST not in states, recorder.events
@@ -248,7 +260,7 @@ def test_a_shell_that_leaves_a_process_behind(tmp_path: Path) -> None:
     """The process holds the output open, so only the end marker says that an answer is whole."""
     with server(tmp_path, "MaxSessions 1\n") as (sshd, box, hosts):
         (sshd.home / ".bashrc").write_text("sleep 20 &\n")
-        with connected(box, host_keys_file=hosts, timing=PATIENT) as (_, recorder):
+        with connected(box, host_keys_file=hosts) as (_, recorder):
             recorder.wait_link(Link.CONNECTED)
             assert not [e for e in recorder.events if isinstance(e, LinkChanged) and e.state is Link.LOST]
 
@@ -257,11 +269,11 @@ def test_long_greetings_are_read_up_to_1_mib(tmp_path: Path) -> None:
     with server(tmp_path) as (sshd, box, hosts):
         greeting = sshd.home / ".bashrc"
         greeting.write_text("head -c 400000 /dev/zero | tr '\\0' x >&2; head -c 400000 /dev/zero | tr '\\0' y; echo\n")
-        with connected(box, host_keys_file=hosts, timing=PATIENT) as (_, recorder):
+        with connected(box, host_keys_file=hosts) as (_, recorder):
             recorder.wait_link(Link.CONNECTED)
         for flood in ("yes", "yes >&2"):
             greeting.write_text(f"{flood}\n")
-            with connected(box, host_keys_file=hosts, timing=PATIENT) as (_, recorder):
+            with connected(box, host_keys_file=hosts) as (_, recorder):
                 assert "floods the link: more than 1 MiB" in recorder.wait_link(Link.LOST).detail
 
 
@@ -327,7 +339,7 @@ def test_a_server_that_ignores_the_window_is_left(tmp_path: Path) -> None:
 
         threading.Thread(target=serve, daemon=True).start()
         box = dataclasses.replace(box, port=listener.getsockname()[1])
-        with connected(box, host_keys_file=hosts, timing=PATIENT) as (_, recorder):
+        with connected(box, host_keys_file=hosts) as (_, recorder):
             assert "MiB" in recorder.wait_link(Link.LOST).detail
         listener.close()
         assert interface.sent < 64 * 2**20
@@ -336,14 +348,12 @@ def test_a_server_that_ignores_the_window_is_left(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------ ssh -G
 
 
-def test_match_exec_has_a_limit_and_no_fall_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh_config, "RESOLVE_S", 1.0)
+def test_match_exec_has_a_limit_and_no_fall_back(tmp_path: Path) -> None:
     config = tmp_path / "ssh_config"
     config.write_text('Match exec "sleep 4321"\n  HostName 127.0.0.1\n')
     with pytest.raises(Refused, match="Match exec"):
-        resolve("gpu", config=str(config))
+        resolve("gpu", config=str(config), clock=TestClock(skips=True))
     eventually(lambda: not _running("sleep 4321"))
-    monkeypatch.setattr(ssh_config, "RESOLVE_S", 600.0)
     with pytest.raises(Unreachable):
         resolve("gpu", config=str(config), closing=lambda: _running("sleep 4321"))
     eventually(lambda: not _running("sleep 4321"))

@@ -18,7 +18,7 @@ from remote.events import BoxGreeted, HostKeyAsked, Link, LinkChanged
 from remote.transports import Refused
 from remote.transports.choice import attach_argv, choose
 from remote.transports.openssh_setup import Program, live
-from tests.support.agent import QUICK, Recorder, agents, connected, eventually
+from tests.support.agent import Recorder, agents, connected, eventually
 from tests.support.patience import PATIENCE
 from tests.support.proxy import ChaosProxy
 from tests.support.ssh_lab import NAME, Lab, box_of, folders, options, processes
@@ -174,10 +174,11 @@ def test_early_ends_are_unreachable(place: Lab) -> None:
     """A server that closes, one that does not answer, and one that refuses the login."""
     server = place.server()
     server.stop()
-    with connected(box_of(place), **options(place, place.config(server))) as (_, recorder):
+    with connected(box_of(place), **options(place, place.config(server))) as (client, recorder):
         lost = recorder.wait_link(Link.LOST, 30)
         assert "Connection refused" in lost.detail
         server.start()
+        client.reconnect_now()
         recorder.wait_link(Link.CONNECTED, 30)
 
 
@@ -197,12 +198,12 @@ def test_a_dead_link_heals(place: Lab) -> None:
     with ChaosProxy(server.port) as proxy:
         place.know(f"[127.0.0.1]:{proxy.port}", server)
         config = place.config(server, f"Port {proxy.port}")
-        with connected(box_of(place), **options(place, config)) as (client, recorder):
+        with connected(box_of(place), **options(place, config), reconnects=True) as (client, recorder):
             recorder.wait_link(Link.CONNECTED, 30)
             for _ in range(3):
                 mark = recorder.mark()
                 proxy.reset()
-                recorder.wait_link(Link.CONNECTED, 30, after=mark)
+                recorder.wait_reconnected(mark)
             assert client.request("list_runs").result() == {"runs": []}
             assert all(e.state is not Link.REFUSED for e in recorder.events if isinstance(e, LinkChanged))
     assert not processes(place)
@@ -211,7 +212,7 @@ def test_a_dead_link_heals(place: Lab) -> None:
 def test_a_suspended_ssh_does_not_block_closing(place: Lab) -> None:
     server = place.server()
     recorder = Recorder()
-    client = BoxClient(box_of(place), recorder, **options(place, place.config(server)), timing=QUICK)
+    client = BoxClient(box_of(place), recorder, **options(place, place.config(server)))
     client.start()
     recorder.wait_link(Link.CONNECTED, 30)
     for pid in processes(place):
@@ -251,7 +252,7 @@ def test_attaching_uses_the_links_connection(place: Lab, tmux_socket: str) -> No
 def test_attaching_after_ssh_was_killed(place: Lab) -> None:
     server = place.server()
     box = box_of(place)
-    with connected(box, **options(place, place.config(server))) as (_, recorder):
+    with connected(box, **options(place, place.config(server)), reconnects=True) as (_, recorder):
         recorder.wait_link(Link.CONNECTED, 30)
         mark = recorder.mark()
         for pid in processes(place):

@@ -28,7 +28,7 @@ def test_a_passphrase_is_asked_once_a_session(place: Lab) -> None:
     with ChaosProxy(server.port) as proxy:
         place.know(f"[127.0.0.1]:{proxy.port}", server)
         config = place.config(server, f"Port {proxy.port}", f"IdentityFile {key}", key=False)
-        with connected(box_of(place), **options(place, config)) as (client, recorder):
+        with connected(box_of(place), **options(place, config), reconnects=True) as (client, recorder):
             question = recorder.wait_for(QuestionAsked, 30)
             assert (question.kind, question.echo) == ("passphrase", False)
             assert str(key) in question.text
@@ -53,7 +53,7 @@ def test_a_code_is_asked_once_an_outage(place: Lab) -> None:
     with ChaosProxy(server.port) as proxy:
         place.know(f"[127.0.0.1]:{proxy.port}", server)
         config = place.config(server, f"Port {proxy.port}")
-        with connected(box_of(place), **options(place, config)) as (client, recorder):
+        with connected(box_of(place), **options(place, config), reconnects=True) as (client, recorder):
             assert recorder.wait_for(QuestionAsked, 30).kind == "prompt"
             proxy.reset()  # while the user looks for the code
             client.answer_question(SECRET)
@@ -107,16 +107,16 @@ def test_closing_with_an_open_question(place: Lab) -> None:
 def test_a_key_to_touch_is_announced_while_it_waits(place: Lab) -> None:
     """ssh runs its askpass program with SSH_ASKPASS_PROMPT=none and ends it; here a ProxyCommand does the same."""
     server = place.server()
-    script = place.folder / "touch.sh"
+    script, announced = place.folder / "touch.sh", place.folder / "announced"
     connect = place.folder / "connect.py"
     connect.write_text(CONNECT)
     script.write_text(
         "#!/bin/sh\nSSH_ASKPASS_PROMPT=none $SSH_ASKPASS 'Confirm user presence for key' </dev/null >/dev/null &\n"
-        f'sleep 1; kill $!; exec {sys.executable} {connect} "$@"\n'
+        f'while [ ! -e {announced} ]; do sleep 0.05; done; kill $!; exec {sys.executable} {connect} "$@"\n'
     )
     config = place.config(server, f"ProxyCommand sh {script} %h %p")
     with connected(box_of(place), **options(place, config)) as (_, recorder):
         assert recorder.wait_for(QuestionAsked, 30).kind == "touch"
-        mark = recorder.mark()
-        recorder.wait_for(QuestionWithdrawn, 30, after=mark)
+        announced.touch()
+        recorder.wait_for(QuestionWithdrawn, 30)
         recorder.wait_link(Link.CONNECTED, 30)

@@ -13,7 +13,7 @@ import pytest
 from remote.boxes import Box
 from remote.events import LogFailed
 from tests.support.agent import RawAgent, connected, eventually
-from tests.support.logs import LogReader, open_files, reader_of, settle
+from tests.support.logs import LogReader, reader_of, settle
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_a_log_replaced_by_a_link_is_refused(shared: RawAgent, folder: Path, out
     os.replace(folder / "link", log)
     assert reader.until_closed()["code"] == "bad_path"
     assert reader.content == b"fine\n"
-    eventually(lambda: not open_files(shared, folder))
+    eventually(lambda: not shared.open_files(folder))
 
 
 def test_links_inside_the_root_are_followed(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_files_that_are_not_on_a_disk_are_refused(path: str) -> None:
     try:
         assert LogReader(agent, path).until_closed()["code"] == "bad_path"
     finally:
-        agent.transport.close()
+        agent.close()
 
 
 def test_a_pipe_is_refused_and_does_not_notice(shared: RawAgent, folder: Path) -> None:

@@ -26,7 +26,7 @@ from tests.remote.conftest import FAKE_ENGINE
 from tests.run_dir.helpers import make_checkpoint
 from tests.support.agent import RawAgent, eventually
 from tests.support.canaries import EncryptedKey, ProcessWatch, app_command, canary, ssh_agent, write_private
-from tests.support.engine import grpo_train
+from tests.support.engine import command_here
 from tests.support.lambda_api import LambdaApi, instance
 from tests.support.ssh_box import SshBox, answer_question, confirm, connect, ssh_box
 from tests.support.ssh_lab import TWO_FACTORS, pam_secret
@@ -353,7 +353,7 @@ def test_the_agent_refuses_secrets(root: Path, tmux_socket: str, op: str, params
     """The laptop's form is not trusted: another program may send the request."""
     agent = RawAgent(root, engine=[str(FAKE_ENGINE)], tmux_socket=tmux_socket)
     response = agent.request(op, **params)
-    agent.transport.close()
+    agent.close()
     assert response["ok"] is False
     assert response["error"]["code"] == "secret"
     assert ".env" in response["error"]["message"]
@@ -365,7 +365,7 @@ def test_the_agent_does_not_send_a_config_with_a_secret(root: Path, tmp_path: Pa
     write_private(tmp_path / "repo" / "config" / "bad.yaml", f"run:\n  seed: 1\ntask:\n  path: {HF}\n")
     agent = RawAgent(root, repo=str(tmp_path / "repo"))
     response = agent.request("read_config", name="bad.yaml")
-    agent.transport.close()
+    agent.close()
     assert response["error"]["code"] == "secret"
     assert "bad.yaml, line 4: 'task.path'" in response["error"]["message"]
     assert "qqqq" not in json.dumps(agent.frames)
@@ -375,7 +375,7 @@ def test_the_engine_refuses_secrets(root: Path, tmp_path: Path) -> None:
     bad = write_private(tmp_path / "bad.yaml", "run:\n  hf_token: qqqq\n")
     good = write_private(tmp_path / "good.yaml", "run: {total_steps: 1}\n")
     for words in (["--cfg", bad], ["--cfg", good, "--set", "task.password=qqqq"]):
-        done = grpo_train("train", *words, root=root)
+        done = command_here("train", *words, root=root)
         assert done.returncode == 2
         assert "hf auth login" in done.stderr or ".env" in done.stderr
         assert "qqqq" not in done.stdout + done.stderr

@@ -10,6 +10,7 @@ from remote.boxes import Box
 from remote.transports.choice import choose
 from tests.support.ssh_case import Case
 from tests.support.ssh_cases import CASES
+from tests.support.ssh_lab import Row
 from tests.support.ssh_table import cell, line, page, run
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "ssh.md").read_text(encoding="utf-8")
@@ -21,8 +22,23 @@ def _documented(case: Case) -> str:
     return found
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+OPTIONS = [case for case in CASES if case.option]
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case not in OPTIONS], ids=lambda case: case.name)
 def test_a_configuration(case: Case) -> None:
+    assert_documented(case)
+
+
+def test_plain_options_together() -> None:
+    """``tests/soak/test_ssh_configurations.py`` has each alone."""
+    assert {_documented(case).replace(case.name, "", 1)[:14] for case in OPTIONS} == {"|  | yes | yes"}
+    lines = [case.option for case in OPTIONS]
+    together = Case("", "", lambda lab: Row(lab.config(lab.server(), *lines)))
+    assert all(outcome.connected for outcome in run(together, "openssh"))
+
+
+def assert_documented(case: Case) -> None:
     if reason := case.missing():
         pytest.skip(reason)
     documented = _documented(case)

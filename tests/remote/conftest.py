@@ -26,6 +26,7 @@ def _own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         patch.delenv("SSH_AUTH_SOCK", raising=False)
+        patch.setenv("LC_ALL", "C.UTF-8")  # as an agent sets it: tmux
         yield
 
 
@@ -51,7 +52,7 @@ def box(root: Path, tmux_socket: str) -> Box:
 
 @pytest.fixture(scope="session")
 def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
-    with Sshd(tmp_path_factory.mktemp("box")) as server:
+    with Sshd(tmp_path_factory.mktemp("box"), knows_agent=True) as server:
         yield server
 
 
@@ -66,7 +67,7 @@ def hosts(tmp_path: Path, sshd: Sshd) -> Path:
 @pytest.fixture
 def own_sshd(tmp_path: Path) -> Iterator[Sshd]:
     """A server that the test may modify."""
-    with Sshd(tmp_path) as server:
+    with Sshd(tmp_path, knows_agent=True) as server:
         yield server
 
 

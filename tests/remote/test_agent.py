@@ -15,12 +15,14 @@ from typing import Any
 
 import pytest
 
+from grpo_train.run_dir.clock import CLOCK
 from grpo_train.run_dir.version import FORMAT, VERSION
 from remote.bundle import build
 from remote.protocol import INITIAL_CREDIT, MAX_DATA, encode
 from remote.protocol.intake import mismatch
 from remote.protocol.rows import Check, HostFacts
-from tests.support.agent import RawAgent, eventually
+from tests.support.agent import RawAgent, ThreadTransport, eventually
+from tests.support.clock import TestClock
 from tests.support.patience import PATIENCE
 
 
@@ -28,7 +30,15 @@ from tests.support.patience import PATIENCE
 def agent(root: Path) -> Iterator[RawAgent]:
     raw = RawAgent(root)
     yield raw
-    raw.transport.close()
+    raw.close()
+
+
+@pytest.fixture
+def process(root: Path) -> Iterator[RawAgent]:
+    """An agent as a process."""
+    raw = RawAgent(root, process=True)
+    yield raw
+    raw.close()
 
 
 def subscribe(agent: RawAgent, number: int, path: str, credit: int = INITIAL_CREDIT, **params: Any) -> None:
@@ -59,28 +69,21 @@ def read_until(agent: RawAgent, number: int, wanted: bytes) -> None:
         agent.read(0.05)
 
 
-def settle(agent: RawAgent, seconds: float = 0.6) -> None:
-    """Read for a while, to show that nothing more arrives."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        agent.read(0.05)
+def test_hello_describes_the_host(process: RawAgent, root: Path) -> None:
+    assert process.hello["protocol"] == 1
+    assert process.hello["agent"] == build().sha256
+    assert process.hello["host"]["root"] == str(root)
+    assert process.hello["host"]["cpu_count"] == os.cpu_count()
+    assert process.hello["host"]["user"] == getpass.getuser()
+    assert process.hello["host"].keys() == HostFacts.__annotations__.keys()
+    assert mismatch(process.hello["host"], HostFacts) == ""
+    assert (process.hello["version"], process.hello["format"]) == (VERSION, FORMAT)
 
 
-def test_hello_describes_the_host(agent: RawAgent, root: Path) -> None:
-    assert agent.hello["protocol"] == 1
-    assert agent.hello["agent"] == build().sha256
-    assert agent.hello["host"]["root"] == str(root)
-    assert agent.hello["host"]["cpu_count"] == os.cpu_count()
-    assert agent.hello["host"]["user"] == getpass.getuser()
-    assert agent.hello["host"].keys() == HostFacts.__annotations__.keys()
-    assert mismatch(agent.hello["host"], HostFacts) == ""
-    assert (agent.hello["version"], agent.hello["format"]) == (VERSION, FORMAT)
-
-
-def test_pong_has_the_time_of_the_box(agent: RawAgent) -> None:
+def test_pong_has_the_time_of_the_box(process: RawAgent) -> None:
     before = time.time()
-    agent.send({"type": "ping", "n": 7})
-    pong = agent.until(lambda frame: frame["type"] == "pong")
+    process.send({"type": "ping", "n": 7})
+    pong = process.until(lambda frame: frame["type"] == "pong")
     assert pong["n"] == 7
     assert before <= pong["time"] <= time.time()
 
@@ -93,7 +96,7 @@ def test_findings_of_doctor_are_typed(agent: RawAgent) -> None:
 
 def test_a_log_is_followed_before_it_exists(agent: RawAgent, root: Path) -> None:
     subscribe(agent, 1, "training_runs/r/logs/console.log")
-    settle(agent, 0.3)
+    agent.let_pass(4)
     log = root / "training_runs/r/logs/console.log"
     log.parent.mkdir(parents=True)
     content = b""
@@ -108,10 +111,10 @@ def test_credit_limits_what_is_sent(agent: RawAgent, root: Path) -> None:
     content = random.Random(1).randbytes(300_000)
     (root / "log").write_bytes(content)
     subscribe(agent, 1, "log", credit=1_000)
-    settle(agent)
+    agent.let_pass(4)
     assert data(agent, 1) == content[:1_000]
     agent.send({"type": "credit", "id": 1, "bytes": 50_000})
-    settle(agent)
+    agent.let_pass(4)
     assert data(agent, 1) == content[:51_000]
     assert max(len(f.get("base64", "")) for f in agent.frames) <= MAX_DATA * 2
     agent.send({"type": "credit", "id": 1, "bytes": 1_000_000})
@@ -125,7 +128,7 @@ def test_credit_limits_what_is_sent(agent: RawAgent, root: Path) -> None:
 def test_a_tail_starts_at_a_line(agent: RawAgent, root: Path, tail_bytes: int, expected: bytes) -> None:
     (root / "log").write_bytes(b"111\n222\n333\n")
     subscribe(agent, 1, "log", tail_bytes=tail_bytes)
-    settle(agent, 0.3)
+    agent.let_pass(4)
     with (root / "log").open("ab") as file:
         file.write(b"444\n")
     read_until(agent, 1, expected + b"444\n")
@@ -180,21 +183,21 @@ def test_topics_are_sent_when_they_change(agent: RawAgent) -> None:
     gpu = agent.until(lambda f: f["type"] == "update" and f["id"] == 3)["value"]
     assert gpu["gpus"] or gpu["note"]
     assert agent.until(lambda f: f["type"] == "closed")["error"]["code"] == "bad_request"
-    settle(agent, 2.5)
+    agent.let_pass(30)
     assert sum(frame["type"] == "update" and frame["id"] == 1 for frame in agent.frames) == 1
 
 
-def test_a_slow_client_costs_no_memory(agent: RawAgent, root: Path) -> None:
+def test_a_slow_client_costs_no_memory(process: RawAgent, root: Path) -> None:
+    """It reads nothing until the agent has read all that it may send, which waits in the agent."""
     (root / "log").write_bytes(os.urandom(5_000_000))
+    proc = Path(f"/proc/{process.hello['host']['pid']}")
     for number in range(1, 40):
-        subscribe(agent, number, "log")
-    for _ in range(20):
-        agent.send({"type": "ping", "n": 1})
-        time.sleep(0.05)
-    status = Path(f"/proc/{agent.hello['host']['pid']}/status").read_text()
-    resident = int(status.split("VmRSS:")[1].split()[0]) * 1024
-    assert resident < 40 * INITIAL_CREDIT * 2 + 60_000_000
-    agent.until(lambda frame: frame["type"] == "pong")
+        subscribe(process, number, "log")
+    eventually(lambda: int((proc / "io").read_text().split()[1]) >= 39 * INITIAL_CREDIT)
+    peak = int((proc / "status").read_text().split("VmHWM:")[1].split()[0]) * 1024
+    assert peak < 40 * INITIAL_CREDIT * 2 + 60_000_000
+    process.send({"type": "ping", "n": 1})
+    process.until(lambda frame: frame["type"] == "pong")
 
 
 def agent_process(tmp_path: Path, *arguments: str) -> subprocess.Popen[bytes]:
@@ -203,25 +206,28 @@ def agent_process(tmp_path: Path, *arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env={"HOME": str(tmp_path)})
 
 
-def test_it_exits_at_end_of_input_silence_and_garbage(tmp_path: Path) -> None:
-    ended = agent_process(tmp_path)
-    silent = agent_process(tmp_path, "--silence", "1")
-    garbage = agent_process(tmp_path)
-    assert ended.stdin
-    assert garbage.stdin
-    ended.stdin.close()
-    garbage.stdin.write(b"GET / HTTP/1.1\r\n\r\n")
-    garbage.stdin.flush()
-    assert ended.wait(60) == 0
-    assert garbage.wait(60) == 0
-    assert silent.wait(60) == 0
-    assert b"nothing received" in (silent.stderr.read() if silent.stderr else b"")
-    for process in (ended, silent, garbage):
-        assert process.stdout
-        assert process.stdout.read() == b""
-        for stream in (process.stdin, process.stdout, process.stderr):
-            if stream:
-                stream.close()
+def test_it_exits_at_end_of_input_and_garbage(tmp_path: Path) -> None:
+    ended, garbage = agent_process(tmp_path), agent_process(tmp_path)
+    assert ended.communicate(timeout=60)[0] == b""
+    assert garbage.communicate(b"GET / HTTP/1.1\r\n\r\n", timeout=60)[0] == b""
+    assert (ended.returncode, garbage.returncode) == (0, 0)
+
+
+def test_it_exits_after_a_silence(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    clock = TestClock()
+    transport = ThreadTransport(CLOCK, clock)
+    transport.open()
+    clock.wait_for_threads(3)
+    clock.advance(10)
+    transport.send(encode({"type": "ping", "n": 1}))
+    assert transport.receive(60)
+    clock.advance(12)
+    assert transport.receive(0) is None, "silent for less than 12 s"
+    clock.advance(1)
+    assert transport.receive(60) == b""
+    assert "nothing received for 12 s, exiting" in capsys.readouterr().err
+    transport.close()
+    transport.join()
 
 
 def test_unknown_frames_and_keys_are_ignored(agent: RawAgent) -> None:
@@ -238,14 +244,14 @@ def test_a_request_before_hello_is_fatal(tmp_path: Path) -> None:
     assert b"before hello" in errors
 
 
-def test_a_thousand_runs_are_listed(agent: RawAgent, root: Path) -> None:
+def test_a_thousand_runs_are_listed(process: RawAgent, root: Path) -> None:
     for i in range(1000):
         folder = root / "training_runs" / f"run_{i:04}"
         (folder / "logs").mkdir(parents=True)
         (folder / "launch.json").write_text('{"time": "2026-01-01T00:00:00Z", "config_text": "x"}')
         (folder / "status.json").write_text('{"state": "finished"}')
     began = time.monotonic()
-    rows = agent.request("list_runs")["result"]["runs"]
+    rows = process.request("list_runs")["result"]["runs"]
     assert len(rows) == 1000
     assert rows[0]["run"] == "run_0999"
     assert time.monotonic() - began < PATIENCE * 5
@@ -267,11 +273,11 @@ def test_an_unreadable_run_hides_no_other(agent: RawAgent, root: Path) -> None:
     assert rows["odd"] in ("unreadable", "lost")
 
 
-def test_children_cannot_read_the_input(agent: RawAgent) -> None:
-    assert os.readlink(f"/proc/{agent.hello['host']['pid']}/fd/0") == "/dev/null"
+def test_children_cannot_read_the_input(process: RawAgent) -> None:
+    assert os.readlink(f"/proc/{process.hello['host']['pid']}/fd/0") == "/dev/null"
     eventually(
         lambda: (
-            os.readlink(f"/proc/{agent.hello['host']['pid']}/fd/1")
-            == os.readlink(f"/proc/{agent.hello['host']['pid']}/fd/2")
+            os.readlink(f"/proc/{process.hello['host']['pid']}/fd/1")
+            == os.readlink(f"/proc/{process.hello['host']['pid']}/fd/2")
         )
     )

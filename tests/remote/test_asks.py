@@ -16,9 +16,9 @@ from grpo_train.run_dir.questions import asks_folder
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.protocol import RemoteError
-from tests.support.agent import PATIENT, Recorder, connected, eventually
+from tests.support.agent import Recorder, connected, eventually
 from tests.support.backups import make_run
-from tests.support.engine import REPOSITORY, train_here, write_config
+from tests.support.engine import REPOSITORY
 from tests.support.patience import PATIENCE
 
 SECRET_WORD = "zebra"
@@ -26,9 +26,8 @@ SECRET_WORD = "zebra"
 
 
 @pytest.fixture
-def run(make_root: Callable[[], Path]) -> RunDir:
-    root = make_root()
-    return train_here(root, write_config(root, run__total_steps=2), "asked")
+def run(golden: Callable[[str], RunDir]) -> RunDir:
+    return golden("first")
 
 
 @pytest.fixture
@@ -41,7 +40,7 @@ def engine_box(run: RunDir, tmux_socket: str) -> Box:
 def link(box: Box, root: Path) -> Iterator[BoxClient]:
     """A box with the fake engine and one run."""
     make_run(root, "one", 2)
-    with connected(box, timing=PATIENT) as (client, _):
+    with connected(box) as (client, _):
         yield client
 
 
@@ -75,19 +74,21 @@ def of(events: list[dict[str, Any]], event: str, question: str) -> list[dict[str
 
 def test_questions_are_answered_over_the_link(engine_box: Box, run: RunDir) -> None:
     prompt = f"12+30 {SECRET_WORD}"
-    with connected(engine_box, timing=PATIENT) as (client, recorder):
-        opened = send(client, "open_ask", run="asked", steps=[2, 0], idempotency_key="open")
-        again = send(client, "open_ask", run="asked", steps=[2, 0], idempotency_key="open")
-        assert (opened["started"], again["started"], opened["session"]) == (True, False, "ask_asked")
+    with connected(engine_box, process=True) as (client, recorder):
+        opened = send(client, "open_ask", run="first", steps=[2, 0], idempotency_key="open")
+        again = send(client, "open_ask", run="first", steps=[2, 0], idempotency_key="open")
+        assert (opened["started"], again["started"], opened["session"]) == (True, False, "ask_first")
         log = client.follow(opened["answers"])
         first = send(client, "ask", ask=opened["ask"], prompt=prompt, idempotency_key="a")["question"]
         assert send(client, "ask", ask=opened["ask"], prompt=prompt, idempotency_key="a")["question"] == first
         eventually(lambda: of(rows(recorder, log), "done", first), 90, "the first answer")
         cursor = client._follows[log].cursor
-    with connected(engine_box, timing=PATIENT) as (client, recorder):  # the laptop was away: it reads on
+    with connected(engine_box) as (client, recorder):  # the laptop was away: it reads on
         log = client.follow(opened["answers"], cursor=cursor)
         second = send(client, "ask", ask=opened["ask"], index=1, count=2, temperature=1.0, idempotency_key="b")
-        done = eventually(lambda: of(rows(recorder, log), "done", second["question"]), 60, "the second answer")
+        done = eventually(
+            lambda: of(rows(recorder, log), "done", second["question"]), 60, "the second answer", client.clock
+        )
         assert len(done) == 1
         events = rows(recorder, log)
         assert not of(events, "completion", first)
@@ -98,7 +99,7 @@ def test_questions_are_answered_over_the_link(engine_box: Box, run: RunDir) -> N
         assert all(each["rewards"].keys() == {"accuracy"} for each in shown)
         commands = commands_with(opened["ask"])
         assert commands
-        assert SECRET_WORD not in "".join(commands) + send(client, "capture_pane", session="ask_asked")["text"]
+        assert SECRET_WORD not in "".join(commands) + send(client, "capture_pane", session="ask_first")["text"]
         assert asks_folder(run.root).stat().st_mode & 0o77 == 0
         assert send(client, "close_ask", ask=opened["ask"], idempotency_key="c") == {"left": []}
         eventually(lambda: not commands_with(opened["ask"]), what="tmux ends with its last session")
@@ -129,7 +130,7 @@ def test_what_cannot_be_asked_is_refused(link: BoxClient, root: Path, tmp_path: 
     old = tmp_path / "old-engine"
     old.write_text("#!/bin/sh\necho 'No such option: --version' >&2; exit 2\n")
     old.chmod(0o755)
-    with connected(Box("old", kind="local", root=str(root), engine=[str(old)]), timing=PATIENT) as (client, _):
+    with connected(Box("old", kind="local", root=str(root), engine=[str(old)])) as (client, _):
         refused = refusal(client, "open_ask", run="one", steps=[2], idempotency_key="b")
     assert (refused.code, refused.message) == ("too_old", "box engine 0.1.0 cannot answer questions: upgrade it")
     assert "make setup-box" in refused.hint

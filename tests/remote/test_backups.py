@@ -18,7 +18,7 @@ from grpo_train.run_dir.errors import UserError
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.protocol import RemoteError
-from tests.support.agent import PATIENT, connected, eventually
+from tests.support.agent import connected, eventually
 from tests.support.backups import bytes_of, make_run
 from tests.support.stores import other_disk
 
@@ -61,7 +61,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_back_up_clean_up_restore(box: Box, root: Path, disk: Path) -> None:
     run = make_run(root, "a.b", 2, 4)
     real = dataclasses.replace(box, engine=ENGINE)
-    with connected(real, timing=PATIENT) as (client, _):
+    with connected(real) as (client, _):
         dry = ask(client, "back_up", run="a.b", steps="latest", to="disk", dry_run=True)
         expected = ["backup", "--training-run", "a.b", "--steps", "latest", "--to", "disk", "--root", str(root)]
         assert dry["argv"][len(ENGINE) :] == expected
@@ -100,7 +100,7 @@ def test_back_up_clean_up_restore(box: Box, root: Path, disk: Path) -> None:
 def test_a_failed_command_is_in_the_row(box: Box, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["grpo-train", "backup", "--training-run", "a.b"])
     make_run(root, "a.b", 2)
-    with connected(box, timing=PATIENT) as (client, _):
+    with connected(box) as (client, _):
         with suppress(UserError), working_on(root, "training_runs", "a.b", "backup", "disk") as job:
             job.update(phase="sending", bytes=5, bytes_total=10)
             raise UserError("no route to the store", code="unreachable")
@@ -118,7 +118,7 @@ def test_a_failed_command_is_in_the_row(box: Box, root: Path, monkeypatch: pytes
 
 def test_commands_of_the_forms(box: Box, root: Path) -> None:
     make_run(root, "a.b", 2)
-    with connected(box, timing=PATIENT) as (client, _):
+    with connected(box) as (client, _):
 
         def command(op: str, **params: Any) -> tuple[str, list[str]]:
             reply = ask(client, op, dry_run=True, **params)
@@ -146,7 +146,7 @@ def test_commands_of_the_forms(box: Box, root: Path) -> None:
 
 def test_one_backup_of_a_run_at_a_time(box: Box, root: Path) -> None:
     make_run(root, "a.b", 2)
-    with connected(box, timing=PATIENT) as (client, _):
+    with connected(box) as (client, _):
         ask(client, "back_up", run="a.b")
         for run, code in (("a.b", "session_live"), ("nobody", "no_run")):
             with pytest.raises(RemoteError) as caught:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 import threading
-import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +19,24 @@ from remote.client import BoxClient
 from remote.events import BoxGreeted, Link, LinkChanged, LogArrived, LogFailed, LogRotated, RunsReported
 from remote.protocol import INITIAL_CREDIT, Cursor, Decoder, RemoteError, encode, encode_data, encode_parts
 from remote.transports import Refused, Unreachable
-from tests.support.agent import QUICK, Recorder, connected, eventually
-from tests.support.patience import PATIENCE
+from tests.support.agent import Recorder, connected, eventually
+from tests.support.clock import TestClock
 
-BOX = Box("scripted", host="nowhere")
+BOX = Box("scripted", kind="local")
 
 
 class ScriptedTransport:
     """A transport whose agent sends only what the test scripts."""
 
     def __init__(self, failure: Exception | None = None, answers: bool = True) -> None:
+        self.clock = TestClock()
         self.address = ""
         self.heard: list[dict[str, Any]] = []
         self.answers = answers
         self._failure = failure
         self._decoder = Decoder()
         self._out: deque[bytes] = deque()
-        self._changed = threading.Condition()
+        self._changed = threading.Event()
         self._ended = False
 
     def open(self, greeting: bytes = b"") -> None:
@@ -52,27 +53,24 @@ class ScriptedTransport:
                 self.say({"type": "pong", "n": frame["n"]})
 
     def say(self, *frames: dict[str, Any] | bytes) -> None:
-        with self._changed:
-            for frame in frames:
-                self._out.extend([frame] if isinstance(frame, bytes) else encode_parts(frame))
-            self._changed.notify_all()
+        for frame in frames:
+            self._out.extend([frame] if isinstance(frame, bytes) else encode_parts(frame))
+        self._changed.set()
 
     def receive(self, timeout: float) -> bytes | None:
-        with self._changed:
-            if not self._out and not self._ended:
-                self._changed.wait(timeout)
-            if self._out:
-                return self._out.popleft()
-            return b"" if self._ended else None
+        if not self._out and not self._ended:
+            self.clock.wait(self._changed, timeout)
+        self._changed.clear()
+        if self._out:
+            return self._out.popleft()
+        return b"" if self._ended else None
 
     def end(self) -> None:
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
+        self._ended = True
+        self._changed.set()
 
     def wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
+        self._changed.set()
 
     def close(self) -> None:
         self.end()
@@ -87,25 +85,53 @@ class ScriptedTransport:
         return ""
 
     def wait_heard(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        return eventually(lambda: next((frame for frame in list(self.heard) if condition(frame)), None))  # type: ignore
+        return eventually(
+            lambda: next((frame for frame in list(self.heard) if condition(frame)), None), clock=self.clock
+        )  # type: ignore
 
 
 class Script:
     """A transport factory: the n-th connection uses the n-th transport."""
 
-    def __init__(self, *transports: ScriptedTransport) -> None:
+    def __init__(self, *transports: ScriptedTransport, clock: TestClock) -> None:
         self.transports = list(transports)
+        self.clock = clock
+        for transport in transports:
+            transport.clock = clock
         self.made: list[ScriptedTransport] = []
 
     def __call__(self, box: Box, ask: Any) -> ScriptedTransport:
         transport = self.transports.pop(0) if self.transports else ScriptedTransport(Unreachable("nobody there"))
+        transport.clock = self.clock
         self.made.append(transport)
         return transport
 
 
+@contextmanager
+def scripted(*transports: ScriptedTransport) -> Iterator[tuple[BoxClient, Recorder, Script, TestClock]]:
+    """A client of scripted connections and its clock, which stands."""
+    clock = TestClock()
+    script = Script(*transports, clock=clock)
+    with connected(BOX, transport_factory=script, clock=clock) as (client, recorder):
+        yield client, recorder, script, clock
+
+
+def expire(clock: TestClock, future: Future[Any]) -> RemoteError:
+    """The error of a request once its time has passed."""
+    clock.advance_until(future.done)
+    with pytest.raises(RemoteError) as caught:
+        future.result(0)
+    return caught.value
+
+
+def waits(recorder: Recorder) -> list[float]:
+    """The waits before connections, in seconds."""
+    return [event.retry_in_s for event in recorder.events if isinstance(event, LinkChanged) and event.retry_in_s]
+
+
 def test_reads_are_sent_again_after_a_reconnect() -> None:
     first, second = ScriptedTransport(), ScriptedTransport()
-    with connected(BOX, transport_factory=Script(first, second)) as (client, _):
+    with scripted(first, second) as (client, _, _, _):
         answer = client.request("list_runs")
         first.wait_heard(lambda frame: frame.get("op") == "list_runs")
         first.end()
@@ -116,7 +142,7 @@ def test_reads_are_sent_again_after_a_reconnect() -> None:
 
 def test_an_interrupted_launch_is_not_repeated() -> None:
     first, second = ScriptedTransport(), ScriptedTransport()
-    with connected(BOX, transport_factory=Script(first, second)) as (client, recorder):
+    with scripted(first, second) as (client, recorder, _, _):
         recorder.wait_link(Link.CONNECTED)
         answer = client.request("launch", config_text="x")
         first.wait_heard(lambda frame: frame.get("op") == "launch")
@@ -132,7 +158,7 @@ def test_an_interrupted_launch_is_not_repeated() -> None:
 
 def test_a_malformed_reply_is_an_error() -> None:
     first, answered = ScriptedTransport(), list[dict[str, Any]]()
-    with connected(BOX, transport_factory=Script(first)) as (client, _):
+    with scripted(first) as (client, _, _, _):
         for result in ({}, {"runs": "none"}, [], None):
             reply = client.request("list_runs")
             request = first.wait_heard(lambda frame: frame.get("op") == "list_runs" and frame not in answered)
@@ -144,20 +170,17 @@ def test_a_malformed_reply_is_an_error() -> None:
 
 
 def test_requests_never_hang() -> None:
-    with connected(BOX, transport_factory=Script()) as (client, recorder):
+    with scripted() as (client, recorder, _, clock):
         recorder.wait_link(Link.LOST)
         with pytest.raises(RemoteError) as caught:
             client.request("stop", run="x").result(60)
         assert caught.value.code == "unreachable"
-        with pytest.raises(RemoteError) as caught:
-            client.request("list_runs", timeout=0.3).result(60)
-        assert caught.value.code == "unreachable"
-    silent = ScriptedTransport()
-    with connected(BOX, transport_factory=Script(silent)) as (client, recorder):
+        assert expire(clock, client.request("list_runs", timeout=20)).code == "unreachable"
+    with scripted(ScriptedTransport()) as (client, recorder, _, clock):
         recorder.wait_link(Link.CONNECTED)
-        with pytest.raises(RemoteError) as caught:
-            client.request("list_runs", timeout=0.3).result(60)
-        assert caught.value.code == "timeout"
+        began = clock.monotonic()
+        assert expire(clock, client.request("list_runs", timeout=20)).code == "timeout"
+        assert 20 <= clock.monotonic() - began <= 20.5
         pending = client.request("list_runs")
     with pytest.raises(RemoteError):
         pending.result(60)
@@ -170,19 +193,25 @@ def test_requests_never_hang() -> None:
 
 
 def test_a_refusal_waits_for_reconnect_now() -> None:
-    script = Script(ScriptedTransport(Refused("no key fits")), ScriptedTransport())
-    with connected(BOX, transport_factory=script) as (client, recorder):
+    """Otherwise the box is asked again after minutes."""
+    refused = [ScriptedTransport(Refused("no key fits")) for _ in range(2)]
+    with scripted(*refused, ScriptedTransport()) as (client, recorder, script, clock):
         assert recorder.wait_link(Link.REFUSED).detail == "no key fits"
         with pytest.raises(RemoteError, match="no key fits"):
             client.request("list_runs").result(60)
-        time.sleep(0.3)
+        clock.advance(299)
         assert len(script.made) == 1
+        clock.advance(1)
+        assert len(script.made) == 2
+        clock.advance(299)
+        assert len(script.made) == 2
         client.reconnect_now()
         recorder.wait_link(Link.CONNECTED)
 
 
 def test_a_retry_from_the_event_of_a_refusal_counts() -> None:
-    script = Script(ScriptedTransport(Refused("no key fits")), ScriptedTransport())
+    clock = TestClock()
+    script = Script(ScriptedTransport(Refused("no key fits")), ScriptedTransport(), clock=clock)
     recorder = Recorder()
 
     def on_event(event: Any) -> None:
@@ -190,70 +219,90 @@ def test_a_retry_from_the_event_of_a_refusal_counts() -> None:
         if isinstance(event, LinkChanged) and event.state is Link.REFUSED:
             client.reconnect_now()
 
-    client = BoxClient(BOX, on_event, transport_factory=script, timing=QUICK)
+    client = BoxClient(BOX, on_event, transport_factory=script, clock=clock)
     client.start()
     recorder.wait_link(Link.CONNECTED)
     client.close()
 
 
 def test_back_off_grows_until_reconnect_now() -> None:
-    timing = dataclasses.replace(QUICK, backoff_first=0.2, backoff_most=60.0)
-    script = Script(*[ScriptedTransport(Unreachable("no")) for _ in range(4)], ScriptedTransport())
-    with connected(BOX, transport_factory=script, timing=timing) as (client, recorder):
-        eventually(lambda: len(script.made) == 4)
-        waits = eventually(
-            lambda: (
-                (w := [e.retry_in_s for e in recorder.events if isinstance(e, LinkChanged) and e.retry_in_s])[3:] and w
-            )
-        )
-        assert waits == sorted(waits)
-        assert waits[3] > 4 * waits[0]
-    timing = dataclasses.replace(QUICK, backoff_first=60.0, backoff_most=60.0)
-    script = Script(ScriptedTransport(Unreachable("no")), ScriptedTransport())
-    with connected(BOX, transport_factory=script, timing=timing) as (client, recorder):
+    failing = [ScriptedTransport(Unreachable("no")) for _ in range(9)]
+    with scripted(*failing, ScriptedTransport()) as (client, recorder, script, clock):
         recorder.wait_link(Link.LOST)
+        clock.advance_until(lambda: len(script.made) == 9)
+        assert all(
+            0.8 * wait - 0.05 <= shown <= 1.2 * wait + 0.05
+            for wait, shown in zip((1, 2, 4, 8, 16, 30, 30, 30, 30), waits(recorder), strict=True)
+        )
         client.reconnect_now()
-        recorder.wait_link(Link.CONNECTED, timeout=2)
+        clock.settle()
+        assert client.link is Link.CONNECTED
 
 
 def test_a_link_that_stood_is_retried_at_once() -> None:
     """The first retry, which a hole in the network may outlast, does not count as a failure."""
-    timing = dataclasses.replace(QUICK, backoff_first=1.0, backoff_most=60.0, settled_after=0.0)
     first = ScriptedTransport()
-    with connected(BOX, transport_factory=Script(first), timing=timing) as (_, recorder):
+    with scripted(first) as (_, recorder, script, clock):
         recorder.wait_link(Link.CONNECTED)
+        clock.advance(10)
         first.end()
-        waits = eventually(
-            lambda: (
-                (w := [e.retry_in_s for e in recorder.events if isinstance(e, LinkChanged) and e.retry_in_s])[2:] and w
-            )
-        )
-        assert waits[0] == 0.1
-        assert 0.8 <= waits[1] <= 1.2
-        assert 1.6 <= waits[2] <= 2.4
+        clock.advance_until(lambda: len(script.made) == 4)
+        assert waits(recorder)[0] == 0.1
+        assert 0.8 <= waits(recorder)[1] <= 1.2
+        assert 1.6 <= waits(recorder)[2] <= 2.4
+
+
+def test_a_link_that_ended_at_once_has_failed() -> None:
+    first = ScriptedTransport()
+    with scripted(first) as (_, recorder, _, clock):
+        recorder.wait_link(Link.CONNECTED)
+        clock.advance(9)
+        first.end()
+        clock.settle()
+        assert 0.8 <= waits(recorder)[0] <= 1.2
 
 
 def test_a_resumed_machine_reconnects_at_once() -> None:
-    shift = [0.0]
-    timing = dataclasses.replace(QUICK, backoff_first=0.1, lost_after=60.0, stale_after=50.0)
-    script = Script(ScriptedTransport(), ScriptedTransport())
-    options = {"transport_factory": script, "timing": timing, "sleep_clock": lambda: time.monotonic() + shift[0]}
-    with connected(BOX, **options) as (_, recorder):
+    with scripted(ScriptedTransport(), ScriptedTransport()) as (_, recorder, script, clock):
         recorder.wait_link(Link.CONNECTED)
-        shift[0] = 3600.0
-        assert "suspended" in recorder.wait_link(Link.LOST, timeout=3).detail
-        eventually(lambda: len(script.made) == 2)
+        clock.suspend(9)
+        clock.advance(1)
+        assert len(script.made) == 1, "suspended too shortly to matter"
+        clock.suspend(3600)
+        clock.advance(1)
+        assert recorder.wait_link(Link.LOST).detail == "this machine was suspended"
+        clock.advance_until(lambda: len(script.made) == 2, most=1.3)
+        recorder.wait_reconnected(0)
 
 
 def test_silence_is_stale_then_lost() -> None:
-    script = Script(ScriptedTransport(answers=False), ScriptedTransport())
-    began = time.monotonic()
-    with connected(BOX, transport_factory=script) as (_, recorder):
-        recorder.wait_link(Link.STALE)
-        assert 0.5 < time.monotonic() - began < PATIENCE * 1.4
-        recorder.wait_link(Link.LOST)
-        assert 1.4 < time.monotonic() - began < PATIENCE * 3
+    silent = ScriptedTransport(answers=False)
+    with scripted(silent, ScriptedTransport()) as (client, recorder, _, clock):
+        recorder.wait_link(Link.CONNECTED)
+        clock.advance(4)
+        assert client.link is Link.CONNECTED
+        clock.advance(1)
+        assert client.link is Link.STALE
+        clock.advance(9)
+        assert client.link is Link.STALE
+        clock.advance(1)
+        assert recorder.wait_link(Link.LOST).detail == "no answer from scripted for 15 s"
         recorder.wait_reconnected(0)
+
+
+def test_a_box_that_answers_again_is_not_stale() -> None:
+    slow = ScriptedTransport(answers=False)
+    with scripted(slow) as (client, recorder, _, clock):
+        recorder.wait_link(Link.CONNECTED)
+        clock.advance(14)
+        assert client.link is Link.STALE
+        slow.say({"type": "pong", "n": 1})
+        clock.settle()
+        assert client.link is Link.CONNECTED
+        clock.advance(4)
+        assert client.link is Link.CONNECTED
+        clock.advance(11)
+        assert client.link is Link.LOST
 
 
 def test_another_protocol_version_is_refused() -> None:
@@ -261,13 +310,13 @@ def test_another_protocol_version_is_refused() -> None:
         def send(self, data: bytes) -> None:
             self.say({"type": "hello", "protocol": 99})
 
-    with connected(BOX, transport_factory=Script(Old())) as (_, recorder):
+    with scripted(Old()) as (_, recorder, _, _):
         assert "99" in recorder.wait_link(Link.REFUSED).detail
 
 
 def test_garbage_from_the_box_breaks_only_the_link() -> None:
     first, second = ScriptedTransport(), ScriptedTransport()
-    with connected(BOX, transport_factory=Script(first, second)) as (_, recorder):
+    with scripted(first, second) as (_, recorder, _, _):
         recorder.wait_link(Link.CONNECTED)
         mark = recorder.mark()
         first.say(b"Segmentation fault\n")
@@ -277,7 +326,7 @@ def test_garbage_from_the_box_breaks_only_the_link() -> None:
 
 def test_a_gap_in_a_log_is_not_passed_on() -> None:
     first, second = ScriptedTransport(), ScriptedTransport()
-    with connected(BOX, transport_factory=Script(first, second)) as (client, recorder):
+    with scripted(first, second) as (client, recorder, _, _):
         log = client.follow("log")
         wire = first.wait_heard(lambda frame: frame.get("topic") == "log")["id"]
         first.say(encode_data(wire, 0, b"one", (3, "h")), encode_data(wire, 5, b"gap"))
@@ -289,7 +338,7 @@ def test_a_gap_in_a_log_is_not_passed_on() -> None:
 
 def test_outstanding_credit_survives_a_reconnect() -> None:
     first, second = ScriptedTransport(), ScriptedTransport()
-    with connected(BOX, transport_factory=Script(first, second)) as (client, recorder):
+    with scripted(first, second) as (client, recorder, _, _):
         recorder.returns_credit = False
         log = client.follow("log")
         wire = first.wait_heard(lambda frame: frame.get("topic") == "log")
@@ -307,7 +356,7 @@ def test_outstanding_credit_survives_a_reconnect() -> None:
 
 def test_unfollowed_and_refused_logs() -> None:
     first = ScriptedTransport()
-    with connected(BOX, transport_factory=Script(first)) as (client, recorder):
+    with scripted(first) as (client, recorder, _, _):
         log = client.follow("log")
         wire = first.wait_heard(lambda frame: frame.get("topic") == "log")["id"]
         client.unfollow(log)
@@ -323,10 +372,10 @@ def test_unfollowed_and_refused_logs() -> None:
 def test_a_killed_agent_is_replaced_and_logs_continue(box: Box, root: Path) -> None:
     log = root / "log"
     log.write_bytes(b"".join(b"line %d\n" % i for i in range(20_000)))
-    with connected(box) as (client, recorder):
+    with connected(box, process=True, reconnects=True) as (client, recorder):
         number = client.follow("log")
         mark = 0
-        for _ in range(3):
+        for _ in range(2):
             greeted = recorder.wait(lambda event: isinstance(event, BoxGreeted), after=mark)
             assert isinstance(greeted, BoxGreeted)
             size = len(recorder.logs.get(number, b""))
@@ -364,20 +413,20 @@ def test_methods_may_be_called_from_on_event(box: Box, root: Path) -> None:
                 client.close()
                 done.set()
 
-    client = BoxClient(box, on_event, timing=QUICK)
+    client = BoxClient(box, on_event)
     client.start()
     assert done.wait(60)
     eventually(lambda: client.link is Link.CLOSED)
 
 
 def test_topics_arrive_without_a_request(box: Box) -> None:
-    with connected(box) as (_, recorder):
+    with connected(box, process=True) as (_, recorder):
         recorder.wait_for(RunsReported)
         assert recorder.wait_link(Link.CONNECTED).state is Link.CONNECTED
         latency = recorder.wait(lambda e: isinstance(e, LinkChanged) and e.latency_ms is not None)
         assert isinstance(latency, LinkChanged)
         assert latency.latency_ms is not None
-        assert 0 < latency.latency_ms < PATIENCE * 1000
+        assert 0 < latency.latency_ms < 15_000
 
 
 def test_close_without_start_and_twice(box: Box) -> None:

@@ -38,9 +38,9 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def connect(root: Path, beside: Path) -> None:
     """An agent until it has stored its modules."""
-    agent = RawAgent(root)
+    agent = RawAgent(root, process=True)
     eventually(beside.exists)
-    agent.transport.close()
+    agent.close()
 
 
 def compiled(beside: Path) -> set[str]:
@@ -72,16 +72,16 @@ def test_a_damaged_file_is_not_used(root: Path, beside: Path, damage: str) -> No
     }
     beside.write_bytes(bad[damage])
     before = beside.stat().st_ino
-    agent = RawAgent(root)
+    agent = RawAgent(root, process=True)
     eventually(lambda: beside.stat().st_ino != before)
-    agent.transport.close()
+    agent.close()
     assert "remote/agent/serve.py" not in compiled(beside)
 
 
 def test_a_directory_that_cannot_be_written(root: Path, beside: Path) -> None:
     beside.mkdir(parents=True)  # whatever is in the way
-    agent = RawAgent(root)
+    agent = RawAgent(root, process=True)
     assert agent.hello["agent"] == build().sha256
-    agent.transport.close()
+    agent.close()
     assert beside.is_dir()
     eventually(lambda: not [name for name in os.listdir(beside.parent) if name.endswith(".tmp")])

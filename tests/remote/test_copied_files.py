@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from remote.agent import staging
 from remote.agent.staging import staging_alone
 from remote.protocol import ProtocolError, RemoteError, copied_files
 from remote.protocol.copied_files import receive_files, send_files
 from remote.protocol.copies import Ended, Item, Wire, check_path, put_items, take_items
+from tests.support.clock import TestClock
 
 
 @contextmanager
@@ -61,15 +61,15 @@ def test_a_failed_flush_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         sending.join()
 
 
-def test_another_copy_that_stays_at_work_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staging, "WAIT_S", 0.2)
+def test_another_copy_that_stays_at_work_is_named(tmp_path: Path) -> None:
+    clock = TestClock(skips=True)
     folder = tmp_path / ".start.part"
     folder.mkdir()
     with (
         _wires() as (wire, _),
-        staging_alone(wire, folder, lambda: None, "copy to start"),
+        staging_alone(wire, folder, lambda: None, "copy to start", clock),
         pytest.raises(RemoteError, match="another copy to start is at work") as error,
-        staging_alone(wire, folder, lambda: None, "copy to start"),
+        staging_alone(wire, folder, lambda: None, "copy to start", clock),
     ):
         raise AssertionError
     assert error.value.code == "busy"

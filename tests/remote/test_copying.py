@@ -9,7 +9,7 @@ import os
 import random
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,13 +17,16 @@ from typing import Any
 
 import pytest
 
-import remote.copying
 from grpo_train.run_dir import list_runs, write_manifest
+from grpo_train.run_dir.clock import CLOCK, SystemClock
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.evaluations import list_evaluations
+from remote.agent import staging
 from remote.boxes import Box
 from remote.copying import Copied, Copier
 from remote.transports.choice import TransportChoice
+from tests.support.agent import ThreadTransport, eventually
+from tests.support.clock import TestClock
 from tests.support.proxy import ChaosProxy, Fault
 from tests.support.sshd import Sshd, make_key
 
@@ -141,16 +144,21 @@ class TestCopies:
         assert list(_tree(tmp_path / "odd")) == ["file"]
 
 
+class Impatient(SystemClock):
+    """Does not wait between two connections."""
+
+    def wait(self, event: threading.Event, seconds: float | None = None) -> bool:
+        return event.is_set()
+
+
 class TestFaults:
     @pytest.mark.parametrize("transport", ["openssh", "paramiko"])
-    def test_cut_connections(
-        self, transport: str, root: Path, sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(remote.copying, "FIRST_WAIT_S", 0.01)
+    def test_cut_connections(self, transport: str, root: Path, sshd: Sshd, tmp_path: Path) -> None:
         source, said = _weights(tmp_path / "start", 12_000_000), []
         with ChaosProxy(sshd.port) as proxy:
             box = _box(transport, root, sshd, proxy.port)
-            with copier(box, say=said.append) as copy:
+            choice = TransportChoice(box, lambda question: None, lambda event: None)
+            with copier(box, say=said.append, choice=choice, clock=Impatient()) as copy:
                 copy.put(source, "checkpoints/warm")  # the agent and the host key are there
                 for back in (False, True):
                     proxy.plan(*(Fault("reset", offset, back) for offset in (3_000_000, 4_000_000)))
@@ -162,19 +170,33 @@ class TestFaults:
         assert len(said) >= 2
         assert _tree(tmp_path / "back" / "start") == _tree(source) == _tree(root / "checkpoints" / "start")
 
-    def test_an_agent_that_is_still_at_work_is_waited_for(self, box: Box, root: Path, tmp_path: Path) -> None:
+    def test_an_agent_that_is_still_at_work_is_waited_for(
+        self, box: Box, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """As after a connection that broke without a word, of which the box hears last."""
         source = _weights(tmp_path / "start", 3_000_000)
         collected = root / "checkpoints" / ".start.part"
         collected.mkdir(parents=True)
-        with copier(box) as copy:
-            copy.put(source, "checkpoints/warm")
-            held = os.open(collected / ".lock", os.O_RDWR | os.O_CREAT)
-            fcntl.flock(held, fcntl.LOCK_EX)
-            ending = threading.Timer(1, os.close, [held])
-            ending.start()
-            copy.put(source)
-            assert not ending.is_alive()
+        agents_clock, take, waits = TestClock(), staging._take, threading.Event()
+
+        def taken(folder: Path, make: Callable[[], None]) -> int | None:
+            if (lock := take(folder, make)) is None:
+                waits.set()
+            return lock
+
+        def transport(environment: object = None, clock: object = None) -> ThreadTransport:
+            return ThreadTransport(CLOCK, agents_clock)
+
+        monkeypatch.setattr(staging, "_take", taken)
+        monkeypatch.setattr("remote.transports.local.LocalTransport", transport)
+        held = os.open(collected / ".lock", os.O_RDWR | os.O_CREAT)
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with copier(box) as copy, ThreadPoolExecutor() as pool:
+            done = pool.submit(copy.put, source)
+            eventually(waits.is_set)
+            os.close(held)
+            eventually(done.done, clock=agents_clock)
+            done.result()
         assert _tree(root / "checkpoints" / "start") == _tree(source)
         assert not collected.exists()
 

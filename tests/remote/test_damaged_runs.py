@@ -69,7 +69,7 @@ def test_every_damage_at_once_leaves_the_others_live(root: Path) -> None:
         assert shown["result"]["summary"]["state"] == "unreadable"
     live[0].update(state="finished")
     agent.until(lambda f: f["type"] == "update" and {"finished", "running"} <= {r["state"] for r in f["value"]["runs"]})
-    agent.transport.close()
+    agent.close()
     for writer in live:
         writer.close()
 

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 from remote.boxes import Box
-from tests.remote.test_jobs import ask, patiently, refusal, state
-from tests.support.agent import eventually
+from tests.remote.test_jobs import ask, refusal, state
+from tests.support.agent import connected, eventually
 
 
 def test_a_missing_engine_names_the_install_command(box: Box, tmp_path: Path, root: Path) -> None:
@@ -22,7 +22,7 @@ def test_a_missing_engine_names_the_install_command(box: Box, tmp_path: Path, ro
         ({"engine": [], "activate": "source /no/such/conda.sh"}, "activate"),
         ({"engine": [], "activate": "true"}, "activate"),
     ):
-        with patiently(dataclasses.replace(box, **settings)) as (client, _):
+        with connected(dataclasses.replace(box, **settings)) as (client, _):
             error = refusal(client, "launch", config_text="x")
             assert error.code == "no_engine", settings
             assert words in error.hint
@@ -35,12 +35,12 @@ def test_how_the_engine_is_found(box: Box, tmp_path: Path, root: Path) -> None:
     (repo / "config").mkdir()
     (repo / ".venv/bin/grpo-train").symlink_to(fake)
     snippet = f"export PATH='{repo}/.venv/bin':$PATH X=\"a'b\""
-    with patiently(dataclasses.replace(box, engine=[], activate=snippet)) as (client, _):
+    with connected(dataclasses.replace(box, engine=[], activate=snippet)) as (client, _):
         done = ask(client, "launch", config_text="obedient", run_name="by_activation")
         assert done["argv"][:5] == [done["argv"][0], "-c", f'{snippet} && exec "$@"', "--", "grpo-train"]
         eventually(lambda: state(root, "by_activation") == "running")
         ask(client, "kill", run="by_activation")
-    with patiently(dataclasses.replace(box, engine=[], repo=str(repo))) as (client, _):
+    with connected(dataclasses.replace(box, engine=[], repo=str(repo))) as (client, _):
         assert ask(client, "launch", config_text="x", dry_run=True)["argv"][0] == str(repo / ".venv/bin/grpo-train")
 
 
@@ -60,7 +60,7 @@ def test_the_engine_compares_evaluations(box: Box, root: Path, tmp_path: Path) -
     ):
         engine.write_text(f'#!/bin/sh\n[ "$*" = "{asked}" ] || {{ echo "error: $*" >&2; exit 9; }}\n{script}\n')
         engine.chmod(0o755)
-        with patiently(dataclasses.replace(box, engine=[str(engine)])) as (client, _):
+        with connected(dataclasses.replace(box, engine=[str(engine)])) as (client, _):
             if message:
                 assert refusal(client, "compare_evaluations", **params).message == message
             else:
@@ -83,7 +83,7 @@ def test_the_engine_makes_a_report(box: Box, root: Path, tmp_path: Path) -> None
     ):
         engine.write_text(f'#!/bin/sh\n[ "$*" = "{asked}" ] || {{ echo "error: $*" >&2; exit 9; }}\n{script}\n')
         engine.chmod(0o755)
-        with patiently(dataclasses.replace(box, engine=[str(engine)])) as (client, _):
+        with connected(dataclasses.replace(box, engine=[str(engine)])) as (client, _):
             if message:
                 assert refusal(client, "report", runs=["a", "b"], price=2.49).message == message
             else:
@@ -98,7 +98,7 @@ def test_tasks_are_listed_by_the_engine(box: Box, tmp_path: Path) -> None:
     for script, code in ((listed, ""), ("echo addition: sums", "no_tasks"), ("exit 3", "no_tasks")):
         engine.write_text(f"#!/bin/sh\n[ \"$*\" = 'tasks --json' ] || exit 9\n{script}\n")
         engine.chmod(0o755)
-        with patiently(dataclasses.replace(box, engine=[str(engine)])) as (client, _):
+        with connected(dataclasses.replace(box, engine=[str(engine)])) as (client, _):
             if code:
                 assert refusal(client, "list_tasks").code == code
             else:

@@ -18,7 +18,7 @@ from remote.agent.environment import expand
 from remote.boxes import Box
 from remote.protocol import RemoteError
 from tests.remote.test_shell import Shell
-from tests.support.agent import PATIENT, connected, eventually
+from tests.support.agent import connected, eventually
 from tests.support.canaries import ProcessWatch, canary, write_private
 from tests.support.engine import REPOSITORY
 from tests.support.sshd import Sshd
@@ -45,7 +45,7 @@ def test_variables_of_a_box_reach_its_engine_and_jobs(box: Box, root: Path, tmp_
     engine.write_text(ENGINE)
     engine.chmod(0o755)
     box = dataclasses.replace(box, engine=[], env={"PATH": f"{engine.parent}:$PATH", "HF_HOME": "~/my hf"})
-    with connected(box, timing=PATIENT) as (client, _):
+    with connected(box, process=True) as (client, _):
         started = client.request("evaluate", 60, ckpt_path="/models/x").result(90)
         assert started["argv"][0] == str(engine), "the agent looks for it in the same PATH"
         eventually((root / "said").exists)
@@ -123,7 +123,7 @@ def test_a_file_that_is_missing_or_too_large(tmp_path: Path) -> None:
 
 def test_the_agent_shows_no_text_that_it_refuses(box: Box, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    with connected(box, timing=PATIENT) as (client, _):
+    with connected(box) as (client, _):
         for text in (["qqqq"], "A=qqqq\0", "A=" + "q" * 20_000):
             with pytest.raises(RemoteError) as caught:
                 client.request("place_env", 60, text=text).result(90)
@@ -206,7 +206,7 @@ def test_a_setup_whose_session_ends_continues(bare: Shell, tmux_socket: str) -> 
     ],
 )
 def test_what_cannot_be_set_up(box: Box, settings: dict[str, Any], code: str, message: str) -> None:
-    with connected(dataclasses.replace(box, **{"engine": [], **settings}), timing=PATIENT) as (client, _):
+    with connected(dataclasses.replace(box, **{"engine": [], **settings})) as (client, _):
         with pytest.raises(RemoteError) as caught:
             client.request("set_up", 60).result(90)
         assert (caught.value.code, message in str(caught.value)) == (code, True), caught.value

@@ -48,7 +48,7 @@ def test_agent_removes_old_leftovers_at_start(root: Path) -> None:
     for folder, seconds in zip(asked, (DAY / 2, 2 * DAY), strict=True):
         make_folder(folder)
         age(folder / ANSWERS, seconds)
-    agent = RawAgent(root)
+    agent = RawAgent(root, process=True)
     eventually(lambda: not (old.exists() or stale.exists() or torn.exists()))
     eventually(lambda: [folder.exists() for folder in asked] == [True, False])
     assert young.exists()
@@ -57,7 +57,7 @@ def test_agent_removes_old_leftovers_at_start(root: Path) -> None:
     assert fresh.exists()
     assert other.exists()
     assert time.time() - build().path().stat().st_mtime < DAY  # used now
-    agent.transport.close()
+    agent.close()
 
 
 def test_staging_of_a_launch_in_progress_is_kept(root: Path) -> None:

@@ -7,7 +7,6 @@ import os
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,13 @@ from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import RunsReported, SessionsReported
 from remote.protocol import RemoteError
-from tests.support.agent import PATIENT, Recorder, connected, eventually
+from tests.support.agent import Recorder, connected, eventually
 
 
 @pytest.fixture
 def link(box: Box) -> Iterator[tuple[BoxClient, Recorder]]:
-    with patiently(box) as pair:
+    with connected(box) as pair:
         yield pair
-
-
-def patiently(box: Box) -> AbstractContextManager[tuple[BoxClient, Recorder]]:
-    return connected(box, timing=PATIENT)
 
 
 def ask(client: BoxClient, op: str, **params: Any) -> dict[str, Any]:
@@ -87,7 +82,7 @@ def test_launch_watch_and_stop(link: tuple[BoxClient, Recorder], root: Path) -> 
 
 def test_a_repeated_key_launches_nothing(link: tuple[BoxClient, Recorder], box: Box, root: Path) -> None:
     client, _ = link
-    with patiently(box) as (other, _), ThreadPoolExecutor() as pool:
+    with connected(box) as (other, _), ThreadPoolExecutor() as pool:
         both = [
             pool.submit(ask, who, "launch", config_text="obedient", idempotency_key="k1") for who in (client, other)
         ]
@@ -119,7 +114,7 @@ def test_kill_by_sigterm(link: tuple[BoxClient, Recorder], root: Path) -> None:
 
 def test_kill_of_processes_that_ignore_sigterm(box: Box, root: Path) -> None:
     """A kill is completed after the client that requested it is gone."""
-    with patiently(box) as (client, _):
+    with connected(box, process=True) as (client, _):
         run = ask(client, "launch", config_text="stubborn")["run"]
         run_id = run_id_of(root / "training_runs" / run)
         try:
@@ -139,7 +134,7 @@ def test_roots_sharing_a_run_name_are_independent(box: Box, root: Path, tmp_path
     demo, linked = tmp_path / "demo", tmp_path / "linked"
     linked.symlink_to(root)
     boxes = [dataclasses.replace(box, root=str(folder)) for folder in (root, demo, linked)]
-    with patiently(boxes[0]) as (real, _), patiently(boxes[1]) as (other, _), patiently(boxes[2]) as (same, _):
+    with connected(boxes[0]) as (real, _), connected(boxes[1]) as (other, _), connected(boxes[2]) as (same, _):
         for name in ("one", "two"):
             ask(real, "launch", config_text="obedient", run_name=name)
             eventually(lambda name=name: state(root, name) == "running")
@@ -231,7 +226,7 @@ def test_names_that_could_be_commands_are_refused(link: tuple[BoxClient, Recorde
 def test_a_hostile_root_is_passed_verbatim(box: Box, tmp_path: Path) -> None:
     root = tmp_path / "a b;$(touch pwned)'#{pid}\"é;"
     root.mkdir()
-    with patiently(dataclasses.replace(box, root=str(root))) as (client, _):
+    with connected(dataclasses.replace(box, root=str(root))) as (client, _):
         run = ask(client, "launch", config_text="obedient")["run"]
         eventually(lambda: state(root, run) == "running")
         assert refusal(client, "launch", config_text="x", run_name=run).code in ("name_taken", "session_live")
@@ -273,7 +268,7 @@ def test_a_killed_tmux_server(link: tuple[BoxClient, Recorder], tmux_socket: str
 
 def test_a_box_without_tmux(box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    with patiently(box) as (client, _):
+    with connected(box) as (client, _):
         for op, params in (("launch", {"config_text": "x"}), ("list_sessions", {}), ("capture_pane", {"session": "x"})):
             error = refusal(client, op, **params)
             assert (error.code, "apt-get install" in error.hint) == ("no_tmux", True)
@@ -290,13 +285,13 @@ def test_configs_of_the_checkout(box: Box, tmp_path: Path) -> None:
         (folder / name).write_text("a: 1\n")
     (folder / "ladder").mkdir()
     (folder / "ladder/a.yaml").write_text("b: 1\n")
-    with patiently(dataclasses.replace(box, repo=str(folder.parent))) as (client, _):
+    with connected(dataclasses.replace(box, repo=str(folder.parent))) as (client, _):
         names = [config["name"] for config in ask(client, "list_configs")["configs"]]
         assert names == ["demo.yaml", "ladder/a.yaml"]
         assert [ask(client, "read_config", name=name)["text"] for name in names] == ["a: 1\n", "b: 1\n"]
         for name in ("../secret", "nothing.yaml", "..", "/etc/passwd", "ladder", "ladder/../../x", "/passwd"):
             assert refusal(client, "read_config", name=name).code == "no_config"
-    with patiently(box) as (client, _):
+    with connected(box) as (client, _):
         assert refusal(client, "list_configs").code == "no_repo"
 
 
@@ -315,7 +310,7 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_read_only_root(box: Box, read_only: Path) -> None:
-    with patiently(dataclasses.replace(box, root=str(read_only))) as (client, _):
+    with connected(dataclasses.replace(box, root=str(read_only))) as (client, _):
         error = refusal(client, "launch", config_text="x")
         assert error.code == "bad_root"
         assert str(read_only) in error.message

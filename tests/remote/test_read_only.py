@@ -11,7 +11,7 @@ import pytest
 from remote.boxes import Box
 from remote.protocol import OPERATIONS, RemoteError, encode
 from tests.remote.conftest import FAKE_ENGINE
-from tests.support.agent import PATIENT, RawAgent, connected
+from tests.support.agent import RawAgent, connected
 from tests.support.backups import contents, make_run
 
 CHANGES: dict[str, dict[str, Any]] = {
@@ -44,7 +44,7 @@ def agent(root: Path, tmux_socket: str) -> Iterator[RawAgent]:
     make_run(root, "one", 2)
     raw = RawAgent(root, engine=[str(FAKE_ENGINE)], tmux_socket=tmux_socket, readonly=True)
     yield raw
-    raw.transport.close()
+    raw.close()
 
 
 def test_every_change_is_refused(agent: RawAgent, root: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_second_hello_does_not_lift_it(agent: RawAgent, root: Path) -> None:
 
 def test_the_client_asks_for_it(box: Box, root: Path) -> None:
     make_run(root, "one", 2)
-    with connected(box, timing=PATIENT, readonly=True) as (client, _):
+    with connected(box, readonly=True) as (client, _):
         with pytest.raises(RemoteError) as caught:
             client.request("note", 60, **CHANGES["note"]).result(90)
         assert caught.value.code == "read_only"

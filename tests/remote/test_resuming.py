@@ -16,9 +16,9 @@ from grpo_train.supervisor.workflow import Workflow
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.protocol import RemoteError
-from tests.support.agent import PATIENT, connected, eventually
+from tests.support.agent import connected, eventually
 from tests.support.backups import contents, make_run
-from tests.support.engine import REPOSITORY, config_text, train_here, write_config
+from tests.support.engine import MICRO, REPOSITORY, config_text, train_here, write_micro
 
 ENGINE = ["env", f"PYTHONPATH={REPOSITORY}", sys.executable, "-m", "grpo_train.cli"]
 """The engine of this checkout."""
@@ -26,8 +26,8 @@ BEFORE = [{"train": {"until": 1}}, "backup"]
 
 
 @pytest.fixture
-def root(make_root: Callable[[], Path]) -> Path:
-    return make_root()
+def root(make_micro_root: Callable[[], Path]) -> Path:
+    return make_micro_root()
 
 
 def ask(client: BoxClient, op: str, **params: Any) -> dict[str, Any]:
@@ -41,10 +41,10 @@ def refusal(client: BoxClient, op: str, **params: Any) -> RemoteError:
 
 
 def test_an_edited_workflow_is_confirmed_once(box: Box, root: Path) -> None:
-    run = train_here(root, write_config(root, run__total_steps=1), "edited")
-    Workflow(run, load_config(config_text(run__total_steps=1, workflow__stages=BEFORE))).write()
+    run = train_here(root, write_micro(root, run__total_steps=1), "edited")
+    Workflow(run, load_config(config_text(MICRO, run__total_steps=1, workflow__stages=BEFORE))).write()
     params: dict[str, Any] = {"run": "edited", "additional_steps": 1}
-    with connected(dataclasses.replace(box, engine=ENGINE), timing=PATIENT) as (client, _):
+    with connected(dataclasses.replace(box, engine=ENGINE)) as (client, _):
         before = contents(run.path)
         plan = ask(client, "plan_resume", **params)
         assert (plan["run"], plan["step"], plan["total_steps"]) == ("edited", 1, 2)
@@ -66,7 +66,7 @@ def test_an_edited_workflow_is_confirmed_once(box: Box, root: Path) -> None:
     # The record of the answer is lost: the session knows the key, so nobody is asked again.
     (records,) = (root / "training_runs").glob(".requests-*")
     shutil.rmtree(records)
-    with connected(dataclasses.replace(box, engine=["false"]), timing=PATIENT) as (client, _):
+    with connected(dataclasses.replace(box, engine=["false"])) as (client, _):
         again = {**params, "overrides": ["workflow.stages=[train]"]}
         assert not ask(client, "resume", **again, idempotency_key="b")["started"]
         assert refusal(client, "resume", **again, idempotency_key="c").code == "no_answer"
@@ -85,7 +85,7 @@ def test_an_older_engine_is_named(box: Box, root: Path, tmp_path: Path, version:
     engine = tmp_path / "engine"
     engine.write_text(f"#!/bin/sh\n[ $1 = --version ] && echo '{version}' && exit\nexit 2\n")
     engine.chmod(0o755)
-    with connected(dataclasses.replace(box, engine=[str(engine)]), timing=PATIENT) as (client, _):
+    with connected(dataclasses.replace(box, engine=[str(engine)])) as (client, _):
         for op in ("plan_resume", "resume"):
             error = refusal(client, op, run="one")
             assert (error.code, error.message) == ("old_engine", message)

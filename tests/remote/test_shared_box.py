@@ -166,4 +166,4 @@ def test_modes_of_an_existing_root_stay(box: SharedBox, owner: Account) -> None:
 
 def test_malformed_umask_ends_the_conversation(root: Path) -> None:
     with pytest.raises(AssertionError, match="invalid umask '8'"):
-        RawAgent(root, umask="8")
+        RawAgent(root, process=True, umask="8")

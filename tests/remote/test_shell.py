@@ -16,9 +16,12 @@ import pytest
 
 from grpo_tui import cli
 from remote.boxes import Box, add_box
-from tests.support.agent import eventually
+from tests.support.agent import agents_here, eventually
 
 CONFIG = "run: {total_steps: 100}\ntask: {name: addition}\n"
+
+__all__ = ["agents_here"]
+pytestmark = pytest.mark.usefixtures("agents_here")
 
 
 class Shell:

@@ -14,14 +14,14 @@ from remote.boxes import Box
 from remote.client import BoxClient
 from remote.protocol import RemoteError
 from remote.protocol.shells import SendLineRequest
-from tests.support.agent import PATIENT, connected, eventually
+from tests.support.agent import connected, eventually
 
 Ask = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
 def ask(box: Box) -> Iterator[Ask]:
-    with connected(box, timing=PATIENT) as (client, _):
+    with connected(box) as (client, _):
         yield lambda op, **params: answer(client, op, **params)
 
 

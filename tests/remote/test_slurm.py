@@ -21,7 +21,7 @@ from remote.protocol import RemoteError
 from remote.protocol.jobs import StopRequest
 from tests.remote.test_shell import Shell
 from tests.remote.test_sync import Clone, engine_that_says
-from tests.support.agent import PATIENT, Recorder, connected, eventually
+from tests.support.agent import Recorder, connected, eventually
 from tests.support.saving import small_checkpoint
 from tests.support.slurm import Slurm, missing, running_cluster, wait_for_row
 from tests.support.terminal import Terminal
@@ -43,7 +43,7 @@ def login(box: Box, cluster: Slurm) -> Iterator[Box]:
 
 @pytest.fixture
 def link(login: Box) -> Iterator[tuple[BoxClient, Recorder]]:
-    with connected(login, timing=PATIENT) as pair:
+    with connected(login, process=True) as pair:
         yield pair
 
 
@@ -216,7 +216,7 @@ def test_an_evaluation_is_a_job_of_its_session(link: tuple[BoxClient, Recorder],
 
 
 def test_a_refused_evaluation_leaves_nothing(login: Box, cluster: Slurm) -> None:
-    with connected(replace(login, slurm={"partition": "nowhere"}), timing=PATIENT) as (client, _):
+    with connected(replace(login, slurm={"partition": "nowhere"}), process=True) as (client, _):
         error = refusal(client, "evaluate", ckpt_path="/models/start")
         assert (error.code, "nowhere" in error.message or "partition" in error.message) == ("slurm", True)
         assert ask(client, "list_sessions")["sessions"] == []

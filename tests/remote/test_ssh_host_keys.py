@@ -67,7 +67,7 @@ def test_another_key_at_the_same_address_and_at_another(
     """Rented again at the same address, or an address that is somebody else's now: two messages."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     file = tmp_path / "hosts"
-    with Sshd(tmp_path, extra="ListenAddress 127.0.0.2\n") as sshd:
+    with Sshd(tmp_path, extra="ListenAddress 127.0.0.2\n", knows_agent=True) as sshd:
         trust(file, sshd, "h200")
         box = box_of(sshd, transport=transport)
         with connected(box, host_keys_file=file) as (_, recorder):
@@ -105,7 +105,7 @@ def test_a_key_of_another_type_is_not_a_changed_key(tmp_path: Path, own_sshd: Ss
 
 def test_the_known_one_of_several_keys_is_requested(tmp_path: Path) -> None:
     rsa = make_key(tmp_path / "rsa_host_key", "rsa")
-    with Sshd(tmp_path, extra=f"HostKey {rsa}\n") as sshd:
+    with Sshd(tmp_path, extra=f"HostKey {rsa}\n", knows_agent=True) as sshd:
         kind, blob = Path(f"{rsa}.pub").read_text().split()[:2]
         (tmp_path / "hosts").write_text(f"h200 {kind} {blob}\n")
         with connected(box_of(sshd), host_keys_file=tmp_path / "hosts") as (_, recorder):

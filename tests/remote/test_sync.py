@@ -23,7 +23,7 @@ from remote.code_sync import Synced, sync
 from remote.copying import Copier
 from tests.remote.conftest import FAKE_ENGINE
 from tests.remote.test_shell import Shell
-from tests.support.agent import eventually
+from tests.support.agent import agents_here, eventually
 from tests.support.sshd import Sshd
 
 ENGINE = f"""#!/bin/sh
@@ -32,6 +32,9 @@ if [ -n "$PYTHONPATH" ]; then python3 -c 'import grpo_train; print(grpo_train.WH
 unset PYTHONPATH
 exec {FAKE_ENGINE} "$@"
 """
+
+__all__ = ["agents_here"]
+pytestmark = pytest.mark.usefixtures("agents_here")
 
 
 class Clone:
@@ -105,6 +108,7 @@ def _stop(shell: Shell, root: Path, name: str) -> None:
     eventually(lambda: shell.json("show", name)["summary"]["state"] == "running")
     shell("stop", name)
     eventually(lambda: shell.json("show", name)["summary"]["state"] == "stopped")
+    eventually(lambda: all(row["dead"] for row in shell.json("sessions") if row["name"] == name))
     step = root / "training_runs" / name / "training_state" / "step_1"
     if not step.exists():
         (step / "model").mkdir(parents=True)

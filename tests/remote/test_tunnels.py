@@ -16,7 +16,7 @@ import pytest
 from grpo_train.run_dir.errors import UserError
 from remote.boxes import Box
 from remote.client import BoxClient
-from remote.events import ClientEvent, HostKeyAsked, Link
+from remote.events import ClientEvent, HostKeyAsked, Link, LinkChanged
 from remote.tunnels import Tunnel, read_forward
 from tests.support.agent import eventually
 from tests.support.proxy import ChaosProxy
@@ -112,6 +112,8 @@ def up(box: Box) -> Iterator[BoxClient]:
     def accept(event: ClientEvent) -> None:
         if isinstance(event, HostKeyAsked):
             client.answer_host_key(True)
+        if isinstance(event, LinkChanged) and event.state is Link.LOST and event.retry_in_s:
+            client.reconnect_now()
 
     client = BoxClient(box, accept)
     client.start()
@@ -122,9 +124,9 @@ def up(box: Box) -> Iterator[BoxClient]:
         client.close()
 
 
-@pytest.fixture(params=["local", "openssh", "paramiko"])
-def client(request: pytest.FixtureRequest, root: Path, sshd: Sshd) -> Iterator[BoxClient]:
-    with up(box_of(request.param, root, sshd, sshd.port)) as client:
+@pytest.fixture(scope="module", params=["local", "openssh", "paramiko"])
+def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, sshd: Sshd) -> Iterator[BoxClient]:
+    with up(box_of(request.param, tmp_path_factory.mktemp("root"), sshd, sshd.port)) as client:
         yield client
 
 

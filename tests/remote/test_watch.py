@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,18 +11,21 @@ from typing import Any
 
 import pytest
 
-from grpo_train.run_dir import create_run
+from grpo_train.run_dir import StatusWriter, create_run
 from remote.agent import run_table, watch
 from remote.agent.context import BoxContext
 from remote.agent.outbox import Outbox
+from remote.agent.sessions import Sessions
 from remote.agent.watch import Watcher
 from tests.support.agent import RawAgent, eventually
+from tests.support.clock import TestClock
 
 
 class RecordingOutbox(Outbox):
     def __init__(self) -> None:
         self._reader, writer = os.pipe()
-        super().__init__(writer)
+        self.clock = TestClock()
+        super().__init__(writer, self.clock)
         self.frames: list[dict[str, Any]] = []
 
     def end(self) -> None:
@@ -33,11 +35,16 @@ class RecordingOutbox(Outbox):
         self.broken.wait()
         os.close(self._descriptor)
 
+    def settle(self, topics: int) -> None:
+        """Wait until so many topics wait for their next read."""
+        self.clock.wait_for_threads(topics + 2)
+        self.clock.settle()
+
     def put_newest(self, frame: dict[str, Any]) -> None:
         self.frames.append(frame)
 
     def of(self, subscription: int) -> list[str]:
-        """The error message or ``value`` of each update."""
+        """The error message or ``value`` of each update so far."""
         frames = [frame for frame in self.frames if frame["id"] == subscription]
         return [frame["error"]["message"] if "error" in frame else "value" for frame in frames]
 
@@ -45,16 +52,12 @@ class RecordingOutbox(Outbox):
 @contextmanager
 def watching(root: Path, **settings: Any) -> Iterator[tuple[Watcher, RecordingOutbox]]:
     outbox = RecordingOutbox()
+    watcher = Watcher(BoxContext.from_settings({"root": str(root), **settings}, outbox.clock), outbox)
     try:
-        yield Watcher(BoxContext.from_settings({"root": str(root), **settings}), outbox), outbox
+        yield watcher, outbox
     finally:
         outbox.end()
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "RETRY_S", 0.02)
-    monkeypatch.setattr(watch, "EVERY_S", {"runs": 0.02, "sessions": 0.02, "gpu": 0.02})
+        watcher.refresh("runs", "sessions", "gpu")
 
 
 def test_unreadable_root_is_reported_once_then_cleared(root: Path) -> None:
@@ -62,18 +65,37 @@ def test_unreadable_root_is_reported_once_then_cleared(root: Path) -> None:
     runs, away = root / "training_runs", root / "away"
     with watching(root) as (watcher, outbox):
         watcher.add("runs", 1)
-        eventually(lambda: outbox.of(1) == ["value"])
+        outbox.settle(topics=1)
+        assert outbox.of(1) == ["value"]
+        outbox.clock.advance(60)
+        assert outbox.of(1) == ["value"], "nothing has changed"
         runs.rename(away)
         runs.write_text("")
+        outbox.clock.advance(watch.EVERY_S["runs"])
         first = f"{runs} is not a directory"
-        eventually(lambda: outbox.of(1) == ["value", first])
+        assert outbox.of(1) == ["value", first]
         watcher.add("runs", 2)
-        eventually(lambda: outbox.of(2) == [first])
+        outbox.clock.advance(60)
+        assert (outbox.of(1), outbox.of(2)) == (["value", first], [first])
         runs.unlink()
         away.rename(runs)
-        eventually(lambda: outbox.of(1) == ["value", first, "value"])
-        eventually(lambda: outbox.of(2) == [first, "value"])
+        outbox.clock.advance(watch.RETRY_S)
+        assert (outbox.of(1), outbox.of(2)) == (["value", first, "value"], [first, "value"])
         assert outbox.frames[-1]["value"] == outbox.frames[0]["value"]
+
+
+def test_times_alone_are_passed_on_now_and_then(root: Path) -> None:
+    writer = StatusWriter(create_run(root, {}, "one").path)
+    writer.update(state="running")
+    with watching(root) as (watcher, outbox):
+        watcher.add("runs", 1)
+        outbox.settle(topics=1)
+        assert outbox.of(1) == ["value"]
+        for _ in range(20):
+            writer.update()
+            outbox.clock.advance(1)
+        assert outbox.of(1) == ["value", "value", "value"]
+    writer.close()
 
 
 def test_the_files_of_runs_are_read_ahead_and_their_list_is_of_the_subscription(
@@ -107,10 +129,11 @@ def test_changed_error_is_sent_again(root: Path) -> None:
         root.write_text("")
         watcher.add("runs", 1)
         first = f"{root} is not a directory"
-        eventually(lambda: outbox.of(1) == [first])
+        outbox.settle(topics=1)
+        assert outbox.of(1) == [first]
         root.unlink()
         root.symlink_to(root)
-        eventually(lambda: len(outbox.of(1)) == 2)
+        outbox.clock.advance(watch.RETRY_S)
         assert outbox.of(1)[1] == f"{root / 'training_runs'}: Too many levels of symbolic links"
 
 
@@ -133,34 +156,45 @@ def test_defect_of_the_agent_does_not_end_a_topic(root: Path, monkeypatch: pytes
     with watching(root) as (watcher, outbox):
         watcher.add("gpu", 1)
         failed = ["the agent failed: ValueError: a defect", "the agent failed: RecursionError: too deep"]
-        eventually(lambda: outbox.of(1) == [*failed, "value"])
+        outbox.settle(topics=1)
+        assert outbox.of(1) == failed, "a new subscription is read for twice"
+        outbox.clock.advance(watch.RETRY_S)
+        assert outbox.of(1) == [*failed, "value"]
 
 
-def test_tmux_that_hangs_is_reported_and_waited_for(
-    root: Path, tmux_socket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def tmux(*words: str) -> str:
-        return subprocess.run(["tmux", "-L", tmux_socket, *words], capture_output=True, text=True, check=True).stdout
+def test_tmux_that_hangs_is_reported_and_waited_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answers = threading.Event(), threading.Event()
+    answers.set()
 
-    tmux("new-session", "-d", "-s", "one", "sleep", "60")
-    server = int(tmux("display-message", "-p", "#{pid}"))
-    assert watch.LATE_S == 10
-    monkeypatch.setattr(watch, "LATE_S", 0.3)
-    late = "tmux has not answered for 0 s"
-    with watching(root, tmux_socket=tmux_socket) as (watcher, outbox):
+    def rows(sessions: Sessions) -> list[dict[str, Any]]:
+        asked.set()
+        answers.wait()
+        return []
+
+    monkeypatch.setattr(Sessions, "rows", rows)
+    late = "tmux has not answered for 10 s"
+    with watching(root) as (watcher, outbox):
+        clock = outbox.clock
         watcher.add("sessions", 1)
-        eventually(lambda: outbox.of(1) == ["value"])
-        os.kill(server, signal.SIGSTOP)
-        try:
-            eventually(lambda: outbox.of(1) == ["value", late])
+        outbox.settle(topics=1)
+        assert outbox.of(1) == ["value"]
+        answers.clear()
+        asked.clear()
+        watcher.refresh("sessions")
+        asked.wait()
+        with clock.without("watch-sessions"):
+            clock.advance(9)
+            assert outbox.of(1) == ["value"]
+            clock.advance(3)
+            assert outbox.of(1) == ["value", late]
             watcher.add("sessions", 2)
-            eventually(lambda: outbox.of(2) == [late])
             watcher.add("gpu", 3)
             eventually(lambda: outbox.of(3) == ["value"])  # the other topics are alive
-        finally:
-            os.kill(server, signal.SIGCONT)
-        eventually(lambda: outbox.of(1) == ["value", late, "value"])
-        assert outbox.of(2) == [late, "value"]
+            clock.advance(60)
+            assert (outbox.of(1), outbox.of(2)) == (["value", late], [late])
+            answers.set()
+        clock.settle()
+        assert (outbox.of(1), outbox.of(2)) == (["value", late, "value"], [late, "value"])
 
 
 def test_agent_sends_the_error_of_a_topic(root: Path) -> None:
@@ -174,4 +208,4 @@ def test_agent_sends_the_error_of_a_topic(root: Path) -> None:
         "message": f"{root / 'training_runs'} is not a directory",
         "hint": "mount it, or correct 'root' in boxes.yaml",
     }
-    agent.transport.close()
+    agent.close()

@@ -21,8 +21,8 @@ from grpo_train.run_dir import (
 from grpo_train.run_dir.evaluations import list_evaluations
 from grpo_train.run_dir.files import utc_now
 from grpo_train.run_dir.processes import boot_id, identity, start_ticks
-from grpo_train.run_dir.status import CHECKED_FILE, being_checked
-from tests.support.agent import eventually
+from grpo_train.run_dir.status import CHECKED_FILE, FRESH_S, being_checked
+from tests.support.clock import TestClock
 
 LONG_AGO = "2020-01-01T00:00:00.000Z"
 
@@ -109,10 +109,14 @@ def test_run_without_status_is_starting_then_lost(run: RunDir) -> None:
 
 def test_a_run_starts_as_long_as_it_is_checked(run: RunDir) -> None:
     run.launch_file.write_text(json.dumps({"time": LONG_AGO}))
-    with being_checked(run.path):
-        eventually(lambda: run.observed_state().state == "starting")
-        os.utime(run.path / CHECKED_FILE, (0, 0))
-        assert run.observed_state().state == "lost", "its process was killed"
+    clock = TestClock()
+    with being_checked(run.path, clock):
+        clock.wait_for_threads(1)
+        for _ in range(2):
+            assert run.observed_state().state == "starting"
+            os.utime(run.path / CHECKED_FILE, (0, 0))
+            assert run.observed_state().state == "lost", "its process was killed"
+            clock.advance(FRESH_S / 6)
     assert not (run.path / CHECKED_FILE).exists()
 
 

@@ -9,6 +9,7 @@ import collections
 import os
 import random
 import subprocess
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +37,7 @@ def test_a_request_happens_once(
         seed = f"{SEED}-{victim.__name__}-{op}-{trial}"
         name = f"run_{trial:03d}"
         try:
-            outcomes[victim(box, op, random.Random(seed), name)] += 1
+            outcomes[victim(box, op, random.Random(seed), name, time.sleep)] += 1
         except BaseException:
             print(f"failed: seed {seed}", traceback.format_exc(), sep="\n", flush=True)
             raise

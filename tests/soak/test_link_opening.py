@@ -6,9 +6,9 @@ LINK_TRANSPORT=openssh tries the system's ssh.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import random
+import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -17,14 +17,24 @@ from pathlib import Path
 import pytest
 
 from remote.events import Link
-from tests.link.conftest import _own_directories, chance
-from tests.support.opening import IMPATIENT, TRANSPORT, Places, mask, opening, side_by_side
+from remote.timing import Timing
+from tests.link.conftest import _own_directories
+from tests.support.opening import TRANSPORT, Places, mask, opening, side_by_side
 from tests.support.proxy import Fault
 
-__all__ = ["_own_directories", "chance"]
+__all__ = ["_own_directories"]
 STRIDE = int(os.environ.get("LINK_STRIDE", "1"))
 LANES = 4
-REAL = dataclasses.replace(IMPATIENT, step=15.0)
+REAL = Timing(backoff_first=0.01, backoff_most=0.05, settled_after=60.0)
+IMPATIENT = Timing(backoff_first=0.01, backoff_most=0.05, settled_after=60.0, step=2.0)
+
+
+@pytest.fixture(scope="module")
+def chance() -> random.Random:
+    """Dice whose seed is printed; LINK_SEED repeats it."""
+    seed = os.environ.get("LINK_SEED") or secrets.token_hex(4)
+    print(f"LINK_SEED={seed}")
+    return random.Random(seed)
 
 
 def tried(

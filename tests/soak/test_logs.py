@@ -1,6 +1,6 @@
 """Followed logs: long random histories, and agents and clients of other versions.
 
-LINK_SEED repeats a run; LINK_HISTORIES and LINK_STORM_S set its length.
+LINK_SEED repeats a run; LINK_HISTORIES and LINK_STORM set its length.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ from tests.support.logs import run_histories, run_storm
 
 SEED = os.environ.get("LINK_SEED") or secrets.token_hex(4)
 HISTORIES = int(os.environ.get("LINK_HISTORIES", "300"))
-STORM_S = float(os.environ.get("LINK_STORM_S", "120"))
+STORM = int(os.environ.get("LINK_STORM", "6000"))
+"""Actions; some 50 a second."""
 OLDER = {"0.1.0": "abe2103", "0.2.0": "1d93138"}
 """Commits of agents whose cursors have only the head; this repository has them (a shallow clone does not)."""
 
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[RawAgent]:
-    raw = RawAgent(tmp_path)
+    raw = RawAgent(tmp_path, process=True)
     yield raw
     raw.transport.close()
 
@@ -47,7 +48,7 @@ def test_random_histories(agent: RawAgent, tmp_path: Path) -> None:
 
 
 def test_a_log_in_a_storm_of_rotations(agent: RawAgent, tmp_path: Path) -> None:
-    run_storm(agent, tmp_path, SEED, STORM_S)
+    run_storm(agent, tmp_path, SEED, STORM, pauses=(0.0001, 0.001, 0.01, 0.1))
 
 
 OLDER_CLIENT = """
@@ -133,11 +134,11 @@ def test_an_older_agent_and_this_client(older: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(HEAD)
     box = Box("local", kind="local", root=str(tmp_path))
-    with connected(box, transport_factory=agents.transport) as (client, recorder):
+    with connected(box, process=True, transport_factory=agents.transport) as (client, recorder):
         subscription = client.follow("log")
         eventually(lambda: recorder.logs.get(subscription) == HEAD)
         for i in range(10):
-            kill_the_agent_of_a_restored_log(recorder, subscription, log)
+            kill_the_agent_of_a_restored_log(client, recorder, subscription, log)
             assert agents.started == i + 2
         assert not [event for event in recorder.events if isinstance(event, LogRotated)]
 

@@ -61,7 +61,7 @@ def finished(run: RunDir) -> bool:
 
 
 def test_an_older_engine_is_named_and_works(box: Box, root: Path) -> None:
-    with connected(box) as (client, recorder):
+    with connected(box, process=True) as (client, recorder):
         greeting = recorder.wait_for(BoxGreeted)
         assert (greeting.engine.version, greeting.engine.format) == ("0.1.0", 1)
         points = {point["name"]: point for point in ask(client, "doctor")["checks"]}

@@ -18,7 +18,7 @@ from remote.boxes import Box
 from remote.client import BoxClient
 from remote.protocol import RemoteError
 from tests.support import slurm_accounting
-from tests.support.agent import PATIENT, Recorder, connected, eventually
+from tests.support.agent import Recorder, connected, eventually
 from tests.support.engine import (
     GRPO_TRAIN,
     REPOSITORY,
@@ -49,7 +49,7 @@ def login_node(cluster: Slurm, root: Path, **options: Any) -> Iterator[tuple[Box
     """The cluster as a box with the real engine."""
     env = {**cluster.environment, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     box = Box("c", kind="local", root=str(root), engine=GRPO_TRAIN, scheduler="slurm", env=env, slurm=options)
-    with connected(box, timing=PATIENT) as pair:
+    with connected(box) as pair:
         yield pair
     cluster.clear()
 

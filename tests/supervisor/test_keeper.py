@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,26 +13,24 @@ from typing import Any
 import pytest
 
 from grpo_train.run_dir import RunDir
-from grpo_train.run_dir.processes import find_by_run_id, run_id_of
+from grpo_train.run_dir.processes import run_id_of
 from grpo_train.supervisor import keeper_unit
 from grpo_train.supervisor.keeper import ATTEMPTS, keep
 from grpo_train.supervisor.workflow import workflow_file
 from tests.support.canaries import canary, write_private
 from tests.support.engine import (
-    GRPO_TRAIN,
     assert_same_run,
+    command_here,
     environment,
     events,
     grpo_train,
-    run_of,
-    running,
     steps_logged,
     train_here,
     wait_for,
     write_config,
 )
 
-KEPT: dict[str, Any] = {"run__auto_resume": True, "run__total_steps": 8}
+KEPT: dict[str, Any] = {"run__auto_resume": True, "run__total_steps": 4}
 
 
 @pytest.fixture
@@ -56,18 +53,10 @@ def rebooted(run: RunDir, **fields: Any) -> None:
             file.write_text(json.dumps({**content, "boot_id": "an earlier boot", **fields}))
 
 
-def interrupted(root: Path, name: str, steps: int = 3, **changes: Any) -> RunDir:
-    """A run that was killed after some steps, and rebooted."""
-    cfg = write_config(root, f"{name}.yaml", **{**KEPT, **changes})
-    run = run_of(root, name)
-    command = [*GRPO_TRAIN, "train", "--cfg", str(cfg), "--run-name", name, "--root", str(root)]
-    with running(command, root, run_id_of(run.path)) as supervisor:
-        wait_for(lambda: run.newest_step() >= steps or supervisor.poll() is not None, "the steps", timeout=300)
-        supervisor.send_signal(signal.SIGKILL)
-        supervisor.wait()
-    wait_for(lambda: not find_by_run_id(run_id_of(run.path)), "its processes to end", timeout=120)
-    assert 0 < run.newest_step() < 8
-    rebooted(run)
+def interrupted(root: Path, name: str) -> RunDir:
+    """A run that was killed after two of its steps, and rebooted."""
+    run = train_here(root, write_config(root, f"{name}.yaml", **KEPT), name, "--until", "2")
+    rebooted(run, state="running", stage="train")
     return run
 
 
@@ -102,15 +91,14 @@ def test_a_rebooted_run_is_resumed_in_its_session(
     assert shown.stdout == "night_1 night.1 1\n"
     server = subprocess.run(["tmux", "show-environment", "-g"], capture_output=True, text=True, check=True).stdout
     assert ("HOME=" in server, secret in server) == (True, False), "jobs read .env themselves"
-    again = grpo_train("keeper", "--once", root=root, real=True)
-    assert "resumed" not in again.stdout, "its session is alive"
+    assert [one.state for one in keep(root)] in ([], ["waiting"]), "its session is alive"
     wait_for(lambda: (run.read_status() or {}).get("state") == "finished", "the end of the run", timeout=300)
-    assert steps_logged(run) == list(range(1, 9))
+    assert steps_logged(run) == [1, 2, 3, 4]
     assert events(run).count("auto_resumed") == 1
-    assert_same_run(run, train_here(root, write_config(root, **KEPT), "straight"), 8)
-    assert grpo_train("keeper", "--once", root=root).stdout == ""
+    assert_same_run(run, train_here(root, write_config(root, **KEPT), "straight"), 4)
+    assert command_here("keeper", "--once", root=root).stdout == ""
     rebooted(run, state="running")  # killed before its end was recorded
-    assert grpo_train("keeper", "--once", root=root).stdout == "night.1: finished\n"
+    assert command_here("keeper", "--once", root=root).stdout == "night.1: finished\n"
     assert (run.read_status() or {})["state"] == "finished"
 
 
@@ -118,7 +106,7 @@ def test_a_run_that_never_saved_starts_again(root: Path, tmux: Path) -> None:
     run = planted(root, "early")
     assert [(one.run, one.state) for one in keep(root)] == [("early", "resumed")]
     wait_for(lambda: (run.read_status() or {}).get("state") == "finished", "the end of the run", timeout=300)
-    assert steps_logged(run) == list(range(1, 9))
+    assert steps_logged(run) == [1, 2, 3, 4]
 
 
 def test_runs_that_are_none_of_its_business(root: Path, tmux: Path) -> None:
@@ -137,12 +125,13 @@ def test_runs_that_are_none_of_its_business(root: Path, tmux: Path) -> None:
 
 def test_leftover_processes_are_waited_for(root: Path, tmux: Path) -> None:
     run = planted(root, "left")
-    left = subprocess.Popen(["sleep", "600"], env={**environment(root), "GRPO_RUN_ID": run_id_of(run.path)})
+    left = subprocess.Popen(
+        ["cat"], stdin=subprocess.PIPE, env={**environment(root), "GRPO_RUN_ID": run_id_of(run.path)}
+    )
     try:
         (kept,) = keep(root)
     finally:
-        left.kill()
-        left.wait()
+        left.communicate()
     assert (kept.state, str(left.pid) in kept.reason) == ("waiting", True)
     assert events(run).count("auto_resumed") == 0
 
@@ -167,7 +156,7 @@ def test_a_run_that_is_lost_again_and_again_is_given_up(root: Path, tmux: Path) 
 
 def test_exactly_one_of_the_options_is_required(root: Path) -> None:
     for options in ((), ("--once", "--install")):
-        done = grpo_train("keeper", *options, root=root)
+        done = command_here("keeper", *options, root=root)
         assert (done.returncode, "exactly one of" in done.stderr) == (2, True)
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,9 +16,10 @@ import pytest
 
 from grpo_train.config import ConfigError, load_config
 from grpo_train.run_dir import RunDir, create_run
-from grpo_train.run_dir.processes import run_id_of
-from grpo_train.supervisor.notify import Notifier, expand, payload
-from tests.support.engine import GRPO_TRAIN, run_of, running, wait_for, write_config
+from grpo_train.supervisor.notify import Notifier, deliver_all, expand, payload
+from tests.support.clock import TestClock
+from tests.support.engine import config_text, wait_for
+from tests.support.supervising import supervised
 
 SECRET = "s3cr3t-hook"
 
@@ -82,12 +82,20 @@ def test_a_webhook_gets_the_event(run: RunDir, monkeypatch: pytest.MonkeyPatch) 
     assert SECRET.encode() not in all_files(run.path)
 
 
-def test_a_failed_post_is_tried_again(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    with receiver([503, 200]) as (url, got):
-        monkeypatch.setenv("MY_HOOK", url)
-        notifier(run, "notify: {url: '${MY_HOOK}'}").send("finished", "done")
-        wait_for(lambda: "url: sent" in log_of(run), "the second attempt", timeout=120)
-    assert len(got) == 2
+@pytest.mark.parametrize(
+    ("answers", "attempts", "seconds", "code"),
+    [([503, 200], 2, 2.0, 0), ([503, 503, 503, 200], 4, 22.0, 0), ([503], 4, 22.0, 1)],
+)
+def test_a_failed_post_is_tried_again(
+    answers: list[int], attempts: int, seconds: float, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = TestClock(skips=True)
+    began = clock.monotonic()
+    with receiver(answers) as (url, got):
+        job = {"command": [], "url": url, "body": {"event": "finished", "run": "one", "message": "done"}}
+        assert deliver_all(job, clock) == code
+    assert (len(got), clock.monotonic() - began) == (attempts, seconds)
+    assert capsys.readouterr().out.endswith("finished: url: HTTP 503\n" if code else "finished: url: sent\n")
 
 
 def test_a_program_gets_json_on_stdin(run: RunDir, tmp_path: Path) -> None:
@@ -105,12 +113,14 @@ def test_a_program_gets_json_on_stdin(run: RunDir, tmp_path: Path) -> None:
     assert json.loads(out.read_text().removesuffix("not ours"))["event"] == "stalled"
 
 
-def test_what_fails_is_logged_without_the_address(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MY_HOOK", f"ftp://{SECRET}")
-    notifier(run, "notify: {url: $MY_HOOK, command: [/no/such/program]}").send("crashed", "x")
-    wait_for(lambda: "url: the address is neither http nor https" in log_of(run), "the log", timeout=240)
-    assert "command: cannot be executed" in log_of(run)
-    assert SECRET not in log_of(run)
+def test_what_fails_is_logged_without_the_address(capsys: pytest.CaptureFixture[str]) -> None:
+    body = {"event": "crashed", "run": "one", "message": "x"}
+    job = {"command": ["/no/such/program"], "url": f"ftp://{SECRET}", "body": body}
+    assert deliver_all(job, TestClock()) == 1, "it is not tried again"
+    logged = capsys.readouterr().out
+    assert "url: the address is neither http nor https" in logged
+    assert "command: cannot be executed" in logged
+    assert SECRET not in logged
 
 
 def test_an_unset_variable_is_named(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,16 +138,14 @@ def test_only_chosen_events_are_sent(run: RunDir, tmp_path: Path) -> None:
     wait_for(out.exists, "the program", timeout=120)
 
 
-def test_nothing_waits_for_a_silent_server(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_waits_for_a_silent_server(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run ends while the server has not answered, and neither the process list nor a file shows its address."""
     answer = threading.Event()
     with receiver([200], answer) as (url, got):
-        cfg = write_config(root, run__total_steps=1, notify__url="$MY_HOOK")
-        run = run_of(root, "silent")
-        command = [*GRPO_TRAIN, "train", "--cfg", str(cfg), "--run-name", run.name, "--root", str(root)]
-        with running(command, root, run_id_of(run.path), MY_HOOK=url) as supervisor:
-            supervisor.communicate(timeout=400)
-            assert supervisor.returncode == 0
+        monkeypatch.setenv("MY_HOOK", url)
+        config = load_config(config_text(run__total_steps=1, notify__url="$MY_HOOK"))
+        with supervised(run, config, {"train": [["train:1"]]}) as it:
+            assert it.ended() == 0
         wait_for(lambda: got, "the post", timeout=120)
         assert log_of(run) == "", "not answered yet"
         for process in Path("/proc").glob("[0-9]*/cmdline"):
@@ -180,7 +188,10 @@ def test_an_address_in_a_config_is_refused_unquoted(text: str) -> None:
     assert SECRET not in str(caught.value)
 
 
-def test_sending_takes_no_time(run: RunDir) -> None:
-    began = time.monotonic()
-    notifier(run, "notify: {command: [sleep, '1000']}").send("crashed", "x")
-    assert time.monotonic() - began < 60, "it is a process of its own"
+def test_sending_waits_for_no_program(run: RunDir, tmp_path: Path) -> None:
+    """It is a process of its own, which outlives the sender."""
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    notifier(run, f"notify: {{command: [cat, {go}]}}").send("crashed", "x")
+    go.write_text("")  # when the program has opened it
+    wait_for(lambda: "command: sent" in log_of(run), "the program", timeout=120)

@@ -1,8 +1,7 @@
-"""When a crashed run is tried again: the rule, and real supervisors whose trainer fails on purpose."""
+"""When a crashed run is tried again: the rule, and supervisors whose trainer fails on purpose."""
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_train.run_dir.processes import run_id_of
+from grpo_train.config import load_config
+from grpo_train.config.schema import Config
+from grpo_train.run_dir import RunDir, create_run
+from grpo_train.supervisor.process import LOOK_S
 from grpo_train.supervisor.restarts import Restarts
-from tests.support.engine import GRPO_TRAIN, events, grpo_train, rows, run_of, running, wait_for, write_config
+from tests.support.engine import config_text, events, rows, steps_logged
+from tests.support.supervising import supervised
 
 KILLED: dict[str, Any] = {"code": "internal", "summary": "rank 0 was killed by SIGKILL"}
 
@@ -77,50 +80,70 @@ def test_errors_of_config_and_data_are_not_retried(code: str) -> None:
     assert (decision.wait_s, "would fail in the same way" in decision.reason) == (None, True)
 
 
-# ------------------------------------------------------------------------------------------------ real processes
-
-REWARD = """
-calls = 0
-def broken(attempt, verdict):
-    global calls
-    calls += 1
-    if calls > 2:  # the first calls are those before the run is made
-        raise ValueError("a bug in the reward")
-    return 1.0
-"""
+# ------------------------------------------------------------------------------------------------------ supervised
 
 
-def train(root: Path, name: str, cfg: Path) -> list[str]:
-    return [*GRPO_TRAIN, "train", "--cfg", str(cfg), "--run-name", name, "--root", str(root)]
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return create_run(tmp_path, {}, "one")
 
 
-def test_a_bug_that_repeats_is_restarted_once(root: Path) -> None:
-    (root / "reward.py").write_text(REWARD)
-    cfg = write_config(
-        root, run__max_restarts=5, run__restart_wait=[0.1], task__rewards=[f"{root / 'reward.py'}:broken"]
-    )
-    run = run_of(root, "bug")
-    done = grpo_train("train", "--cfg", cfg, "--run-name", run.name, root=root, timeout=300)
-    assert done.returncode == 1, done.stdout
-    status = run.read_status() or {}
-    assert (status["state"], status["restarts"]) == ("crashed", 1)
-    assert status["error"]["summary"].endswith("no restart: the same error came twice at step 0")
+def config_of(**changes: Any) -> Config:
+    return load_config(config_text(run__total_steps=4, **changes))
+
+
+def test_a_crash_restarts_after_a_wait(run: RunDir) -> None:
+    """The waits of the defaults; progress begins them anew. A step that was not saved is superseded."""
+    attempts = [["log:1", "killed"], ["killed"], ["train:1", "log:2", "killed"], ["train:4"]]
+    with supervised(run, config_of(run__max_restarts=2), {"train": attempts}) as it:
+        for restart, (wait_s, attempt) in enumerate([(10, 1), (60, 2), (10, 1)], 1):
+            it.waits_for("restarted", restart)
+            assert (it.status["state"], it.status["restarts"]) == ("starting", restart)
+            assert it.status["error"]["signal"] == "SIGKILL"
+            assert f"restart {attempt} of 2 from the latest checkpoint in {wait_s} s" in it.console
+            it.clock.advance(wait_s - 2 * LOOK_S)
+            assert len(it.starts) == restart
+            it.clock.advance(3 * LOOK_S)
+            assert len(it.starts) == restart + 1
+        assert it.ended() == 0
+    assert (it.status["state"], it.status["restarts"], it.status["error"]) == ("finished", 3, None)
+    assert [row["wait_s"] for row in rows(run, "events.jsonl") if row["event"] == "restarted"] == [10, 60, 10]
+    assert steps_logged(run) == [1, 2, 3, 4]
+    assert events(run).count("crashed") == 3
+
+
+def test_a_bug_that_repeats_is_restarted_once(run: RunDir) -> None:
+    with supervised(run, config_of(run__max_restarts=5), {"train": [["report:ValueError: a bug in the reward"]]}) as it:
+        it.waits_for("restarted")
+        it.clock.advance(10 + LOOK_S)
+        assert it.ended() == 1
+    assert (it.status["state"], it.status["restarts"]) == ("crashed", 1)
+    summary = "ValueError: a bug in the reward; no restart: the same error came twice at step 0"
+    assert it.status["error"]["summary"] == summary
     assert events(run).count("restarted") == 1
 
 
-def test_a_stop_ends_the_wait_before_a_restart(root: Path) -> None:
-    (root / "reward.py").write_text(REWARD)
-    cfg = write_config(
-        root, run__max_restarts=5, run__restart_wait=[100_000], task__rewards=[f"{root / 'reward.py'}:broken"]
-    )
-    run = run_of(root, "waiting")
-    with running(train(root, run.name, cfg), root, run_id_of(run.path)) as supervisor:
-        wait_for(lambda: "restarted" in events(run), "the restart", timeout=120)
-        assert rows(run, "events.jsonl")[-1]["wait_s"] == 100_000
-        wait_for(lambda: (run.read_status() or {}).get("state") == "starting", "the state of the wait")
-        supervisor.send_signal(signal.SIGINT)
-        supervisor.communicate(timeout=120)
-    assert (supervisor.returncode, (run.read_status() or {})["state"]) == (0, "stopped")
+def test_a_stop_ends_the_wait_before_a_restart(run: RunDir) -> None:
+    config = config_of(run__max_restarts=5, run__restart_wait=[100_000])
+    with supervised(run, config, {"train": [["killed"]]}) as it:
+        it.waits_for("restarted")
+        it.clock.advance(1000)
+        assert (len(it.starts), it.status["state"]) == (1, "starting")
+        run.request_stop(by="test")
+        it.clock.advance(LOOK_S)
+        assert (it.ended(), it.status["state"]) == (0, "stopped")
+    assert not run.stop_requested()
+
+
+def test_a_damaged_checkpoint_is_not_restarted_from(run: RunDir) -> None:
+    """Every attempt would load the model and fail again."""
+    with supervised(run, config_of(run__max_restarts=5), {"train": [["train:1", "waits", "killed"]]}) as it:
+        it.prints("waits")
+        (run.training_state / "step_1" / "optimizer.pt").unlink()
+        (run.path / "control" / "go").touch()
+        assert it.ended() == 1
+    assert "cannot restart: checkpoint" in it.status["error"]["summary"]
+    assert "restarted" not in events(run)
 
 
 def test_torch_is_not_needed_to_decide() -> None:

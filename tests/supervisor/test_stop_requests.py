@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from grpo_train.run_dir import RunDir, create_run
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.slurm_job import REQUEUE_VARIABLE, current_job, is_earlier_attempt
 from grpo_train.supervisor.journal import Journal
 from grpo_train.supervisor.progress_line import ProgressLine
-from grpo_train.supervisor.stop_requests import StopRequests
+from grpo_train.supervisor.stop_requests import HANGUP_ECHO_S, StopRequests
+from tests.support.clock import TestClock
 
 HANDLED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1)
 
@@ -26,8 +28,8 @@ def run(tmp_path: Path) -> Iterator[RunDir]:
         signal.signal(number, handler)
 
 
-def listening(run: RunDir) -> StopRequests:
-    stops = StopRequests(run, Journal(run, ProgressLine(False)))
+def listening(run: RunDir, clock: Clock = CLOCK) -> StopRequests:
+    stops = StopRequests(run, Journal(run, ProgressLine(False), clock))
     stops.listen()
     return stops
 
@@ -64,6 +66,27 @@ def test_sigterm_ends_a_run_outside_of_slurm(run: RunDir) -> None:
     stops = listening(run)
     os.kill(os.getpid(), signal.SIGTERM)
     assert (stops.killing, stops.stop_requested) == (True, False)
+
+
+@pytest.mark.parametrize(("first", "second", "seconds", "ends"), [
+    (signal.SIGINT, signal.SIGINT, 0.0, True),
+    (signal.SIGHUP, signal.SIGHUP, HANGUP_ECHO_S - 0.1, False),  # a closing terminal may send it twice
+    (signal.SIGHUP, signal.SIGHUP, HANGUP_ECHO_S, True),
+    (signal.SIGINT, signal.SIGHUP, HANGUP_ECHO_S - 0.1, False),
+])  # fmt: skip
+def test_the_second_request_ends_a_run(
+    run: RunDir, first: signal.Signals, second: signal.Signals, seconds: float, ends: bool
+) -> None:
+    clock = TestClock()
+    stops = listening(run, clock)
+    os.kill(os.getpid(), first)
+    assert (stops.stop_requested, stops.killing) == (True, False)
+    clock.advance(seconds)
+    os.kill(os.getpid(), second)
+    assert stops.killing == ends
+    said = (run.logs / "console.log").read_text()
+    assert "stop requested; saving after this step (Ctrl-C again: end now, without saving)" in said
+    assert ("ending now, without saving; the latest checkpoint is intact" in said) == ends
 
 
 def test_an_earlier_start_of_the_same_job_is_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,12 @@
-"""Logic of the supervisor; tests/end_to_end/test_faults.py runs it with real processes."""
+"""The supervisor, by a clock that stands; tests/end_to_end/test_faults.py runs it with real training."""
 
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
-import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_train.config import load_config
+from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir, RunDirError, create_run
 from grpo_train.run_dir.files import append_jsonl
-from grpo_train.run_dir.processes import run_id_of
+from grpo_train.run_dir.processes import find_by_run_id, run_id_of
+from grpo_train.supervisor.join import Member
+from grpo_train.supervisor.nodes import read_meeting
+from grpo_train.supervisor.process import HEARTBEAT_S, KILL_GRACE_S, LOOK_S
 from grpo_train.supervisor.resume import refuse_live
 from grpo_train.supervisor.stages import Stage, plan, stage_environment, thread_count
 from grpo_train.supervisor.supervisor import Supervisor
-from tests.support.engine import config_text
+from tests.support.engine import config_text, wait_for
+from tests.support.supervising import supervised
 
 
 @given(st.integers(0, 30), st.integers(1, 30), st.integers(0, 12))
@@ -98,47 +104,119 @@ def test_a_clock_set_back_hides_no_training(tmp_path: Path) -> None:
     supervisor._journal.close()
 
 
-OBEYS_A_STOP = """
-import pathlib, sys, time
-stop, status = map(pathlib.Path, sys.argv[1:])
-while not (status.exists() and '"stopping"' in status.read_text()):
-    time.sleep(0.01)
-stop.unlink()
-time.sleep(0.5)
-"""
+def config_of(**changes: Any) -> Config:
+    return load_config(config_text(**changes))
 
 
-def test_a_stopping_run_stays_stopping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grpo_train.supervisor.process.HEARTBEAT_S", 0.05)
-    run, states = create_run(tmp_path, {}, "one"), []
-    supervisor = Supervisor(run, load_config(config_text(run__total_steps=9)))
-    write = supervisor._journal.write
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return create_run(tmp_path, {}, "one")
 
-    def recorded(**fields: Any) -> None:
-        states.append(fields["state"])
-        write(**fields)
-        if states == ["starting"]:
+
+def test_a_stopping_run_stays_stopping(run: RunDir) -> None:
+    """Also once the trainer has saved and removed the request."""
+    with supervised(run, config_of(run__total_steps=9), {"train": [["train:3", "obeys", "waits"]]}) as it:
+        wait_for(lambda: run.newest_step() == 3, "the steps")
+        it.clock.advance(HEARTBEAT_S + LOOK_S)
+        assert it.status["state"] == "running"
+        run.request_stop(by="test")
+        it.clock.advance(LOOK_S)
+        it.prints("obeyed")
+        for _ in range(5):
+            it.clock.advance(HEARTBEAT_S)
+            assert it.status["state"] == "stopping"
+        (run.path / "control" / "go").touch()
+        assert (it.ended(), it.status["state"]) == (0, "stopped")
+
+
+def test_a_stop_in_the_last_step_of_a_stage_is_obeyed(run: RunDir) -> None:
+    """No evaluation follows."""
+    config = config_of(run__total_steps=9, run__eval_every=5)
+    with supervised(run, config, {"train": [["train:5", "obeys"]], "eval": [["hangs"]]}) as it:
+        wait_for(lambda: run.newest_step() == 5, "the steps")
+        run.request_stop(by="test")
+        it.clock.advance(LOOK_S)
+        assert (it.ended(), it.status["state"]) == (0, "stopped")
+    assert [stage.kind for stage in it.starts] == ["train"]
+
+
+# ------------------------------------------------------------------------------------------------------ the ladder
+
+
+@pytest.mark.parametrize(("kind", "ask"), [("train", "kill"), ("backup", "stop")])
+def test_what_ignores_sigterm_is_killed(run: RunDir, kind: str, ask: str) -> None:
+    """Once KILL_GRACE_S have passed, with its workers in other sessions. A stop is enough for what cannot save."""
+    stages = {"backup": ["backup", "train"], "train": ["train"]}[kind]
+    config = config_of(run__total_steps=9, workflow__stages=stages)
+    with supervised(run, config, {kind: [["deaf"]]}) as it:
+        it.prints("deaf")
+        processes = find_by_run_id(run_id_of(run.path))
+        if ask == "kill":
+            it.supervisor.stops.killing = True
+        else:
             run.request_stop(by="test")
+        it.clock.advance(LOOK_S)
+        it.prints("SIGTERM")
+        assert it.status["state"] in ("starting", "running", "stopping")
+        it.clock.advance(KILL_GRACE_S - 2 * LOOK_S)
+        assert it.status["state"] == "stopping"
+        assert find_by_run_id(run_id_of(run.path)) == processes
+        assert len(processes) == 2
+        it.clock.advance(3 * LOOK_S)
+        code = it.ended()
+    assert (code, it.status["state"]) == ((130, "killed") if ask == "kill" else (0, "stopped"))
+    assert it.console.count("SIGTERM") == 1
+    assert find_by_run_id(run_id_of(run.path)) == []
 
-    monkeypatch.setattr(supervisor._journal, "write", recorded)
-    child = subprocess.Popen([sys.executable, "-c", OBEYS_A_STOP, str(run.stop_file), str(run.status_file)])
-    supervisor._stages._watch(child, Stage("train", 5), 0)
-    supervisor._journal.close()
-    asked = states.index("stopping")
-    assert set(states[:asked]) == {"starting"}
-    assert set(states[asked:]) == {"stopping"}
+
+def test_what_obeys_sigterm_is_not_waited_for(run: RunDir) -> None:
+    with supervised(run, config_of(), {"train": [["train:2", "hangs"]]}) as it:
+        it.prints("hangs")
+        it.supervisor.stops.killing = True
+        it.clock.advance(LOOK_S)
+        assert (it.ended(), it.status["state"], it.status["error"]) == (130, "killed", None)
+    assert run.newest_step() == 2
 
 
-def test_a_stop_in_the_last_step_of_a_stage_is_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = create_run(tmp_path, {}, "one")
-    (run.path / "control").mkdir(exist_ok=True)
-    supervisor = Supervisor(run, load_config(config_text(run__total_steps=9, run__eval_every=5)))
-    command = [sys.executable, "-c", OBEYS_A_STOP, str(run.stop_file), str(run.status_file)]
-    monkeypatch.setattr(type(run), "newest_step", lambda self: 5)
-    request = threading.Timer(0.3, run.request_stop, kwargs={"by": "test"})
-    request.start()
-    assert supervisor._stages.run(Stage("train", 5), command) == ("stopped", None)
-    supervisor._journal.close()
+def test_a_failure_of_another_machine_ends_this_ones_processes(run: RunDir) -> None:
+    """They may wait for it for ever; a moment later its failure is the run's."""
+    run.config_file.write_text(config_text(run__nodes=2, run__nproc=2))
+    config = config_of(run__nodes=2, run__nproc=2)
+    with supervised(run, config, {"train": [["hangs"]]}) as it:
+        it.prints("hangs")
+        meeting = read_meeting(run)
+        assert meeting is not None
+        older = replace(meeting, versions={**meeting.versions, "torch": "2.8.0"})
+        with pytest.raises(RunDirError, match="engine differs from the first one's: torch "):
+            Member(run)._take_part(older)
+        it.clock.advance(KILL_GRACE_S)
+        assert it.thread.is_alive()
+        it.clock.advance(2 * LOOK_S)
+        assert it.ended() == 1
+    assert it.status["error"]["code"] == "nodes_differ"
+    assert it.status["error"]["summary"].startswith(f"{socket.gethostname()}: this machine's engine differs")
+
+
+def test_a_meeting_without_all_machines_is_named(run: RunDir) -> None:
+    run.config_file.write_text(config_text(run__nodes=2, run__nproc=2))
+    with supervised(run, config_of(run__nodes=2, run__nproc=2), {"train": [["exit:1"]]}) as it:
+        assert it.ended() == 1
+    error = it.status["error"]
+    assert (error["code"], error["summary"]) == (
+        "nodes_missing",
+        f"1 of 2 machines took part; on each other one: grpo-train join one --root {run.root}",
+    )
+
+
+def test_a_failed_evaluation_is_passed_over(run: RunDir) -> None:
+    config = config_of(run__total_steps=2, run__eval_every=1)
+    with supervised(run, config, {"train": [["train:1"], ["train:2"]], "eval": [["exit:1"]]}) as it:
+        assert (it.ended(), it.status["state"]) == (0, "finished")
+    assert [stage.name for stage in it.starts] == [
+        "train to step 1", "evaluate step 1", "train to step 2", "evaluate step 2",
+    ]  # fmt: skip
+    assert "evaluation of step 1 failed; training continues" in it.console
+    assert it.status["reason"] == "failed: evaluate step 1; evaluate step 2"
 
 
 def test_leftover_processes_prevent_a_resume(tmp_path: Path) -> None:

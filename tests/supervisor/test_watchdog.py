@@ -1,44 +1,23 @@
-"""A run that hangs is noticed, shown, ended and restarted: real trainers that stop, block and deadlock."""
+"""A run that hangs is noticed, shown, ended and restarted: stages that stop, and a trainer that deadlocks."""
 
 from __future__ import annotations
 
-import os
-import signal
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from grpo_train.config import load_config
 from grpo_train.run_dir import RunDir, create_run
-from grpo_train.run_dir.processes import find_by_run_id, run_id_of, variable_in
+from grpo_train.run_dir.processes import find_by_run_id, run_id_of, start_ticks
 from grpo_train.run_dir.signs import SIGNS_VARIABLE, downloading, sign_of_life
+from grpo_train.supervisor.process import KILL_GRACE_S, LOOK_S, STOP_GRACE_S
 from grpo_train.supervisor.watchdog import FIRST_S, Watchdog, signs_file
-from tests.support.engine import (
-    GRPO_TRAIN,
-    SHORT_GRACE,
-    Running,
-    assert_same_run,
-    at_start,
-    rows,
-    run_of,
-    running,
-    steps_logged,
-    train_here,
-    wait_for,
-    write_config,
-)
+from tests.support.clock import TestClock
+from tests.support.engine import config_text, events, rows, steps_logged, wait_for
+from tests.support.supervising import supervised
 
-STALL_S = 6.0
-"""A step takes 0.25 s; this one must not be mistaken for a hang on a busy machine, and only costs time."""
-HANGS: dict[str, Any] = {
-    "run__max_restarts": 2,
-    "run__restart_wait": [0.1],
-    "run__stall_timeout": STALL_S,
-    "run__total_steps": 6,
-}
+STALL_S = 60.0
 DEADLOCK = """
 import threading
 from pathlib import Path
@@ -46,96 +25,79 @@ calls, lock = 0, threading.Lock()
 def reward(attempt, verdict):
     global calls
     calls += 1
-    done = Path({folder!r}) / "done"
-    if calls > 20 and not done.exists():
-        done.touch()
+    if calls > 20:
         lock.acquire()
+        Path({folder!r}, "locked").touch()
         lock.acquire()
     return float(verdict.correct)
 """
 
 
-def train(root: Path, run: RunDir, cfg: Path) -> list[str]:
-    return [*GRPO_TRAIN, "train", "--cfg", str(cfg), "--run-name", run.name, "--root", str(root)]
-
-
-def ranks(run: RunDir) -> list[int]:
-    """Pids of the training processes."""
-
-    def is_rank(pid: int) -> bool:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        return words[1:3] == [b"-m", b"grpo_train.train"] or variable_in(pid, "RANK") != ""
-
-    return [pid for pid in find_by_run_id(run_id_of(run.path)) if is_rank(pid)]
-
-
-@contextmanager
-def started(root: Path, run: RunDir, cfg: Path) -> Iterator[Running]:
-    short = at_start(root / "short", SHORT_GRACE)
-    with running(train(root, run, cfg), root, run_id_of(run.path), **short) as supervisor:
-        yield supervisor
-
-
-@contextmanager
-def hung(root: Path, run: RunDir, cfg: Path) -> Iterator[Running]:
-    """A training run whose second step is logged."""
-    with started(root, run, cfg) as supervisor:
-        wait_for(lambda: len(steps_logged(run)) >= 2 or supervisor.poll() is not None, "two steps", timeout=300)
-        yield supervisor
-
-
-def recovered(run: RunDir, supervisor: Running) -> tuple[str, dict[str, Any]]:
-    """Console and the event of the hang of a run that has finished after one restart."""
-    output, _ = supervisor.communicate(timeout=600)
-    status = run.read_status() or {}
-    assert (supervisor.returncode, status["state"], status["restarts"]) == (0, "finished", 1), output
+def test_a_stopped_process_is_restarted(run: RunDir) -> None:
+    """It is asked to save, then to end, then killed, each after its time; and the next attempt finishes."""
+    config = load_config(config_text(run__max_restarts=2, run__stall_timeout=STALL_S, run__total_steps=6))
+    with supervised(run, config, {"train": [["train:2", "stopped"], ["train:6"]]}) as it:
+        wait_for(lambda: run.newest_step() == 2, "two steps")
+        (pid,) = find_by_run_id(run_id_of(run.path))
+        wait_for(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] == "T", "its stop")
+        it.clock.advance(STALL_S - 1)
+        assert (it.status["state"], "stalled" in events(run)) == ("running", False)
+        it.clock.advance_until(lambda: "stalled" in events(run), 4)
+        it.clock.advance(STOP_GRACE_S - 1)
+        assert (it.status["state"], start_ticks(pid) is not None) == ("stalled", True)
+        assert run.stop_requested()
+        it.clock.advance(KILL_GRACE_S)
+        assert start_ticks(pid) is not None
+        it.clock.advance(1 + 3 * LOOK_S)
+        it.waits_for("restarted")
+        assert not run.stop_requested()
+        it.clock.advance(10 + LOOK_S)
+        assert it.ended() == 0
+    assert (it.status["state"], it.status["restarts"]) == ("finished", 1)
     assert steps_logged(run) == [1, 2, 3, 4, 5, 6]
     (event,) = [row for row in rows(run, "events.jsonl") if row["event"] == "stalled"]
-    assert STALL_S <= event["silent_s"] <= STALL_S + 5
-    return (run.logs / "console.log").read_text(), event
-
-
-def test_a_stopped_process_is_restarted(root: Path) -> None:
-    cfg = write_config(root, **HANGS)
-    run = run_of(root, "stopped")
-    with hung(root, run, cfg) as supervisor:
-        (pid,) = ranks(run)
-        os.kill(pid, signal.SIGSTOP)
-        wait_for(lambda: (run.read_status() or {})["state"] == "stalled", "the state 'stalled'", timeout=120)
-        console, event = recovered(run, supervisor)
-    (process,) = [one for one in event["processes"] if one["rank"] == 0]
+    assert STALL_S <= event["silent_s"] <= STALL_S + 2
+    (process,) = event["processes"]
     assert (process["pid"], process["state"]) == (pid, "T")
-    assert f"rank 0 (pid {pid}, grpo_train.train): state T (stopped)" in console
+    assert f"(pid {pid}, {Path(sys.executable).name}): state T (stopped)" in it.console
     crash = next(row for row in rows(run, "events.jsonl") if row["event"] == "crashed")
     assert crash["error"]["code"] == "stalled"
-    assert_same_run(run, train_here(root, cfg, "straight"), 6)
 
 
 def test_a_deadlocked_reward_shows_its_stack(root: Path) -> None:
+    """A real trainer, whose reward function runs in a process of its own."""
     (root / "own.py").write_text(DEADLOCK.format(folder=str(root)))
-    cfg = write_config(root, **HANGS, task__rewards=[f"{root / 'own.py'}:reward"])
-    run = run_of(root, "blocked")
-    with started(root, run, cfg) as supervisor:
-        console, _ = recovered(run, supervisor)
-    stack = console.partition("its stacks:")[2]
+    config = config_text(run__stall_timeout=STALL_S, task__rewards=[f"{root / 'own.py'}:reward"])
+    run = create_run(root, {}, "blocked")
+    run.config_file.write_text(config)
+    with supervised(run, load_config(config)) as it:
+        wait_for((root / "locked").exists, "the deadlock", timeout=300)
+        ranks = [pid for pid in find_by_run_id(run_id_of(run.path)) if is_rank(pid)]
+        it.clock.advance_until(lambda: "stalled" in events(run), 2 * STALL_S)
+        it.prints("in reward")
+        it.clock.advance_until(lambda: not it.thread.is_alive())
+        assert it.ended() == 1
+    assert steps_logged(run) == [1]
+    (event,) = [row for row in rows(run, "events.jsonl") if row["event"] == "stalled"]
+    assert [one["pid"] for one in event["processes"] if one["rank"] == 0] == ranks
+    assert f"rank 0 (pid {ranks[0]}, grpo_train.train): state " in it.console
+    stack = it.console.partition("its stacks:")[2]
     assert f'File "{root / "own.py"}"' in stack
     assert "in reward" in stack
+    assert it.status["error"]["code"] == "stalled"
+
+
+def is_rank(pid: int) -> bool:
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return words[1:3] == [b"-m", b"grpo_train.train"]
 
 
 # ---------------------------------------------------------------------------------------------------- the rule
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Advance the watchdog's clock."""
-    now = time.monotonic()
-
-    def advance(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-
-    monkeypatch.setattr("grpo_train.supervisor.watchdog.time.monotonic", lambda: now)
-    return advance
+def clock() -> TestClock:
+    return TestClock()
 
 
 @pytest.fixture
@@ -146,10 +108,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     return run
 
 
-def wait(watchdog: Watchdog, clock: Callable[[float], None], seconds: float, printed: int = 0) -> float | None:
+def wait(watchdog: Watchdog, clock: TestClock, seconds: float, printed: int = 0) -> float | None:
     """Look every two seconds; the silence when it was too long."""
     for _ in range(round(seconds / 2)):
-        clock(2)
+        clock.advance(2)
         if (silent := watchdog.silent_for(printed)) is not None:
             return silent
     return None
@@ -160,8 +122,8 @@ def log_step(run: RunDir, step: int) -> None:
         log.write(f'{{"step": {step}}}\n')
 
 
-def test_before_the_first_step_there_is_an_hour(run: RunDir, clock: Callable[[float], None]) -> None:
-    watchdog = Watchdog(run, 60.0)
+def test_before_the_first_step_there_is_an_hour(run: RunDir, clock: TestClock) -> None:
+    watchdog = Watchdog(run, 60.0, clock)
     watchdog.start("train")
     assert wait(watchdog, clock, FIRST_S - 60) is None
     log_step(run, 1)
@@ -169,8 +131,8 @@ def test_before_the_first_step_there_is_an_hour(run: RunDir, clock: Callable[[fl
     assert wait(watchdog, clock, 20) == pytest.approx(60, abs=4)
 
 
-def test_auto_is_ten_median_steps(run: RunDir, clock: Callable[[float], None]) -> None:
-    watchdog = Watchdog(run, "auto")
+def test_auto_is_ten_median_steps(run: RunDir, clock: TestClock) -> None:
+    watchdog = Watchdog(run, "auto", clock)
     watchdog.start("train")
     watchdog.silent_for(0)
     for step in range(5):
@@ -182,8 +144,8 @@ def test_auto_is_ten_median_steps(run: RunDir, clock: Callable[[float], None]) -
     assert wait(watchdog, clock, 200) is not None
 
 
-def test_short_steps_still_have_ten_minutes(run: RunDir, clock: Callable[[float], None]) -> None:
-    watchdog = Watchdog(run, "auto")
+def test_short_steps_still_have_ten_minutes(run: RunDir, clock: TestClock) -> None:
+    watchdog = Watchdog(run, "auto", clock)
     watchdog.start("train")
     watchdog.silent_for(0)
     for step in range(5):
@@ -193,8 +155,8 @@ def test_short_steps_still_have_ten_minutes(run: RunDir, clock: Callable[[float]
     assert watchdog.limit_s == 600
 
 
-def test_a_growing_download_is_a_sign_of_life(run: RunDir, clock: Callable[[float], None], tmp_path: Path) -> None:
-    watchdog = Watchdog(run, 60.0)
+def test_a_growing_download_is_a_sign_of_life(run: RunDir, clock: TestClock, tmp_path: Path) -> None:
+    watchdog = Watchdog(run, 60.0, clock)
     watchdog.start("train")
     cache = tmp_path / "cache"
     cache.mkdir()
@@ -205,8 +167,8 @@ def test_a_growing_download_is_a_sign_of_life(run: RunDir, clock: Callable[[floa
         assert wait(watchdog, clock, 200) is not None, "it does not grow any more"
 
 
-def test_saved_files_and_chunks_are_signs_of_life(run: RunDir, clock: Callable[[float], None]) -> None:
-    watchdog = Watchdog(run, 60.0)
+def test_saved_files_and_chunks_are_signs_of_life(run: RunDir, clock: TestClock) -> None:
+    watchdog = Watchdog(run, 60.0, clock)
     for kind, sign in (("train", "save"), ("eval", "chunk")):
         watchdog.start(kind)
         watchdog.silent_for(0)
@@ -218,8 +180,8 @@ def test_saved_files_and_chunks_are_signs_of_life(run: RunDir, clock: Callable[[
         assert wait(watchdog, clock, 100) is not None
 
 
-def test_an_attempt_before_says_nothing_about_this_one(run: RunDir, clock: Callable[[float], None]) -> None:
-    watchdog = Watchdog(run, 60.0)
+def test_an_attempt_before_says_nothing_about_this_one(run: RunDir, clock: TestClock) -> None:
+    watchdog = Watchdog(run, 60.0, clock)
     sign_of_life("chunk")
     watchdog.start("eval")
     watchdog.silent_for(0)
@@ -229,18 +191,18 @@ def test_an_attempt_before_says_nothing_about_this_one(run: RunDir, clock: Calla
     assert wait(watchdog, clock, 100) is not None
 
 
-def test_a_suspended_supervisor_calls_nothing_stalled(run: RunDir, clock: Callable[[float], None]) -> None:
-    watchdog = Watchdog(run, 60.0)
+def test_a_suspended_supervisor_calls_nothing_stalled(run: RunDir, clock: TestClock) -> None:
+    watchdog = Watchdog(run, 60.0, clock)
     watchdog.start("train")
     watchdog.silent_for(0)
     log_step(run, 1)
     wait(watchdog, clock, 4)
-    clock(100_000)
+    clock.advance(100_000)
     assert watchdog.silent_for(0) is None
 
 
-def test_printing_keeps_only_commands_alive(run: RunDir, clock: Callable[[float], None]) -> None:
-    watchdog = Watchdog(run, 60.0)
+def test_printing_keeps_only_commands_alive(run: RunDir, clock: TestClock) -> None:
+    watchdog = Watchdog(run, 60.0, clock)
     for kind, ends in (("backup", False), ("train", True)):
         watchdog.start(kind)
         watchdog.silent_for(0)

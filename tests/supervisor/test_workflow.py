@@ -16,6 +16,8 @@ from grpo_train.config import ConfigError, dump_config, load_config
 from grpo_train.config.schema import Config
 from grpo_train.config.sections.workflow import Collapse, Plateau
 from grpo_train.run_dir import RunDir, create_run
+from grpo_train.run_dir.evaluations import list_evaluations
+from grpo_train.supervisor.process import HEARTBEAT_S, LOOK_S
 from grpo_train.supervisor.stages import Stage, all_stages, plan
 from grpo_train.supervisor.stop_rules import StopRules, collapse, over_budget, plateau
 from grpo_train.supervisor.workflow import (
@@ -30,6 +32,7 @@ from grpo_train.supervisor.workflow import (
 from tests.support.engine import (
     REPOSITORY,
     assert_same_run,
+    command_here,
     config_text,
     events,
     grpo_train,
@@ -37,9 +40,11 @@ from tests.support.engine import (
     run_of,
     steps_logged,
     train_here,
+    wait_for,
     write_config,
 )
 from tests.support.stores import other_disk
+from tests.support.supervising import supervised
 
 NIGHT = """
 workflow:
@@ -252,7 +257,7 @@ def test_a_budget_counts_hours_or_dollars() -> None:
 
 
 def settings(root: Path, name: str, stages: list[Any], **changes: Any) -> tuple[RunDir, Path]:
-    cfg = write_config(root, f"{name}.yaml", run__restart_wait=[0.1], workflow__stages=stages, **changes)
+    cfg = write_config(root, f"{name}.yaml", workflow__stages=stages, **changes)
     return run_of(root, name), cfg
 
 
@@ -280,48 +285,38 @@ def test_a_workflow_runs_every_stage(root: Path, backups: Path) -> None:
         "cleanup",
     ]
     run, cfg = settings(root, "whole", stages, run__total_steps=4)
-    planned = grpo_train("plan", "--cfg", cfg, root=root)
+    planned = command_here("plan", "--cfg", cfg, root=root)
     assert planned.returncode == 0, planned.stderr
     assert "cannot be estimated" in planned.stdout
     done = grpo_train("train", "--cfg", cfg, "--run-name", run.name, root=root, timeout=300)
     assert (done.returncode, state(run)["state"], state(run)["reason"]) == (0, "finished", None), done.stdout
     finished = [row["stage"] for row in rows(run, "events.jsonl") if row["event"] == "stage_done"]
     assert finished == names(load_config(cfg.read_text()))
-    listed = json.loads(grpo_train("list-backups", "--json", root=root).stdout)
+    listed = json.loads(command_here("list-backups", "--json", root=root).stdout)
     assert any(run.name in json.dumps(row) for row in listed)
     left = [checkpoint.step for checkpoint in run.checkpoints()]
     assert left[-1] == 4
     assert 1 not in left, "read back from the backup and removed"
     assert_same_run(run, train_here(root, write_config(root, run__total_steps=4), "straight"), 4)
-    estimated = json.loads(grpo_train("plan", "--cfg", cfg, "--json", root=root).stdout)
+    estimated = json.loads(command_here("plan", "--cfg", cfg, "--json", root=root).stdout)
     assert estimated["unknown_stages"] == 0
     assert run.name in estimated["estimated_from"]
     assert estimated["seconds"] > 0
     # Finished with all stages; more steps only train, and back up as the repeat says.
-    assert "already reached" in grpo_train("resume", "--training-run", run.name, root=root).stderr
-    left = grpo_train("plan", "--training-run", run.name, "--set", "run.total_steps=6", "--json", root=root)
+    assert "already reached" in command_here("resume", "--training-run", run.name, root=root).stderr
+    left = command_here("plan", "--training-run", run.name, "--set", "run.total_steps=6", "--json", root=root)
     assert [row["stage"] for row in json.loads(left.stdout)["stages"]][:3] == [
         "train to step 6", "evaluate step 6", "back up at step 6",
     ]  # fmt: skip
 
 
-def test_a_failed_backup_does_not_end_training(root: Path, backups: Path) -> None:
-    backups.rmdir()  # the disk is not mounted
-    run, cfg = settings(root, "unmounted", ["train", "backup", {"train": {"until": 3}}, "backup"], run__total_steps=3)
-    done = grpo_train("train", "--cfg", cfg, "--run-name", run.name, root=root, timeout=300)
-    assert (done.returncode, state(run)["state"]) == (0, "finished"), done.stdout
-    assert state(run)["reason"].startswith("failed: back up at step 3")
-    assert "stage_failed" in events(run)
-    assert "back up at step 3 failed; the workflow continues" in done.stdout
-    assert steps_logged(run) == [1, 2, 3]
-
-
 def test_an_edited_workflow_is_confirmed(root: Path) -> None:
-    run, cfg = settings(root, "edited", ["train", {"eval": {"steps": "final"}}], run__total_steps=2)
-    done = grpo_train("train", "--cfg", cfg, "--run-name", run.name, root=root, timeout=300)
-    assert (done.returncode, state(run)["state"]) == (0, "finished"), done.stdout
+    stages = ["train", {"eval": {"steps": "final"}}]
+    run = train_here(root, write_config(root, run__total_steps=2, workflow__stages=stages), "edited")
+    with supervised(run, config_of(run), {"eval": [[]]}) as it:
+        assert it.ended() == 0
     edit = ("--set", "workflow.stages=[train, eval: {steps: [0]}]")
-    planned = grpo_train("resume", "--training-run", run.name, *edit, "--dry-run", "--json", root=root)
+    planned = command_here("resume", "--training-run", run.name, *edit, "--dry-run", "--json", root=root)
     plan = json.loads(planned.stdout)
     assert (planned.returncode, plan["run"], plan["step"], plan["total_steps"]) == (0, run.name, 2, 2), planned.stderr
     assert plan["left"] == ["evaluate step 0 at step 2"]
@@ -331,12 +326,12 @@ def test_an_edited_workflow_is_confirmed(root: Path) -> None:
         ("added", "evaluate step 0 at step 2", False),
     ]
     assert plan["confirmation"]
-    shown = grpo_train("resume", "--training-run", run.name, *edit, "--dry-run", root=root)
+    shown = command_here("resume", "--training-run", run.name, *edit, "--dry-run", root=root)
     assert "step 2, up to step 2: 1 stages\n  evaluate step 0 at step 2\n" in shown.stdout
-    finished = grpo_train("resume", "--training-run", run.name, "--dry-run", "--json", root=root)
+    finished = command_here("resume", "--training-run", run.name, "--dry-run", "--json", root=root)
     assert "already reached step 2" in json.loads(finished.stdout)["error"]["message"]
     assert read_workflow(run)["done"] == ["train to step 2", "evaluate steps final at step 2"], "nothing was changed"
-    refused = grpo_train("resume", "--training-run", run.name, *edit, root=root)
+    refused = command_here("resume", "--training-run", run.name, *edit, root=root)
     assert refused.returncode == 2
     assert "  - evaluate steps final at step 2\n  + evaluate step 0 at step 2\n" in refused.stdout
     assert "rerun with --yes" in refused.stderr
@@ -344,32 +339,100 @@ def test_an_edited_workflow_is_confirmed(root: Path) -> None:
     assert (done.returncode, state(run)["state"]) == (0, "finished"), done.stdout + done.stderr
     assert read_workflow(run)["done"] == ["train to step 2", "evaluate step 0 at step 2"]
     assert steps_logged(run) == [1, 2], "training was done"
-    assert run.checkpoint("final").step == 2
+    assert run.checkpoint("latest").step == 2
+    assert [row["status"] for row in list_evaluations(root, run.name)[0]["metrics"]] == ["ok"]
 
 
-def test_a_stop_rule_saves_and_says_why(root: Path) -> None:
-    changes = {"workflow__stop_when": [{"plateau": {"steps": 2, "min_gain": 100.0}}], "run__total_steps": 5000}
-    run, cfg = settings(root, "plateau", ["train"], run__save_every=1000, **changes)
-    done = grpo_train("train", "--cfg", cfg, "--run-name", run.name, root=root, timeout=300)
+# ----------------------------------------------------------------------------------------- stages without training
+
+
+def planned_run(root: Path, **changes: Any) -> RunDir:
+    """A run that has not started."""
+    run = create_run(root, {}, "one")
+    run.config_file.write_text(config_text(**changes))
+    return run
+
+
+def config_of(run: RunDir, *overrides: str) -> Config:
+    return load_config(run.config_file.read_text(), overrides)
+
+
+def test_a_failed_backup_does_not_end_training(tmp_path: Path) -> None:
+    """Training does not wait for one; the last one is tried again after each of the waits."""
+    run = planned_run(
+        tmp_path, run__total_steps=3, workflow__stages=[{"train": {"until": 2}}, "backup", "train", "backup"]
+    )
+    with supervised(run, config_of(run), {"train": [["train:2"], ["train:3"]], "backup": [["exit:1"]]}) as it:
+        for attempt, wait_s in enumerate((10, 60, 300), 1):
+            it.prints("back up at step 3 failed; next attempt in", attempt)
+            it.clock.settle()
+            assert it.console.count(f"back up at step 3 failed; next attempt in {wait_s} s") == 1
+            assert it.status["state"] == "running"
+            it.clock.advance(wait_s + LOOK_S)
+        assert (it.ended(), it.status["state"]) == (0, "finished")
+    assert it.status["reason"] == "failed: back up at step 2; back up at step 3"
+    assert [stage.until for stage in it.starts if stage.kind == "backup"] == [2, 3, 3, 3, 3]
+    assert events(run).count("stage_failed") == 2
+    assert "back up at step 3 failed; the workflow continues" in it.console
+    assert steps_logged(run) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("code", "event", "reason"), [
+    (2, "stage_failed", "failed: back up at step 1"),  # a usage error: no attempt would help
+    (3, "stage_incomplete", None),
+])  # fmt: skip
+def test_exit_codes_of_a_backup(tmp_path: Path, code: int, event: str, reason: str | None) -> None:
+    run = planned_run(tmp_path, run__total_steps=1, workflow__stages=["train", "backup"])
+    with supervised(run, config_of(run), {"train": [["train:1"]], "backup": [[f"exit:{code}"]]}) as it:
+        assert (it.ended(), it.status["state"], it.status["reason"]) == (0, "finished", reason)
+    assert [stage.kind for stage in it.starts] == ["train", "backup"]
+    assert event in events(run)
+
+
+def test_a_killed_backup_is_restarted(tmp_path: Path) -> None:
+    """It did not fail, it was ended: as a crash of training."""
+    run = planned_run(tmp_path, run__total_steps=1, run__max_restarts=1, workflow__stages=["train", "backup"])
+    with supervised(run, config_of(run), {"train": [["train:1"]], "backup": [["killed"], []]}) as it:
+        it.waits_for("restarted")
+        it.clock.advance(10 + LOOK_S)
+        assert (it.ended(), it.status["state"], it.status["reason"]) == (0, "finished", None)
+
+
+def test_a_stop_rule_saves_and_says_why(tmp_path: Path) -> None:
+    rules = [{"plateau": {"steps": 2, "min_gain": 100.0}}]
+    run = planned_run(tmp_path, run__total_steps=5000, workflow__stages=["train"], workflow__stop_when=rules)
+    with supervised(run, config_of(run), {"train": [["train:4", "obeys"]]}) as it:
+        wait_for(lambda: run.newest_step() == 4, "four steps")
+        it.clock.advance(HEARTBEAT_S + 2 * LOOK_S)
+        assert it.ended() == 0
     reason = "plateau: reward rose by less than 100 from the 2 steps before to the last 2 steps"
-    assert (done.returncode, state(run)["state"], state(run)["reason"]) == (0, "stopped", reason), done.stdout
-    assert run.newest_step() == steps_logged(run)[-1] >= 4, "saved after its step"
+    assert (it.status["state"], it.status["reason"]) == ("stopped", reason)
     asked = next(row for row in rows(run, "events.jsonl") if row["event"] == "stop_asked")
     assert asked["by"] == reason
-    assert reason in grpo_train("show", run.name, root=root).stdout
-    # A resume is measured from there: it trains before it may stop again.
-    before = run.newest_step()
-    done = grpo_train("resume", "--training-run", run.name, "--additional-steps", "3", root=root, timeout=300)
-    assert (done.returncode, run.newest_step()) == (0, before + 3), done.stdout
-
-
-def test_a_budget_stops_a_run_until_it_is_raised(root: Path) -> None:
-    run, cfg = settings(root, "budget", ["train", "eval"], run__total_steps=5000, budget__hours=0.002)
-    done = grpo_train("train", "--cfg", cfg, "--run-name", run.name, root=root, timeout=300)
-    assert (done.returncode, state(run)["state"]) == (0, "stopped"), done.stdout
-    assert state(run)["reason"] == "budget.hours: 0.0 of 0.002 h are used"
     assert "stopped_by_itself" in events(run)
-    refused = grpo_train("resume", "--training-run", run.name, root=root)
+    assert reason in command_here("show", run.name, root=tmp_path).stdout
+    # A resume is measured from there: it trains before it may stop again.
+    more = config_of(run, "run.total_steps=7", "workflow.stop_when=[plateau: {steps: 2, min_gain: 100.0}]")
+    with supervised(run, more, {"train": [["train:7", "waits"]]}) as it:
+        wait_for(lambda: run.newest_step() == 7, "three more steps")
+        it.clock.advance(10 * HEARTBEAT_S)
+        (run.path / "control" / "go").touch()
+        assert (it.ended(), it.status["state"], run.newest_step()) == (0, "finished", 7)
+
+
+def test_a_budget_stops_a_run_until_it_is_raised(tmp_path: Path) -> None:
+    run = planned_run(tmp_path, run__total_steps=5000, workflow__stages=["train", "eval"], budget__hours=0.01)
+    with supervised(run, config_of(run), {"train": [["train:2", "obeys"]]}) as it:
+        wait_for(lambda: run.newest_step() == 2, "two steps")
+        it.clock.advance(36 - HEARTBEAT_S)
+        assert (it.status["state"], "stop_asked" in events(run)) == ("running", False)
+        it.clock.advance(2 * HEARTBEAT_S)
+        assert (it.ended(), it.status["state"]) == (0, "stopped")
+    assert it.status["reason"] == "budget.hours: 0.0 of 0.01 h are used"
+    assert "stopped_by_itself" in events(run)
+    with supervised(run, config_of(run), {"train": [["train:3"]]}) as it:  # what is used counts
+        assert (it.ended(), it.status["state"], it.starts) == (0, "stopped", [])
+    refused = command_here("resume", "--training-run", run.name, root=tmp_path)
     assert (refused.returncode, "raise the limit with --set" in refused.stderr) == (2, True)
 
 

@@ -12,6 +12,7 @@ import string
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,6 +69,11 @@ class EncryptedKey:
         subprocess.run(command, env=environment, check=True, timeout=20, stdin=subprocess.DEVNULL)
 
 
+EVERY_S = 0.03
+NEW_S = 1.0
+"""A process is looked at each time while it is new (it may become another program), then once in this time."""
+
+
 class ProcessWatch:
     """Samples every process of this machine while it runs."""
 
@@ -90,10 +96,16 @@ class ProcessWatch:
         self._thread.join()
 
     def _sample(self) -> None:
-        while not self._end.wait(0.03):
-            for folder in Path("/proc").iterdir():
-                if folder.name.isdecimal():
-                    self._look(folder)
+        seen: dict[str, float] = {}
+        looked_at_all = 0.0
+        while not self._end.wait(EVERY_S):
+            now = time.monotonic()
+            seen = {pid: seen.get(pid, now) for pid in os.listdir("/proc") if pid.isdecimal()}
+            looks_at_all = now - looked_at_all >= NEW_S
+            looked_at_all = now if looks_at_all else looked_at_all
+            for pid, since in seen.items():
+                if looks_at_all or now - since < NEW_S:
+                    self._look(Path("/proc", pid))
 
     def _look(self, folder: Path) -> None:
         try:

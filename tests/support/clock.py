@@ -42,6 +42,7 @@ class TestClock:
         self._changed = threading.Condition(threading.RLock())
         self._waits: dict[threading.Thread, _Wait] = {}
         self._known: set[threading.Thread] = set()
+        self._absent: set[str] = set()
 
     # what the product calls ----------------------------------------------------------------------------------
 
@@ -111,6 +112,15 @@ class TestClock:
                 assert time.monotonic() < give_up_at, f"{len(self._known)} of {count} threads wait by the clock"
                 self._changed.wait(1.0)
 
+    @contextmanager
+    def without(self, *names: str) -> Iterator[None]:
+        """Do not wait for the threads of these names: what they wait for is up to the test."""
+        self._absent |= {*names}
+        try:
+            yield
+        finally:
+            self._absent -= {*names}
+
     def suspend(self, seconds: float) -> None:
         """Let the machine sleep: the monotonic clock stands, the others run on."""
         self._suspended_s += seconds
@@ -151,6 +161,8 @@ class TestClock:
         found = []
         for thread in self._known - {threading.current_thread()}:
             wait = self._waits.get(thread)
+            if wait is None and thread.name in self._absent:
+                continue
             if wait is None or wait.deadline <= self._now or wait.has_happened():
                 found.append(thread)
         return found
@@ -179,6 +191,23 @@ class TestClock:
             with self._changed:
                 del self._waits[thread]
             wait.close()
+
+
+class LeapingClock(TestClock):
+    """A clock that each wait sets forward by its length, at once and whatever other threads do.
+
+    For threads that also wait for each other in ways that are not known to the clock, such as for futures.
+    """
+
+    def sleep(self, seconds: float) -> None:
+        self._set_to(self.monotonic() + seconds)
+
+    def wait(self, event: threading.Event, seconds: float | None = None) -> bool:
+        if seconds is None:
+            return event.wait()
+        if not event.is_set():
+            self.sleep(seconds)
+        return event.is_set()
 
 
 class _Wait:

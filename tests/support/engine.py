@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,10 +36,13 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 """A step takes about 0.25 s."""
 
+MICRO: dict[str, dict[str, Any]] = {**SMALL, "rollout": {**SMALL["rollout"], "max_completion_length": 8}}
+"""For a root with the micro model, whose answers fit: :mod:`tests.support.micro`. A step takes about 0.03 s."""
 
-def config_text(**changes: Any) -> str:
-    """:data:`SMALL` with ``section__key=value`` changes, as YAML."""
-    document = {section: dict(keys) for section, keys in SMALL.items()}
+
+def config_text(base: Mapping[str, Mapping[str, Any]] = SMALL, /, **changes: Any) -> str:
+    """:data:`SMALL`, or another base, with ``section__key=value`` changes, as YAML."""
+    document = {section: dict(keys) for section, keys in base.items()}
     for name, value in changes.items():
         section, _, key = name.partition("__")
         document.setdefault(section, {})[key] = value
@@ -50,6 +53,13 @@ def write_config(folder: Path, name: str = "small.yaml", **changes: Any) -> Path
     """A config file in ``folder``, see :func:`config_text`."""
     path = folder / name
     path.write_text(config_text(**changes))
+    return path
+
+
+def write_micro(folder: Path, name: str = "micro.yaml", **changes: Any) -> Path:
+    """A config file of the micro model in ``folder``: :data:`MICRO` with changes."""
+    path = folder / name
+    path.write_text(config_text(MICRO, **changes))
     return path
 
 
@@ -92,6 +102,18 @@ def grpo_train(
 ) -> subprocess.CompletedProcess[str]:
     """Run ``grpo-train …`` to its end, as a fork (:mod:`tests.support.forked`) or as a ``real`` process."""
     return run_module("grpo_train.cli", *arguments, root=root, timeout=timeout, real=real)
+
+
+def command_here(*arguments: object, root: Path | None) -> subprocess.CompletedProcess[str]:
+    """Run ``grpo-train …`` in this process: a command that starts no process and leaves this one as it was."""
+    from typer.testing import CliRunner
+
+    from grpo_train.cli import app
+
+    words = [str(argument) for argument in arguments]
+    variables = {"LOCALFS_ROOT": str(root) if root else None, "GRPO_RUN_ID": None, "GRPO_PARENT_PID": None}
+    done = CliRunner().invoke(app, words, env=variables, catch_exceptions=False)
+    return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
 
 
 def run_module(
@@ -152,10 +174,6 @@ def at_start(folder: Path, code: str) -> dict[str, str]:
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(code)
     return {"PYTHONPATH": str(folder)}
-
-
-SHORT_GRACE = "from grpo_train.supervisor import process\nprocess.KILL_GRACE_S = process.STOP_GRACE_S = 1.0"
-"""For :func:`at_start`: the supervisor's waits for processes that do not react."""
 
 
 def wait_for(condition: Callable[[], Any], what: str, timeout: float = 90) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ from grpo_train.evaluation.results import partial
 from grpo_train.evaluation.workers import single_turn, worker
 from grpo_train.evaluation.workers.pool import Event, Worker
 from grpo_train.run_dir import RunDir
-from tests.support.engine import run_of
+from tests.support.engine import at_start, command_here, run_of
 
 RESULTS = ("completions.jsonl", "metrics.csv", "summary.json")
 """Files that an interrupted and an uninterrupted evaluation write identically."""
@@ -94,6 +95,12 @@ def outcome_of(root: Path, run: str | None, **request: Any) -> runner.Outcome:
     return outcome
 
 
+def eval_command(*arguments: object, root: Path | None) -> subprocess.CompletedProcess[str]:
+    """``grpo-train eval ARGUMENTS`` in this process, its workers too."""
+    with in_this_process():
+        return command_here("eval", *arguments, root=root)
+
+
 def files_of(step: Path) -> dict[str, bytes]:
     """Content of a step's result files."""
     return {name: (step / name).read_bytes() for name in RESULTS}
@@ -147,3 +154,29 @@ def evaluate_until(run: RunDir, writes: int, torn: bool) -> bool:
         except Killed:
             return True
     return False
+
+
+STOPS = """
+import os, signal, sys
+
+def stop_after(writes):
+    from grpo_train.evaluation.results import partial
+    append, left = partial._append, [writes]
+
+    def stops(descriptor, rows):
+        append(descriptor, rows)
+        left[0] -= 1
+        if not left[0]:
+            {act}
+            signal.pause()
+
+    partial._append = stops
+
+if any("evaluation.workers" in word for word in sys.orig_argv):
+    stop_after({writes})
+"""
+
+
+def stopped_after(writes: int, folder: Path, act: str = "pass") -> dict[str, str]:
+    """Environment of a command whose workers act after some writes to disk and then wait for ever."""
+    return at_start(folder, STOPS.format(writes=writes, act=act))

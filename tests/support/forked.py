@@ -22,6 +22,7 @@ from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NoReturn
+from unittest.mock import patch
 
 PRELOADED = [
     "torch.distributed.run",
@@ -51,8 +52,9 @@ TORCH = [
 """Nothing that reads the hub's address when it is imported."""
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(PRELOADED)
-_torch_server = forkserver.ForkServer()
-_torch_server.set_forkserver_preload(TORCH)
+ONLY_TORCH = forkserver.ForkServer()
+"""Its forks import the libraries of the hub themselves, which read their settings then."""
+ONLY_TORCH.set_forkserver_preload(TORCH)
 _server_path = tuple(sys.path)
 _choosing = threading.Lock()
 ROOM = 32_768
@@ -107,17 +109,22 @@ class Fork:
 
 
 def run_forked(
-    arguments: Sequence[str], environment: Mapping[str, str], folder: Path, timeout: float, *, only_torch: bool = False
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path,
+    timeout: float,
+    *,
+    server: forkserver.ForkServer | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """``python -m ARGUMENTS`` in ``folder``; modules of this project that it starts are forked, too.
 
-    With ``only_torch`` it imports the libraries of the hub itself, which read their settings then.
+    ``server``: one of :data:`ONLY_TORCH` or :func:`server_with`, for the settings of the hub's libraries.
     """
     with tempfile.TemporaryDirectory() as captured:
         out, error = Path(captured) / "out", Path(captured) / "error"
         target = (list(arguments), dict(environment), str(folder), str(out), str(error))
         process = CONTEXT.Process(target=_command, args=target)
-        with _server(only_torch):
+        with _server(server):
             process.start()
         process.join(timeout)
         if process.exitcode is None:
@@ -129,9 +136,23 @@ def run_forked(
 
 
 @contextmanager
-def _server(only_torch: bool = False) -> Iterator[None]:
+def server_with(**variables: str) -> Iterator[forkserver.ForkServer]:
+    """A server whose libraries have read these variables."""
+    server = forkserver.ForkServer()
+    server.set_forkserver_preload([*PRELOADED, "datasets"])
+    with patch.dict(os.environ, variables), _server(server):
+        pass
+    try:
+        yield server
+    finally:
+        with suppress(FileNotFoundError):  # its socket, which it may have removed
+            server._stop()  # type: ignore[attr-defined]  # else it ends with this process
+
+
+@contextmanager
+def _server(server: forkserver.ForkServer | None = None) -> Iterator[None]:
     """The server that forks the next process, started with room for the environment of its forks."""
-    server = _torch_server if only_torch else forkserver._forkserver  # type: ignore[attr-defined]
+    server = server or forkserver._forkserver  # type: ignore[attr-defined]
     with _choosing:  # the environment and the function are those of the whole process
         usual = forkserver.connect_to_new_process
         os.environ["ROOM"] = "." * ROOM

@@ -9,8 +9,9 @@
         ...
     Terminal([str(app_command(tmp_path, shouting)), "--root", str(tmp_path)], environment)
 
-``argv(script, *arguments)`` is the bare command, for example for ``ForceCommand`` of an sshd. Arguments are JSON values
-that are passed to the function. The box answers pings unless ``box.answers_pings`` is False, and exits with its input.
+``hostile_here`` runs the script in a thread of the test instead. ``argv(script, *arguments)`` is the bare command, for
+example for ``ForceCommand`` of an sshd. Arguments are JSON values that are passed to the function. The box answers
+pings unless ``box.answers_pings`` is False, and exits with its input.
 """
 
 from __future__ import annotations
@@ -19,13 +20,17 @@ import base64
 import importlib
 import json
 import os
+import socket
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from grpo_train.run_dir.clock import CLOCK, Clock
 from remote.boxes import Box
 from remote.protocol import MAX_DATA, Decoder, encode_data
 from remote.transports.local import LocalTransport
@@ -37,7 +42,12 @@ BOX = Box("hostile", kind="local")
 class HostileBox:
     """The box's end of one connection."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, source: int = 0, sink: int = 1, errors: int = 2, on_end: Callable[[], None] = lambda: os._exit(0)
+    ) -> None:
+        """Reads and writes descriptors; ``on_end`` is called at the end of the input."""
+        self._source, self._sinks, self._on_end = source, {1: sink, 2: errors}, on_end
+        self._over = threading.Event()
         self.answers_pings = True
         self.pong: Callable[[], dict[str, Any]] = dict
         """Further fields of a pong."""
@@ -61,7 +71,13 @@ class HostileBox:
                 for frame in self.heard:
                     if condition(frame):
                         return frame
-                self._changed.wait()
+                self._wait()
+
+    def _wait(self) -> None:
+        """Wait for a frame of the client. Raises OSError after its last one."""
+        if self._over.is_set():
+            raise OSError("the client has gone")
+        self._changed.wait()
 
     def topic(self, name: str) -> int:
         """Wait until the client subscribes to a topic; returns the id."""
@@ -85,7 +101,7 @@ class HostileBox:
         with self._writing:
             view = memoryview(data)
             while view:
-                view = view[os.write(descriptor, view) :]
+                view = view[os.write(self._sinks[descriptor], view) :]
 
     def flood(self, make: Callable[[int], dict[str, Any] | bytes], batch: int = 64) -> None:
         """Send ``make(0)``, ``make(1)``, … as fast as the client reads, for ever, ``batch`` at a time."""
@@ -104,24 +120,27 @@ class HostileBox:
                 count += 1
             piece, waiting = waiting[:MAX_DATA], waiting[MAX_DATA:]
             with self._changed:
-                self._changed.wait_for(lambda size=len(piece): self._credit.get(log, 0) >= size)  # type: ignore[misc]
+                while self._credit.get(log, 0) < len(piece):
+                    self._wait()
                 self._credit[log] -= len(piece)
             self.say(encode_data(log, offset, piece))
             offset += len(piece)
 
     def stay(self) -> None:
         """Say nothing more; pings are still answered."""
-        threading.Event().wait()
+        self._over.wait()
+
+    def _answer(self, ping: int) -> None:
+        with suppress(OSError):  # the client has gone
+            self.say({"type": "pong", "n": ping, **self.pong()})
 
     def _listen(self) -> None:
         decoder = Decoder()
-        while data := os.read(0, 1 << 16):
+        while data := os.read(self._source, 1 << 16):
             for frame in decoder.feed(data):
                 if frame["type"] == "ping":
                     if self.answers_pings:
-                        threading.Thread(
-                            target=self.say, args=({"type": "pong", "n": frame["n"], **self.pong()},)
-                        ).start()
+                        threading.Thread(target=self._answer, args=(frame["n"],)).start()
                     continue
                 with self._changed:
                     if frame["type"] in ("subscribe", "credit"):
@@ -130,7 +149,10 @@ class HostileBox:
                     if frame["type"] != "credit":
                         self.heard.append(frame)
                     self._changed.notify_all()
-        os._exit(0)
+        with self._changed:
+            self._over.set()
+            self._changed.notify_all()
+        self._on_end()
 
 
 Script = Callable[..., None]
@@ -175,6 +197,52 @@ def hostile(script: Script, *arguments: Any) -> Callable[[Box, Any], HostileTran
     """A transport factory whose agent is a hostile box."""
     command = argv(script, *arguments)
     return lambda box, ask: HostileTransport(command)
+
+
+class _Thread:
+    """A script in a thread, with what a transport uses of a child process."""
+
+    def __init__(self, script: Script, arguments: tuple[Any, ...]) -> None:
+        (near_in, far_in), (near_out, far_out), (near_err, far_err) = (socket.socketpair() for _ in range(3))
+        self.stdin = near_in.makefile("wb", buffering=0)
+        self.stdout, self.stderr = near_out.makefile("rb", buffering=0), near_err.makefile("rb", buffering=0)
+        self._far = (far_in, far_out, far_err)
+        self._thread = threading.Thread(target=self._run, args=(script, arguments), daemon=True)
+        self._thread.start()
+
+    def _run(self, script: Script, arguments: tuple[Any, ...]) -> None:
+        with suppress(OSError):  # the client has gone
+            script(HostileBox(*(end.fileno() for end in self._far), self.kill), *arguments)
+        self.kill()
+
+    def kill(self) -> None:
+        """End both directions."""
+        for end in self._far:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def poll(self) -> int | None:
+        return None if self._thread.is_alive() else 0
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._thread.join(timeout)
+        return 0
+
+
+class _HostileHere(LocalTransport):
+    def __init__(self, script: Script, arguments: tuple[Any, ...], clock: Clock) -> None:
+        super().__init__(clock=clock)
+        self._script, self._arguments = script, arguments
+
+    def open(self, greeting: bytes = b"") -> None:
+        self._owner = threading.get_ident()
+        self._process = cast("subprocess.Popen[bytes]", _Thread(self._script, self._arguments))
+        self.send(greeting)
+
+
+def hostile_here(script: Script, *arguments: Any, clock: Clock = CLOCK) -> Callable[[Box, Any], LocalTransport]:
+    """A transport factory whose agent is a hostile box in a thread of this process."""
+    return lambda box, ask: _HostileHere(script, arguments, clock)
 
 
 def app_command(folder: Path, script: Script, *arguments: Any, first: str = "") -> Path:

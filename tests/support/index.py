@@ -10,6 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.files import to_float, to_json
 from remote import intake
 from remote.index.answers import Answers
@@ -39,8 +40,8 @@ def supersede(logs: Path, *spans: tuple[int, int], file: str = "train_log.jsonl"
 class Box:
     """A process of indexes without the process: answers as the app gets them."""
 
-    def __init__(self, root: Path, place: Path) -> None:
-        self.root, self.answers = root, Answers([place])
+    def __init__(self, root: Path, place: Path, clock: Clock = CLOCK) -> None:
+        self.root, self.answers = root, Answers([place], clock)
 
     def ask(self, op: str, run: str = "one", **params: Any) -> Row:
         """One reply, through JSON and the gate. Raises RemoteError."""

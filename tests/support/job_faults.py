@@ -1,4 +1,6 @@
-"""Launch, stop, kill and resume with the agent or the laptop killed (SIGKILL) at a random moment.
+"""Launch, stop, kill and resume with the agent or the laptop killed (SIGKILL).
+
+It is killed once the request was sent, has begun on the box, or was answered; with a ``pause``, a random time later.
 
 After each the box must agree with the answer: one run, one supervisor, and each thing done once.
 """
@@ -11,10 +13,10 @@ import random
 import signal
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +25,16 @@ from grpo_train.run_dir.processes import signal_quietly
 from remote.boxes import Box
 from remote.events import Link
 from remote.protocol import RemoteError
-from tests.support.agent import QUICK, agents, connected, eventually
+from tests.support.agent import agents, connected, eventually
 
-TIMING = replace(QUICK, stale_after=5.0, lost_after=10.0)
-"""Quick to reconnect, patient with a busy machine."""
 MOMENTS = {"launch": 0.8, "stop": 0.03, "kill": 0.2, "resume": 0.15}
-"""Operation to the longest time, in seconds, from sending it to the kill."""
+"""Operation to the longest pause, in seconds, before the kill."""
+POINTS = ("sent", "begun", "answered")
+Pause = Callable[[float], None]
+
+
+def no_pause(seconds: float) -> None:
+    """Kill at once."""
 
 
 class JobTrial:
@@ -37,7 +43,7 @@ class JobTrial:
     def __init__(self, box: Box, op: str, dice: random.Random, name: str) -> None:
         self.box, self.op, self.name = box, op, name
         self.root = Path(box.root)
-        self.delay_s = dice.uniform(0, MOMENTS[op])
+        self.point, self.delay_s = dice.choice(POINTS), dice.uniform(0, MOMENTS[op])
         self.key = f"{dice.getrandbits(96):024x}"
         self.starts_before = 0
 
@@ -82,6 +88,16 @@ class JobTrial:
             (self.run.training_state / "step_latest").symlink_to("step_1")
         self.starts_before = self.starts()
 
+    def wait(self, answered: Callable[[], bool], pause: Pause) -> None:
+        """Wait for the moment of the kill."""
+        records = self.root / "training_runs"
+        if self.point == "begun":
+            files = f".requests-*/{self.op}-*"
+            eventually(lambda: answered() or any(file.stat().st_size for file in records.glob(files)))
+        elif self.point == "answered":
+            eventually(answered, 45)
+        pause(self.delay_s)
+
     def happened(self) -> bool:
         """Whether the box shows the operation."""
         if self.op == "launch":
@@ -100,7 +116,6 @@ class JobTrial:
         if self.op in ("launch", "resume"):
             if done:
                 eventually(lambda: self.state() == "running", what=f"{self.name} runs")
-            time.sleep(0.2)  # a second supervisor would have started by now
             assert self.starts() == self.starts_before + done
             assert len(self.supervisors()) == done
         elif self.op == "stop":
@@ -121,27 +136,27 @@ class JobTrial:
                 signal_quietly(pid, signal.SIGKILL)
 
 
-def agent_killed(box: Box, op: str, dice: random.Random, name: str) -> str:
+def agent_killed(box: Box, op: str, dice: random.Random, name: str, pause: Pause = no_pause) -> str:
     """Kill the agent in the middle; the client asks again by itself. Returns how it went."""
     trial = JobTrial(box, op, dice, name)
-    with connected(box, timing=TIMING) as (client, _):
+    with connected(box, process=True, reconnects=True) as (client, _):
 
         def ask(op: str, **params: Any) -> dict[str, Any]:
-            deadline = time.monotonic() + 60
-            while True:
+            for _ in range(20):
+                eventually(lambda: client.link is Link.CONNECTED, 60)
                 try:
                     return client.request(op, 40, **params).result(45)
                 except RemoteError as error:
-                    if error.code != "unreachable" or time.monotonic() > deadline:  # not sent: the link is down
+                    if error.code != "unreachable":  # not sent: the link is down
                         raise
-                    time.sleep(0.05)
+            raise AssertionError("the link does not stay up")
 
         try:
             eventually(lambda: client.link is Link.CONNECTED, 60)
             trial.prepare(ask)
             pids = own_agents()
             future = client.request(op, 40, **trial.params)
-            time.sleep(trial.delay_s)
+            trial.wait(future.done, pause)
             answered = future.done()
             for pid in pids:
                 signal_quietly(pid, signal.SIGKILL)
@@ -158,21 +173,22 @@ def agent_killed(box: Box, op: str, dice: random.Random, name: str) -> str:
             trial.clean_up()
 
 
-def laptop_killed(box: Box, op: str, dice: random.Random, name: str) -> str:
+def laptop_killed(box: Box, op: str, dice: random.Random, name: str, pause: Pause = no_pause) -> str:
     """Kill the laptop in the middle; started again, it says what happened. Returns how it went."""
     trial = JobTrial(box, op, dice, name)
     try:
-        with connected(box, timing=TIMING) as (client, _):
-            eventually(lambda: client.link is Link.CONNECTED, 60)
+        with connected(box) as (client, _):
             trial.prepare(lambda op, **params: client.request(op, 40, **params).result(45))
         with laptop(box, op, json.dumps(trial.params)) as process:
             assert process.stdout is not None
-            for line in process.stdout:
-                if "sending" in line:
-                    break
-            time.sleep(trial.delay_s)
+            said_so_far: list[str] = []
+            reader = threading.Thread(target=lambda: said_so_far.extend(iter(process.stdout.readline, "")))  # type: ignore[union-attr]
+            reader.start()
+            eventually(lambda: any("sending" in line for line in said_so_far), 60)
+            trial.wait(lambda: any('"reply"' in line for line in said_so_far), pause)
             process.kill()
-            rest = process.stdout.read()
+            reader.join()
+            rest = "".join(said_so_far)
         if dice.random() < 0.5:  # its agent, too, which would finish the request
             for pid in own_agents():
                 signal_quietly(pid, signal.SIGKILL)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import io
 import os
+import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -16,6 +17,15 @@ import torch
 from grpo_train.run_dir.manifest import HashedFile
 
 CALLS = [(os, name) for name in ("open", "fsync", "rename", "replace", "symlink", "mkdir", "unlink", "rmdir", "close")]
+
+
+Points = Callable[[int], Iterable[int]]
+"""Which of so many points a test kills at: ``range`` takes all of them."""
+
+
+def five_of(count: int) -> list[int]:
+    """The first point, the last one, and three between them, the same ones every time."""
+    return sorted({0, count - 1, *random.Random(count).sample(range(count), min(3, count))})
 
 
 def disk_calls(action: Callable[[], None]) -> list[str]:

@@ -1,23 +1,15 @@
 """Kill an action at a chosen point on its way to a server: it runs in a fork that gets SIGKILL before it sends bytes.
 
-This process must not open connections of its own: a fork would share them, and the locks of their threads.
+The action must make its connections itself: a fork would share those of this process.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import ssl
 from collections.abc import Callable
 from typing import Any
-
-
-def in_fork(action: Callable[[], Any]) -> Any:
-    """The result of an action, as JSON carries it. The action runs in a fork."""
-    result = _forked(lambda: json.dumps(action()))
-    assert result is not None
-    return json.loads(result)
 
 
 def sends_of(action: Callable[[], Any]) -> int:

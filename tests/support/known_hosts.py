@@ -25,7 +25,7 @@ def box_of(sshd: Sshd, **fields: Any) -> Box:
 
 def refusal(box: Box, hosts: Path, answer: bool | None = None) -> str:
     """Connect, expect a refusal, and return its message."""
-    with connected(box, host_keys_file=hosts) as (client, recorder):
+    with connected(box, host_keys_file=hosts, reconnects=True) as (client, recorder):
         if answer is not None:
             recorder.wait_for(HostKeyAsked)
             client.answer_host_key(answer)

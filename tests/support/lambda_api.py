@@ -14,6 +14,7 @@ import ssl
 import subprocess
 import threading
 from collections import deque
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -55,7 +56,9 @@ class LambdaApi:
         self.key = canary("secret_")
         self.key_file = write_private(folder / "lambda-key", f"{self.key}\n")
         self.certificate = folder / "certificate.pem"
-        self.instances: list[dict[str, Any]] = []
+        self._instances: list[dict[str, Any]] = []
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when it will answer in another way."""
         self.planned: deque[tuple[int, dict[str, str], bytes]] = deque()
         """Status, headers and body of the next answers."""
         self.requests: list[str] = []
@@ -92,10 +95,20 @@ class LambdaApi:
         self._server.shutdown()
         self._server.server_close()
 
+    @property
+    def instances(self) -> list[dict[str, Any]]:
+        return self._instances
+
+    @instances.setter
+    def instances(self, instances: list[dict[str, Any]]) -> None:
+        self._instances = instances
+        self.on_change()
+
     def plan(self, status: int, body: Any = b"", **headers: str) -> None:
         """Answer the next request so."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.planned.append((status, {name.replace("_", "-"): value for name, value in headers.items()}, data))
+        self.on_change()
 
     def refuse(self, status: int, code: str, message: str, suggestion: str | None = None) -> None:
         """Answer the next request with an error of the API."""

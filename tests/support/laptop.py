@@ -20,7 +20,6 @@ from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import BoxGreeted, ClientEvent
 from remote.protocol import RemoteError
-from tests.support.job_faults import TIMING
 
 
 def say(**facts: Any) -> None:
@@ -32,7 +31,7 @@ class Laptop:
 
     def __init__(self, box: Box) -> None:
         self.greeted = threading.Event()
-        self.client = BoxClient(box, self._on_event, timing=TIMING)
+        self.client = BoxClient(box, self._on_event)
         self.unanswered = UnansweredRequests()
         self.options = SimpleNamespace(readonly=False)
         self.connection = SimpleNamespace(box=box, request=self._request)

@@ -6,7 +6,7 @@
             machine.power_off()
             machine.power_on()
 
-Needs the superuser and libfaketime. Nothing of this machine changes, its clock least of all.
+Needs the superuser. Nothing of this machine changes, its clock least of all.
 """
 
 from __future__ import annotations
@@ -47,14 +47,15 @@ hostname {host}
 class Machine(Sshd):
     """A server whose processes end together, at once, when the power is cut."""
 
-    def __init__(self, folder: Path, host: str = "h200") -> None:
+    def __init__(self, folder: Path, host: str = "h200", *, sets_clock: bool = True) -> None:
+        """``sets_clock``: its clock can be set, through libfaketime."""
         self.host, self._folder = host, folder / "machine"
         self._folder.mkdir()
         self._boot_id, self.clock = self._folder / "boot_id", self._folder / "clock"
         self.tmux_socket = f"grpo-machine-{secrets.token_hex(4)}"
         self.new_boot()
         self.set_clock("+0")
-        variables = faked_clock(self.clock)
+        variables = faked_clock(self.clock) if sets_clock else {}
         self.engine = self._folder / "grpo-train"  # agents pass on no LD_PRELOAD to a run
         words = shlex.join(f"{name}={value}" for name, value in variables.items())
         self.engine.write_text(f'#!/bin/sh\nexec env {words} {sys.executable} {FAKE_ENGINE} "$@"\n')

@@ -26,10 +26,10 @@ from remote.client import BoxClient
 from remote.events import Link, LinkChanged
 from remote.timing import Timing
 from tests.support.agent import Recorder, agents, eventually
+from tests.support.clock import TestClock
 from tests.support.proxy import ChaosProxy, Fault
 from tests.support.sshd import Sshd
 
-IMPATIENT = Timing(backoff_first=0.01, backoff_most=0.05, settled_after=60.0, step=2.0)
 FALSE = re.compile(r"python|key refused|shell|refused|no ssh server|changed|not accepted", re.IGNORECASE)
 """Words that are false when only the network failed."""
 NEWKEYS = 21
@@ -55,6 +55,7 @@ class Lane:
         self.sshd = sshd
         self.proxy = proxy
         self.timing = timing
+        """Of its client; long runs shorten it."""
         self.hosts = folder / "hosts"
         kind, blob = Path(f"{sshd.host_key}.pub").read_text().split()[:2]
         self.hosts.write_text(f"h200 {kind} {blob}\n")
@@ -72,7 +73,7 @@ class Lane:
         elif not list((self.sshd.home / ".grpo/agent").glob("*.pyz")):
             self.survive([])
         recorder = Recorder()
-        client = BoxClient(self.box, recorder, host_keys_file=self.hosts, timing=self.timing)
+        client = self._client(recorder)
         client.start()
         recorder.wait_link(Link.CONNECTED, timeout=30)
         connection = self.proxy.last
@@ -82,6 +83,11 @@ class Lane:
         }
         client.close()
         return found
+
+    def _client(self, recorder: Recorder) -> BoxClient:
+        client = BoxClient(self.box, recorder, host_keys_file=self.hosts, timing=self.timing)
+        recorder.client = client
+        return client
 
     def forget_agent(self) -> None:
         """Remove the stored agent, so that the next opening uploads it."""
@@ -96,8 +102,8 @@ class Lane:
         ``upload``: remove the stored agent before the faults. ``in_a_row``: faults before a connection without one.
         """
         fired = len(self.proxy.fired)
-        recorder = Recorder()
-        client = BoxClient(self.box, recorder, host_keys_file=self.hosts, timing=self.timing)
+        recorder = Recorder(reconnects=True)
+        client = self._client(recorder)
         client.start()
         try:
             recorder.wait_link(Link.CONNECTED, timeout)
@@ -123,6 +129,26 @@ class Lane:
             self.events += [event for event in recorder.events if isinstance(event, LinkChanged)]
         return len(self.proxy.fired) - fired
 
+    def survive_stall(self, stall: Fault) -> None:
+        """The opening stalls for longer than a step may take; the client gives up, and connects by itself."""
+        clock, recorder, fired = TestClock(), Recorder(), len(self.proxy.fired)
+        client = BoxClient(self.box, recorder, host_keys_file=self.hosts, timing=self.timing, clock=clock)
+
+        def lost() -> list[LinkChanged]:
+            changes = [event for event in recorder.events if isinstance(event, LinkChanged)]
+            return [event for event in changes if event.state is Link.LOST]
+
+        self.proxy.plan(stall)
+        client.start()
+        try:
+            eventually(lambda: self.proxy.fired[fired:], what="the stall")
+            clock.advance_until(lost)
+            clock.advance((lost()[0].retry_in_s or 0.0) + 0.1)  # what is shown is rounded
+            recorder.wait_link(Link.CONNECTED)
+        finally:
+            client.close()
+            self.events += [event for event in recorder.events if isinstance(event, LinkChanged)]
+
     def assert_truthful(self) -> None:
         """No event blames the box for what the network did."""
         for event in self.events:
@@ -135,10 +161,10 @@ class Lane:
 
 
 @contextmanager
-def opening(folder: Path, timing: Timing = IMPATIENT, transport: Kind = "paramiko") -> Iterator[Lane]:
+def opening(folder: Path, timing: Timing | None = None, transport: Kind = "paramiko") -> Iterator[Lane]:
     folder.mkdir(parents=True, exist_ok=True)
-    with Sshd(folder) as sshd, ChaosProxy(sshd.port) as proxy:
-        yield Lane(folder, sshd, proxy, timing, transport)
+    with Sshd(folder, knows_agent=True) as sshd, ChaosProxy(sshd.port) as proxy:
+        yield Lane(folder, sshd, proxy, timing or Timing(), transport)
 
 
 def side_by_side(

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from tests.support.clock import TestClock
 
 T = TypeVar("T")
 PATIENCE = 4.0
 """Factor on every time after which a test gives up: tests assert behavior, and end when there is none."""
 
 
-def eventually(condition: Callable[[], T], timeout: float = 15.0, what: str = "") -> T:
-    """Wait until a condition returns something true, and return it: for what sends no event to wait for."""
+def eventually(condition: Callable[[], T], timeout: float = 15.0, what: str = "", clock: TestClock | None = None) -> T:
+    """Wait until a condition returns something true, and return it: for what sends no event to wait for.
+
+    Between two looks, a second of ``clock`` passes.
+    """
     began = time.monotonic()
     while not (value := condition()):
         waited = time.monotonic() - began
         assert waited < PATIENCE * timeout, f"timed out: {what or condition}"
+        if clock is not None:
+            clock.advance(1.0)
         time.sleep(min(max(waited / 20, 0.001), 0.02))
     return value

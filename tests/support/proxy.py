@@ -22,7 +22,6 @@ import select
 import socket
 import struct
 import threading
-import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,6 +29,8 @@ from types import TracebackType
 
 from tests.support.sshd import free_port
 
+LOOK_S = 0.05
+"""Between two looks of a connection whether its network has changed."""
 _RESET = struct.pack("ii", 1, 0)
 
 
@@ -80,6 +81,7 @@ class ChaosProxy:
         self._plan: deque[Fault] = deque()
         self._lock = threading.Lock()
         self._closed = False
+        self._over = threading.Event()
         self.port = free_port()
         self._listener = socket.create_server(("127.0.0.1", self.port))  # a port by number is kept by close_port
         self.accepted = 0
@@ -155,6 +157,7 @@ class ChaosProxy:
 
     def close(self) -> None:
         self._closed = True
+        self._over.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()
@@ -186,7 +189,7 @@ class ChaosProxy:
             except OSError:
                 if self._closed:
                     return
-                time.sleep(0.02)  # the port is closed
+                self._over.wait(LOOK_S)  # the port is closed
                 continue
             self.accepted += 1
             if self._mode == "refuse":
@@ -213,17 +216,17 @@ class ChaosProxy:
         try:
             while not self._closed and not connection.half_open:
                 if back in self._dead:
-                    time.sleep(0.02)  # the buffer fills up, as on a real dead link
+                    self._over.wait(LOOK_S)  # the buffer fills up, as on a real dead link
                     continue
-                if not select.select([source], [], [], 0.05)[0] or back in self._dead:
+                if not select.select([source], [], [], LOOK_S)[0] or back in self._dead:
                     continue
                 data = source.recv(max(1, int(self._rate / 10)) if self._rate else 65_536)
                 if not data:
                     break
                 if self._delay:
-                    time.sleep(self._delay)
+                    self._over.wait(self._delay)
                 if rate := self._rate:
-                    time.sleep(len(data) / rate)
+                    self._over.wait(len(data) / rate)
                 fault, start = connection.fault, connection.passed[back]
                 if fault and fault.back is back and fault.offset < start + len(data):
                     connection.fault = None
@@ -246,8 +249,8 @@ class ChaosProxy:
         view = memoryview(data)
         while view and not self._closed and not connection.half_open:
             if back in self._dead:
-                time.sleep(0.02)
-            elif select.select([], [sink], [], 0.05)[1]:
+                self._over.wait(LOOK_S)
+            elif select.select([], [sink], [], LOOK_S)[1]:
                 with suppress(BlockingIOError):
                     view = view[sink.send(view, socket.MSG_DONTWAIT) :]
 
@@ -258,7 +261,7 @@ class ChaosProxy:
             return True
         sink.sendall(data[:at])
         if fault.kind == "stall":
-            time.sleep(fault.seconds)
+            self._over.wait(fault.seconds)
             sink.sendall(data[at:])
             return True
         if fault.kind == "reset":

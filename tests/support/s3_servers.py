@@ -51,6 +51,7 @@ def access(source: str = "the test") -> Access:
     return Access(source, KEY_ID, SECRET)
 
 
+@functools.cache
 def client(endpoint: str, ca_file: str):
     """A plain boto3 client, to look at a bucket without our code."""
     import boto3

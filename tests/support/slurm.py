@@ -13,14 +13,13 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from remote.events import RunsReported
-from tests.support.agent import Recorder
+from tests.support.agent import Recorder, eventually
 from tests.support.patience import PATIENCE
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel", "srun")
@@ -245,10 +244,7 @@ def wait_for_row(recorder: Recorder, run: str, fits: Callable[[dict[str, Any]], 
 
 
 def _wait(condition: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s * PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, f"SLURM: timed out waiting for {what}"
-        time.sleep(0.05)
+    eventually(condition, timeout_s, f"SLURM: {what}")
 
 
 def free_ports(count: int) -> Sequence[int]:

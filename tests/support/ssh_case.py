@@ -21,6 +21,8 @@ class Case:
     build: Build
     needs: str = ""
     """A program it needs, or ``root``."""
+    option: str = ""
+    """The line of the configuration that is its only peculiarity."""
 
     def missing(self) -> str:
         """Why it cannot run here, or ""."""
@@ -29,11 +31,11 @@ class Case:
         return "" if not self.needs or shutil.which(self.needs) else f"{self.needs} is not installed"
 
 
-def add(cases: list[Case], group: str, name: str, needs: str = "") -> Callable[[Build], Build]:
+def add(cases: list[Case], group: str, name: str, needs: str = "", option: str = "") -> Callable[[Build], Build]:
     """Decorator of a function that builds a row."""
 
     def added(build: Build) -> Build:
-        cases.append(Case(group, name, build, needs))
+        cases.append(Case(group, name, build, needs, option))
         return build
 
     return added

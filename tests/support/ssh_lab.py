@@ -6,20 +6,21 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import ClientEvent, HostKeyAsked, Link, LinkChanged, QuestionAsked
-from remote.timing import Timing
-from tests.support.agent import Recorder, eventually
+from tests.support.agent import Recorder
 from tests.support.network import add_link_local, own_network
+from tests.support.patience import PATIENCE
 from tests.support.sshd import Sshd, make_key, start_ssh_agent
 
-PATIENT = Timing(backoff_first=0.05, backoff_most=0.1, step=10.0)
 LOST_TIMES = 3
 """A link that cannot be opened so often is not connected: some refusals need two connections."""
 SECRET = "correct horse"
@@ -71,8 +72,10 @@ class Outcome:
 class Lab:
     """A laptop with nothing but a directory, and servers."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, knows_agent: bool) -> None:
         self.folder = folder
+        self._knows_agent = knows_agent
+        """The home directories of the servers."""
         self.known = folder / "known_hosts"
         """The user's."""
         self._servers: list[Sshd] = []
@@ -87,7 +90,8 @@ class Lab:
 
     def server(self, extra: str = "", *, known: bool = True, **options: Any) -> Sshd:
         """A server; ``known``: the user's known_hosts has its key."""
-        server = Sshd(self.folder / f"server{len(self._servers)}", extra=extra, **options)
+        folder = self.folder / f"server{len(self._servers)}"
+        server = Sshd(folder, extra=extra, knows_agent=self._knows_agent, **options)
         self._servers.append(server)
         if known:
             self.know(self.address(server), server)
@@ -192,7 +196,7 @@ class Lab:
         """The link over a transport, until it is connected or a failure is final."""
         hosts = self.folder / f"hosts-{transport}"
         asked: list[str] = []
-        recorder = Recorder()
+        recorder = Recorder(reconnects=True)
 
         def on_event(event: ClientEvent) -> None:
             if isinstance(event, HostKeyAsked):
@@ -203,21 +207,19 @@ class Lab:
                 client.answer_question(row.answers.get(event.kind))
             recorder(event)
 
+        def is_lost(event: ClientEvent) -> bool:
+            return isinstance(event, LinkChanged) and event.state is Link.LOST and bool(event.retry_in_s)
+
+        def over(event: ClientEvent) -> bool:
+            if is_lost(event):
+                return sum(map(is_lost, recorder.events)) >= LOST_TIMES
+            return isinstance(event, LinkChanged) and event.state in (Link.CONNECTED, Link.REFUSED)
+
         with self.laptop(row) as config:
-            client = BoxClient(
-                self.box(row, transport), on_event, host_keys_file=hosts, ssh_config=config, timing=PATIENT
-            )
+            client = BoxClient(self.box(row, transport), on_event, host_keys_file=hosts, ssh_config=config)
+            recorder.client = client
             client.start()
             try:
-
-                def is_lost(event: ClientEvent) -> bool:
-                    return isinstance(event, LinkChanged) and event.state is Link.LOST and bool(event.retry_in_s)
-
-                def over(event: ClientEvent) -> bool:
-                    if is_lost(event):
-                        return sum(map(is_lost, recorder.events)) >= LOST_TIMES
-                    return isinstance(event, LinkChanged) and event.state in (Link.CONNECTED, Link.REFUSED)
-
                 end = recorder.wait(over, 60)
                 assert isinstance(end, LinkChanged)
                 if end.state is Link.CONNECTED:
@@ -234,14 +236,16 @@ class Lab:
         for server in self._servers:
             server.stop()
         # The agent of a connection that ended early may still write below its home directory.
-        eventually(lambda: not any(map(self._is_of_a_server, Path("/proc").glob("[0-9]*/environ"))), 30)
+        homes = [f"HOME={server.home}\0".encode() for server in self._servers]
+        left = []
+        for environment in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError, psutil.NoSuchProcess):  # it has ended
+                variables = environment.read_bytes()
+                if any(home in variables for home in homes):
+                    left.append(psutil.Process(int(environment.parent.name)))
+                    left[-1].kill()
+        psutil.wait_procs(left, PATIENCE * 10)
         self._network.close()
-
-    def _is_of_a_server(self, environment: Path) -> bool:
-        try:
-            return any(f"HOME={server.home}\0".encode() in environment.read_bytes() for server in self._servers)
-        except OSError:  # it has ended
-            return False
 
 
 _WORDS = {"password": "password", "passphrase": "passphrase", "prompt": "Password"}
@@ -249,9 +253,9 @@ _WORDS = {"password": "password", "passphrase": "passphrase", "prompt": "Passwor
 
 
 @contextmanager
-def lab() -> Iterator[Lab]:
+def lab(*, knows_agent: bool = True) -> Iterator[Lab]:
     with tempfile.TemporaryDirectory(prefix="lab-", dir="/tmp") as folder:  # short, for sockets
-        place = Lab(Path(folder))
+        place = Lab(Path(folder), knows_agent)
         try:
             yield place
         finally:

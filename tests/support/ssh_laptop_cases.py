@@ -15,7 +15,7 @@ case = partial(add, CASES)
 
 def option(group: str, line: str, key: bool = True) -> None:
     """A row whose only peculiarity is a line of the configuration."""
-    case(group, f"`{line}`")(lambda lab: Row(lab.config(lab.server(), line, key=key)))
+    case(group, f"`{line}`", option=line)(lambda lab: Row(lab.config(lab.server(), line, key=key)))
 
 
 # ------------------------------------------------------------------------------------------------ configuration

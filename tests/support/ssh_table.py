@@ -37,8 +37,8 @@ days (attaching still needs `ssh`). paramiko is not tried if your configuration 
   not kept. A login that needs a person is tried once per outage, then waits for you.
 
 Each row below is a real server and a real configuration, on Linux with OpenSSH 9.2: `yes` means that commands run on
-the box, with the questions asked on the way. `tests/link/test_ssh_configurations.py` checks every row;
-`python -m tests.support.ssh_table > docs/ssh.md` prints this page.
+the box, with the questions asked on the way. `tests/link/test_ssh_configurations.py` checks every row, plain options
+together, and `make soak` each alone; `python -m tests.support.ssh_table > docs/ssh.md` prints this page.
 """
 NOT_TESTED = """
 ## Not tested

@@ -9,13 +9,14 @@ those of another user with its own. Needs ``sshd`` and ``ssh-keygen``.
 
 from __future__ import annotations
 
+import functools
 import getpass
 import os
 import secrets
 import shutil
 import socket
 import subprocess
-import time
+import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -24,7 +25,9 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from tests.support.patience import PATIENCE
+from remote.bundle import build
+from remote.protocol import encode_parts
+from tests.support.agent import eventually
 
 if TYPE_CHECKING:
     from tests.support.accounts import NewUser
@@ -40,9 +43,11 @@ class Sshd:
         files: str = "",
         user: NewUser | None = None,
         mounts: Sequence[str] = (),
+        knows_agent: bool = False,
     ) -> None:
         """``environment`` is set for logins; ``extra`` is prepended to sshd_config, where the first value counts.
 
+        ``knows_agent``: the agent is stored in the home, as the first connection leaves it.
         ``files``: a directory whose files the server sees below ``/etc``; ``mounts``: commands that mount what it alone
         sees. Both need the superuser (a mount namespace).
         ``user``: whose logins they are, with its own home; None: those of the user that runs the tests.
@@ -68,6 +73,8 @@ class Sshd:
         self.authorized_keys.write_text(Path(f"{self.user_key}.pub").read_text())
         if user:
             user.give(self.authorized_keys.parent)
+        if knows_agent:
+            self._store_agent()
         self.start()
 
     def __enter__(self) -> Sshd:
@@ -99,15 +106,24 @@ class Sshd:
             stderr=log,
         )
         log.close()
-        deadline = time.monotonic() + PATIENCE * 10
-        while time.monotonic() < deadline:
-            assert self._process.poll() is None, self.log.read_text()
-            try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-                return
-            except OSError:
-                time.sleep(0.02)
-        raise AssertionError(f"sshd is not listening: {self.log.read_text()}")
+        eventually(self._is_listening, what="sshd listens")
+
+    def _is_listening(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self.log.read_text()
+        with suppress(OSError):
+            socket.create_connection(("127.0.0.1", self.port), 1).close()
+            return True
+        return False
+
+    def _store_agent(self) -> None:
+        """Store the bundle and its compiled modules: most of what a first connection costs."""
+        folder = self.home / ".grpo" / "agent"
+        for each in (folder.parent, folder):
+            each.mkdir(0o700, exist_ok=True)
+        for name, content in _agent_files().items():
+            (folder / name).touch(0o600)
+            (folder / name).write_bytes(content)
 
     def _namespace(self) -> list[str]:
         """Mount files and folders for the server alone."""
@@ -143,6 +159,23 @@ class Sshd:
         return done.stdout.split()[1]
 
 
+@functools.cache
+def _agent_files() -> dict[str, bytes]:
+    """What an agent that ran once leaves in its folder."""
+    bundle, python = build(), shutil.which("python3", path=os.defpath)
+    assert python, "no python3 for logins"
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / bundle.name).write_bytes(bundle.data)
+        command = [python, "-I", "-S", f"{folder}/{bundle.name}", "serve"]
+        agent = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        assert agent.stdin is not None
+        agent.stdin.write(b"".join(encode_parts({"type": "hello", "protocol": 1, "settings": {"root": folder}})))
+        agent.stdin.flush()
+        eventually(lambda: list(Path(folder).glob("*.pyz.*[0-9]")), what="the agent stores its compiled modules")
+        agent.communicate()
+        return {file.name: file.read_bytes() for file in Path(folder).glob("*.pyz*")}
+
+
 def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
     """Create a key pair with ssh-keygen."""
     if not path.exists():
@@ -154,12 +187,16 @@ def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
 def start_ssh_agent(path: Path) -> subprocess.Popen[bytes]:
     """An SSH agent without a key that answers at ``path``: the file exists a moment before it does."""
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(path)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    while True:
+
+    def answers() -> bool:
+        assert agent.poll() is None, "ssh-agent ended"
         with socket.socket(socket.AF_UNIX) as probe, suppress(FileNotFoundError, ConnectionRefusedError):
             probe.connect(str(path))
-            return agent
-        assert agent.poll() is None, "ssh-agent ended"
-        time.sleep(0.01)
+            return True
+        return False
+
+    eventually(answers)
+    return agent
 
 
 def free_port() -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import random
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,21 +15,19 @@ import yaml
 from grpo_train.backup.backup_yaml import default_path
 from grpo_train.backup.folder import FolderStore
 from grpo_train.backup.s3 import S3Store
-from grpo_train.backup.s3_requests import Timing
 from grpo_train.backup.store import Piece, Store
 from tests.support.s3_servers import KEY_ID, SECRET, Server, access, server
 
 KINDS = ["folder", "rclone", "moto"]
-FAST = Timing(silence=60.0, patience=120.0, first_wait=0.05, longest_wait=0.2)
 
 
-def new_store(kind: str, folder: Path) -> Store:
-    """An empty store of a kind; that of ``folder`` has its files there."""
+def new_store(kind: str, folder: Path, **options: Any) -> Store:
+    """An empty store of a kind, with a limit or a clock; that of ``folder`` has its files there."""
     if kind == "folder":
         folder.mkdir(parents=True)
-        return FolderStore(folder)
+        return FolderStore(folder, **options)
     running = server(kind)
-    return bucket_store(running, running.new_bucket())
+    return bucket_store(running, running.new_bucket(), **options)
 
 
 def bucket_store(running: Server, bucket: str, *, port: int = 0, part: int = 5 << 20, **arguments: Any) -> S3Store:
@@ -40,7 +37,6 @@ def bucket_store(running: Server, bucket: str, *, port: int = 0, part: int = 5 <
         "prefix": "some folder/runs",
         "endpoint": f"https://127.0.0.1:{port or running.port}",
         "ca_file": running.ca_file,
-        "timing": FAST,
     }
     return S3Store(**{**usual, "bucket": bucket, "region": "us-east-1", "part": part, **arguments})
 
@@ -85,7 +81,7 @@ def describe_bucket(bucket: str, running: Server, *, port: int = 0, key_id: str 
 
 def content(size: int, seed: int = 0) -> bytes:
     """Bytes that do not repeat."""
-    return random.Random(seed).randbytes(size)
+    return hashlib.shake_128(seed.to_bytes(4, "big")).digest(size)
 
 
 def piece_of(path: Path, data: bytes) -> Piece:

@@ -9,22 +9,26 @@ import pytest
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.gpus import Gpu
 from grpo_train.tracking import gpu
-from tests.support.engine import rows, wait_for
+from tests.support.clock import TestClock
+from tests.support.engine import rows
 
 
 def sampled(folder: Path) -> RunDir:
-    """Run a sampler until its file has a row."""
-    run = RunDir(folder)
+    """Run a sampler for three intervals."""
+    run, clock = RunDir(folder), TestClock()
     run.logs.mkdir(parents=True)
-    with gpu.sample_gpus(run, 0.01):
-        wait_for(lambda: (run.logs / "gpu.jsonl").is_file() and rows(run, "gpu.jsonl"), "a sample")
+    with gpu.sample_gpus(run, 10.0, clock):
+        if gpu.read_gpus(processes=False):
+            clock.wait_for_threads(1)
+            clock.advance(30)
     return run
 
 
 def test_a_row_per_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     h200 = Gpu(0, "NVIDIA H200", "580.95.05", 143771.0, 114688.0, 94.0, 612.35, None)
     monkeypatch.setattr(gpu, "read_gpus", lambda processes: [h200])
-    row = rows(sampled(tmp_path), "gpu.jsonl")[0]
+    row, *others = rows(sampled(tmp_path), "gpu.jsonl")
+    assert len(others) == 2
     del row["time"]
     assert row == {
         "step": 0,

@@ -10,27 +10,39 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from grpo_train.backup.runs import back_up_run
-from grpo_train.run_dir import RunDir
+from grpo_train.config import load_config
+from grpo_train.run_dir import RunDir, create_run
 from grpo_train.run_dir.files import utc_now
 from grpo_train.run_dir.identity import run_identity
 from grpo_train.tracking.wandb import process
 from grpo_tui import cli
 from tests.run_dir.helpers import log
 from tests.support.backups import folder_destination
-from tests.support.engine import REPOSITORY, at_start, environment, grpo_train, wait_for, write_config
+from tests.support.clock import TestClock
+from tests.support.engine import REPOSITORY, at_start, config_text, environment, grpo_train, wait_for
 from tests.support.histories import make_run
+from tests.support.network import needs_root, own_network
 from tests.support.patience import PATIENCE
+from tests.support.supervising import Supervised, supervised
 from tests.support.wandb_server import KEY, WandbServer, wandb_server
 
-SIDECAR = (
-    "import sys, os\nfrom grpo_train.tracking.wandb import process, sidecar\nsidecar.EVERY_S = 0.2\n"
-    "process.FINISH_S = float(sys.argv.pop())\nos._exit(sidecar.main(sys.argv[1:]))"
-)
+SIDECAR = """
+import os, sys
+from grpo_train.run_dir import give_way
+from grpo_train.run_dir.clock import CLOCK
+from grpo_train.tracking.wandb import sidecar
+from tests.support.clock import TestClock
+give_way.LOWEST = 0
+os._exit(sidecar.main(sys.argv[1:3], TestClock(skips=True) if sys.argv[3:] else CLOCK))
+"""
+"""At the usual priority; with a third argument, it takes no time until what is left is given up."""
 
 
 @pytest.fixture
@@ -113,11 +125,11 @@ def test_a_refused_key_is_named(tmp_path: Path, server: WandbServer, monkeypatch
 # --------------------------------------------------------------------------------------------------- the sidecar
 
 
-def started(run: RunDir, mode: str = "online", finish_s: float = 300.0) -> subprocess.Popen[bytes]:
+def started(run: RunDir, mode: str = "online", *more: str) -> subprocess.Popen[bytes]:
     log = (run.path / "sidecar_output").open("ab")
     with log:
         return subprocess.Popen(
-            [sys.executable, "-c", SIDECAR, str(run.path), mode, str(finish_s)], stdin=subprocess.PIPE,
+            [sys.executable, "-c", SIDECAR, str(run.path), mode, *more], stdin=subprocess.PIPE,
             env=environment(), stdout=log, stderr=log, cwd=REPOSITORY, start_new_session=True,
         )  # fmt: skip
 
@@ -194,7 +206,7 @@ def test_a_killed_offline_one_is_written_again(tmp_path: Path, server: WandbServ
 def test_a_server_in_trouble_ends_nothing(tmp_path: Path, server: WandbServer, fault: str) -> None:
     run = live_run(tmp_path, 2)
     server.is_silent, server.fails_with = fault == "silence", 0 if fault == "silence" else int(fault)
-    sidecar = started(run, finish_s=0.5)
+    sidecar = started(run, "online", "gives up")
     wait_for(lambda: server.requests, "a request", 120)
     assert ended(sidecar) == 1
     (event,) = [event for _, event in run.events() if event["event"] == "tracking_failed"]
@@ -206,62 +218,88 @@ def test_a_server_in_trouble_ends_nothing(tmp_path: Path, server: WandbServer, f
     assert server.runs[identity(run)].column("train/step") == [1, 2]
 
 
-def test_the_supervisor_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "WAIT_S", 0.2)
-    hanging = subprocess.Popen(["sleep", "1000"], stdin=subprocess.PIPE, start_new_session=True)
-    process._end(hanging)
-    assert hanging.returncode == -9
+def test_the_supervisor_does_not_wait_for_ever() -> None:
+    clock = TestClock(skips=True)
+    began = clock.monotonic()
+    hanging = subprocess.Popen(
+        [sys.executable, "-c", "import signal; signal.pause()"], stdin=subprocess.PIPE, start_new_session=True
+    )
+    process._end(hanging, clock)
+    assert (hanging.returncode, clock.monotonic() - began) == (-9, process.WAIT_S)
 
 
-# ------------------------------------------------------------------------------------------------------- training
+# ----------------------------------------------------------------------------------------------------- supervised
 
 
-LONGER = f"""
-from grpo_train.run_dir import give_way
-from grpo_train.tracking.wandb import process
-give_way.LOWEST = 0
-process.WAIT_S *= {PATIENCE}
-process.FINISH_S *= {PATIENCE}
-"""
+USUAL_PRIORITY = "from grpo_train.run_dir import give_way\ngive_way.LOWEST = 0"
+
+
+@contextmanager
+def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Supervised]:
+    """A supervisor whose trainer has made two steps, and ends once the file ``go`` exists."""
+    for variable, value in at_start(tmp_path / "start", USUAL_PRIORITY).items():
+        monkeypatch.setenv(variable, value)
+    run = create_run(tmp_path, {}, "tracked")
+    run.config_file.write_text(config_text(run__total_steps=2, tracking__wandb="auto"))
+    config = load_config(run.config_file.read_text())
+    with supervised(run, config, {"train": [["train:2", "waits"]]}) as it:
+        yield it
 
 
 @pytest.fixture
-def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More time for what is left to be sent, at the usual priority: two steps take less time than wandb to start."""
-    for variable, value in at_start(tmp_path / "start", LONGER).items():
-        monkeypatch.setenv(variable, value)
+def it(
+    tmp_path: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Supervised]:
+    """The same, with a server that answers with the status that is the parameter."""
+    server.fails_with = getattr(request, "param", 0)
+    with prepared(tmp_path, monkeypatch) as it:
+        yield it
 
 
-def trained(root: Path, name: str) -> RunDir:
-    cfg = write_config(root, f"{name}.yaml", run__total_steps=2, tracking__wandb="auto", tracking__tensorboard=False)
-    done = grpo_train("train", "--cfg", cfg, "--run-name", name, root=root)
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"tracking.wandb: auto -> online \(http://\S+ can be reached\)", done.stdout)
-    assert KEY not in done.stdout + done.stderr
-    return RunDir(root / "training_runs" / name)
+def end_of(it: Supervised, event: str) -> dict[str, Any]:
+    """Let training end once an event of the tracking is there, which is returned."""
+    it.waits_for(event)
+    (it.run.path / "control" / "go").touch()
+    assert (it.ended(), it.status["state"]) == (0, "finished")
+    assert re.search(r"tracking.wandb: auto -> online \(http://\S+ can be reached\)", it.console)
+    (found,) = [row for _, row in it.run.events() if row["event"] == event]
+    return found
 
 
-@pytest.mark.usefixtures("patient")
-def test_training_is_tracked(make_root: Callable[[], Path], server: WandbServer) -> None:
-    run = trained(make_root(), "tracked")
-    (event,) = [event for _, event in run.events() if event["event"] == "tracking"]
-    assert event["url"].endswith(identity(run))
+def test_training_is_tracked(it: Supervised, server: WandbServer) -> None:
+    run = it.run
+    assert end_of(it, "tracking")["url"].endswith(identity(run))
     tracked(run)  # what a slow machine did not send in time
     sent = server.runs[identity(run)]
     assert sent.state == "finished"
-    assert sent.column("train/reward") == [row["reward"] for row in run.read_log("train_log.jsonl")]
+    assert sent.column("train/reward") == [row["reward"] for row in run.read_log("train_log.jsonl")] == [0.5, 0.5]
     written = [path for path in run.path.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
     assert written == []
 
 
-@pytest.mark.usefixtures("patient")
-def test_training_ignores_a_refused_key(make_root: Callable[[], Path], server: WandbServer) -> None:
-    server.fails_with = 401
-    run = trained(make_root(), "refused")
-    assert run.observed_state().state == "finished"
-    events = [event for _, event in run.events() if event["event"] == "tracking_failed"]
-    assert len(events) == 1
-    assert "401" in events[0]["error"]
+@needs_root
+def test_without_a_route_files_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    monkeypatch.delenv("WANDB_BASE_URL", raising=False)
+    with own_network(), prepared(tmp_path, monkeypatch) as it:
+        it.waits_for("tracking")
+        (it.run.path / "control" / "go").touch()
+        assert (it.ended(), it.status["state"]) == (0, "finished")
+    assert "tracking.wandb: auto -> offline (https://api.wandb.ai cannot be reached)" in it.console
+    assert list(it.run.path.glob("wandb/offline-run-*/*.wandb"))
+
+
+@pytest.mark.parametrize("it", [401], indirect=True)
+def test_training_ignores_a_refused_key(it: Supervised, server: WandbServer) -> None:
+    assert "401" in end_of(it, "tracking_failed")["error"]
+
+
+def test_a_trained_run_is_sent(golden: Callable[[str], RunDir], server: WandbServer) -> None:
+    run = golden("plain")
+    tracked(run)
+    (sent,) = server.runs.values()
+    assert sent.column("train/reward") == [row["reward"] for row in run.read_log("train_log.jsonl")]
 
 
 # ------------------------------------------------------------------------------------------------------ read back

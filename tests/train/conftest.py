@@ -1,4 +1,4 @@
-"""Runs shared by the training tests."""
+"""Runs shared by the training tests. All are of the micro model."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import pytest
 import torch
 
 from grpo_train.run_dir import RunDir, create_run
+from tests.support import micro
 from tests.support.engine import train_here, write_config
 from tests.support.saving import small_checkpoint
+
+make_root, tiny_model = micro.make_root, micro.tiny_model
 
 
 @pytest.fixture(scope="session", params=["none", "lora"])

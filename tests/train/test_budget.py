@@ -15,7 +15,7 @@ from grpo_train.policy.logprobs import LogprobForward
 from grpo_train.train import budget as budgets
 from grpo_train.train.budget import SMALLEST, TokenBudget, TokenCost, budget_of
 from grpo_train.train.distributed import World
-from tests.support.engine import assert_same_run, config_text, resume_here, rows, run_of, train_here, write_config
+from tests.support.engine import assert_same_run, config_text, resume_here, rows, run_of, train_here, write_micro
 
 GIB = 2**30
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -119,10 +119,10 @@ def test_a_measured_budget_is_part_of_the_checkpoint(
     monkeypatch.setattr(LogprobForward, "__call__", forward)
     monkeypatch.setattr(budgets, "SMALLEST", 1)
     monkeypatch.setattr(budgets, "_estimate", lambda config, policy: 100.0)
-    monkeypatch.setattr(budgets, "free_bytes", lambda device: 100 * 110 / 0.4)
-    cfg = write_config(root, train__skip_zero_advantages=False, run__total_steps=4)
+    monkeypatch.setattr(budgets, "free_bytes", lambda device: 100 * 80 / 0.4)
+    cfg = write_micro(root, train__skip_zero_advantages=False, run__total_steps=4)
     run = train_here(root, cfg, "small")
-    assert "train.token_budget: passes take up to 110 tokens" in capfd.readouterr().out
+    assert "train.token_budget: passes take up to 80 tokens" in capfd.readouterr().out
     assert passes[:16] == [1] * 16, "the first step takes the smallest passes"
     assert 2 <= max(passes[16:]) < 8
     straight = list(passes)

@@ -49,7 +49,8 @@ RUNS: dict[str, dict[str, Any]] = {
         "algorithm__reward_weights": {"overlong": 0.5},
         "algorithm__rollout_correction": "sequence_truncate",
         "algorithm__rollout_correction_cap": 1.3,
-        "rollout__max_completion_length": 21,
+        "rollout__max_completion_length": 8,
+        "rollout__temperature": 1.4,
         "train__token_budget": 200,
     },
 }

@@ -204,14 +204,16 @@ def test_a_failure_is_raised_where_training_looks(
 def test_a_process_that_fails_completes_its_save(tmp_path: Path, tiny_model: Path) -> None:
     """An error of the next step does not take the checkpoint along."""
     script = f"""
-import time
+import sys, threading
 from pathlib import Path
 from grpo_train.run_dir import create_run
 from grpo_train.run_dir.manifest import HashedFile
 from grpo_train.train.saver import CheckpointSaver
 from tests.support.saving import make_trainer
 write = HashedFile.write
-HashedFile.write = lambda file, data: (time.sleep(0.02), write(file, data))[1]
+has_failed = threading.Event()
+HashedFile.write = lambda file, data: (has_failed.wait(), write(file, data))[1]
+sys.excepthook = lambda *error: (sys.__excepthook__(*error), has_failed.set())
 trainer = make_trainer(Path({str(tiny_model)!r}), "none")
 run = create_run(Path({str(tmp_path / "root")!r}), {{}}, "one")
 CheckpointSaver(run, trainer.policy).save(trainer.snapshot(1), lambda _: None)

@@ -14,14 +14,14 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
+
+from grpo_train.run_dir.clock import CLOCK, Clock
 
 SERVE = str(Path(__file__).with_name("serve.py"))
 START_SECONDS = 180.0
@@ -47,14 +47,14 @@ class HelperError(Exception):
 class Helpers:
     """Processes of one script. Thread-safe: each question has a process to itself."""
 
-    def __init__(self, script: str, *, seconds: float = 2.0) -> None:
+    def __init__(self, script: str, *, seconds: float = 2.0, clock: Clock = CLOCK) -> None:
         """Configure the pool; processes start on demand.
 
         Args:
             script: path of the helper script.
             seconds: CPU time limit of an answer.
         """
-        self._script, self._seconds = script, seconds
+        self._script, self._seconds, self._clock = script, seconds, clock
         self._idle: list[_Helper] = []
         self._lock = threading.Lock()
         self._slots = threading.BoundedSemaphore(max(2, len(os.sched_getaffinity(0))))
@@ -91,13 +91,14 @@ class Helpers:
                 helper = self._idle.pop()
                 if helper.is_alive:
                     return helper
-        return _Helper(self._script, self._seconds)
+        return _Helper(self._script, self._seconds, self._clock)
 
 
 class _Helper:
     """One process, started and ready."""
 
-    def __init__(self, script: str, seconds: float) -> None:
+    def __init__(self, script: str, seconds: float, clock: Clock) -> None:
+        self._clock = clock
         command = [sys.executable, SERVE, script]
         environment = {**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "HELPER_SECONDS": str(seconds)}
         try:
@@ -107,7 +108,7 @@ class _Helper:
         except OSError as error:
             raise HelperError(f"cannot start {script}: {error}") from error
         try:
-            ready = self._read(time.monotonic() + START_SECONDS)
+            ready = self._read(self._clock.monotonic() + START_SECONDS)
         except HelperTimeout as error:
             self.kill()
             raise HelperError(f"{script} was not ready after {START_SECONDS:g} s") from error
@@ -126,7 +127,7 @@ class _Helper:
             self._process.stdin.flush()
         except OSError as error:
             raise HelperError(f"the helper died: {error}") from error
-        return self._read(time.monotonic() + PATIENCE * seconds)
+        return self._read(self._clock.monotonic() + PATIENCE * seconds)
 
     def kill(self) -> None:
         self._process.kill()
@@ -141,12 +142,10 @@ class _Helper:
     def _read(self, deadline: float) -> dict[str, Any]:
         assert self._process.stdout is not None
         pipe = self._process.stdout.fileno()
-        poll = select.poll()  # select.select cannot watch descriptors above 1023
-        poll.register(pipe, select.POLLIN)
         received = b""
         while not received.endswith(b"\n"):
-            left = deadline - time.monotonic()
-            if left <= 0 or not poll.poll(left * 1000):
+            left = deadline - self._clock.monotonic()
+            if left <= 0 or not self._clock.select([pipe], left):
                 raise HelperTimeout
             chunk = os.read(pipe, 65536)
             if not chunk:

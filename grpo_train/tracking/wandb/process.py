@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.files import open_for_writing
 from grpo_train.run_dir.processes import RUN_ID_VARIABLE
 from grpo_train.tracking.wandb.settings import is_installed, resolve, server
@@ -22,14 +23,14 @@ WAIT_S = 30.0
 
 
 @contextmanager
-def track_run(run: RunDir, config: Config, say: Callable[[str], None]) -> Iterator[None]:
+def track_run(run: RunDir, config: Config, say: Callable[[str], None], clock: Clock = CLOCK) -> Iterator[None]:
     """Feed W&B while the context is open, unless it is off."""
     process = _start(run, config, say)
     try:
         yield
     finally:
         if process is not None:
-            _end(process)
+            _end(process, clock)
 
 
 def _start(run: RunDir, config: Config, say: Callable[[str], None]) -> subprocess.Popen[bytes] | None:
@@ -58,14 +59,12 @@ def _start(run: RunDir, config: Config, say: Callable[[str], None]) -> subproces
         return None
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], clock: Clock) -> None:
     """Let the process send what is left; end it if that takes too long."""
     assert process.stdin is not None
     with suppress(OSError):
         process.stdin.close()
-    try:
-        process.wait(timeout=WAIT_S)
-    except subprocess.TimeoutExpired:
+    if not clock.wait_exit(process, WAIT_S):
         with suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):

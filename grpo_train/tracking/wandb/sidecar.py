@@ -16,6 +16,7 @@ from pathlib import Path
 
 from grpo_train.config import load_config
 from grpo_train.run_dir import RunDir
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.files import open_lock
 from grpo_train.run_dir.give_way import give_way
 from grpo_train.run_dir.umask import set_umask
@@ -111,7 +112,7 @@ def only_one(run: RunDir, until: threading.Event | None = None) -> Iterator[None
         os.close(descriptor)
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str], clock: Clock = CLOCK) -> int:
     """The process."""
     run, mode = RunDir(Path(argv[0])), argv[1]
     set_umask()
@@ -119,18 +120,19 @@ def main(argv: list[str]) -> int:
     for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(ignored, signal.SIG_IGN)
     done = threading.Event()
-    threading.Thread(target=_wait_for_end, args=(run, done), daemon=True).start()
+    threading.Thread(target=_wait_for_end, args=(run, done, clock), daemon=True).start()
     config = load_config(run.config_file.read_text(encoding="utf-8"), source=str(run.config_file))
     with only_one(run, done):  # an earlier one may still be sending
         return Sidecar(run, settings_of(config, run.name, mode=mode), done).run()
 
 
-def _wait_for_end(run: RunDir, done: threading.Event) -> None:
+def _wait_for_end(run: RunDir, done: threading.Event, clock: Clock) -> None:
     """Wait for the end of the standard input; some time later end this process, whatever it does."""
     while os.read(0, 4096):
         pass
-    threading.Timer(process.FINISH_S, _give_up, (run,)).start()
     done.set()
+    clock.sleep(process.FINISH_S)
+    _give_up(run)
 
 
 def _give_up(run: RunDir) -> None:

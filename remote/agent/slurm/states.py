@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,30 +48,34 @@ class Jobs:
     """The queue, read again every few seconds; where SLURM does not answer, the last one."""
 
     def __init__(self, box: BoxContext) -> None:
-        self._root, self._readonly = box.root, box.settings.readonly
+        self._root, self._readonly, self._clock = box.root, box.settings.readonly, box.clock
         self._queue: dict[str, QueuedJob] | None = None
         """None before the first answer."""
         self._read_at = 0.0
-        self._reading: threading.Thread | None = None
+        self._is_read = threading.Event()
+        """Whether the reading that began last has ended."""
+        self._is_read.set()
         self._answered = False
         self._gone: dict[str, float] = {}
         """Runs whose job is not in the queue, and when each was first seen so."""
 
     def refresh(self) -> None:
         """Read the queue, unless that was done a moment ago. A controller that is slow is not waited for."""
-        if self._reading is None or not self._reading.is_alive():
-            if self._read_at and time.monotonic() - self._read_at < EVERY_S:
+        if self._is_read.is_set():
+            if self._read_at and self._clock.monotonic() - self._read_at < EVERY_S:
                 return
-            self._reading = threading.Thread(target=self._read, name="slurm-queue", daemon=True)
-            self._reading.start()
-        self._reading.join(WAIT_S)
+            self._is_read.clear()
+            threading.Thread(target=self._read, name="slurm-queue", daemon=True).start()
+        self._clock.wait(self._is_read, WAIT_S)
 
     def _read(self) -> None:
         try:
             self._queue, self._answered = queue(self._root), True
         except RemoteError:
             self._answered = False
-        self._read_at = time.monotonic()
+        finally:
+            self._read_at = self._clock.monotonic()
+            self._is_read.set()
 
     def apply(self, run: RunDir, row: dict[str, Any]) -> dict[str, Any]:
         """A row of the list with what SLURM knows of the run."""
@@ -83,8 +86,9 @@ class Jobs:
             self._gone.pop(run.name, None)
             return {**row, **_seen(run, row, job)}
         if row["state"] in (*LIVE_STATES, REQUEUED, "lost") and self._answered and (job_id := read_job(run.path)):
-            since = self._gone.setdefault(run.name, time.monotonic())
-            if time.monotonic() - since > GONE_AFTER_S and not self._readonly and _record_end(run, job_id):
+            now = self._clock.monotonic()
+            since = self._gone.setdefault(run.name, now)
+            if now - since > GONE_AFTER_S and not self._readonly and _record_end(run, job_id):
                 self._gone.pop(run.name, None)
                 return run.summary()
             return {**row, "state": "starting"} if row["state"] == "lost" else row

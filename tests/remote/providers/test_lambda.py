@@ -24,16 +24,22 @@ from remote.transports import Refused, Unreachable
 from remote.transports.choice import attach_argv
 from tests.support.agent import connected, eventually
 from tests.support.canaries import ProcessWatch
+from tests.support.clock import TestClock
 from tests.support.lambda_api import LambdaApi, instance
 from tests.support.sshd import Sshd
 
 
 @pytest.fixture
 def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LambdaApi]:
+    """Its earlier answer is as good as old when it will give another one."""
+
+    def forget() -> None:
+        for account in listing._accounts.values():
+            account.asked_at = None
+
     with LambdaApi(tmp_path) as server:
         monkeypatch.setenv("SSL_CERT_FILE", str(server.certificate))
-        monkeypatch.setattr(listing, "FRESH_S", 0.0)
-        monkeypatch.setattr(https, "FIRST_WAIT_S", 0.01)
+        server.on_change = forget
         yield server
 
 
@@ -128,7 +134,8 @@ def test_a_redirect_does_not_get_the_key(api: LambdaApi, tmp_path: Path) -> None
 def test_a_request_is_repeated_after_429(api: LambdaApi, after: str) -> None:
     api.instances = [instance("h200-a", "192.0.2.10")]
     api.plan(429, {"error": {"code": "global/rate-limit"}}, Retry_After=after)
-    assert [each.name for each in instances(provider_of(api))] == ["h200-a"]
+    clock = TestClock(skips=True)
+    assert [each.name for each in instances(provider_of(api), clock=clock)] == ["h200-a"]
     assert len(api.requests) == 2
 
 
@@ -137,7 +144,7 @@ def test_429_is_not_repeated_for_long(api: LambdaApi, after: str, asked: int) ->
     for _ in range(https.TRIES):
         api.plan(429, b"", Retry_After=after)
     with pytest.raises(ProviderError, match="asked too often") as caught:
-        instances(provider_of(api))
+        instances(provider_of(api), clock=TestClock(skips=True))
     assert (caught.value.code, len(api.requests)) == ("provider_busy", asked)
 
 
@@ -147,12 +154,15 @@ def test_a_client_that_closes_does_not_wait(api: LambdaApi) -> None:
         instances(provider_of(api), lambda: True)
 
 
-def test_boxes_of_an_account_share_one_answer(api: LambdaApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "FRESH_S", 60.0)
+def test_boxes_of_an_account_share_one_answer_for_a_while(api: LambdaApi) -> None:
+    clock = TestClock()
     api.instances = [instance("h200-a", "192.0.2.10"), instance("b", "192.0.2.11")]
-    assert located(box_of(api)).host == "192.0.2.10"
-    assert located(dataclasses.replace(box_of(api), name="b")).host == "192.0.2.11"
+    assert located(box_of(api), clock=clock).host == "192.0.2.10"
+    assert located(dataclasses.replace(box_of(api), name="b"), clock=clock).host == "192.0.2.11"
     assert len(api.requests) == 1
+    clock.advance(listing.FRESH_S)
+    assert located(box_of(api), clock=clock).host == "192.0.2.10"
+    assert len(api.requests) == 2
 
 
 def test_no_network_and_a_certificate_of_nobody(api: LambdaApi, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,12 +231,12 @@ def test_a_box_is_followed_to_its_new_address(
     """Booting, active, then at another address: the client goes where the name leads. A new key is explained."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "sshd").mkdir()
-    with Sshd(tmp_path / "sshd", extra="ListenAddress 127.0.0.2\n") as sshd:
+    with Sshd(tmp_path / "sshd", extra="ListenAddress 127.0.0.2\n", knows_agent=True) as sshd:
         box = box_of(api, port=sshd.port, user=sshd.user, key=str(sshd.user_key), transport=transport)
         kind, blob = Path(f"{sshd.host_key}.pub").read_text().split()[:2]
         (tmp_path / "hosts").write_text(f"h200-a {kind} {blob}\n")
         api.instances = [instance("h200-a", None, "booting")]
-        with connected(box, host_keys_file=tmp_path / "hosts") as (client, recorder):
+        with connected(box, host_keys_file=tmp_path / "hosts", reconnects=True) as (client, recorder):
             assert "is booting" in recorder.wait_link(Link.LOST).detail
             api.instances = [instance("h200-a", "127.0.0.1")]
             assert "127.0.0.1" in recorder.wait_link(Link.CONNECTED).detail
@@ -237,10 +247,9 @@ def test_a_box_is_followed_to_its_new_address(
             sshd.stop()
             recorder.wait_link(Link.LOST, after=mark)
             sshd.start()
-            client.reconnect_now()
             assert "127.0.0.2" in recorder.wait_reconnected(mark).detail
             for ids, words in ((1, "it was rented again, so its key is new"), (0, "and the same as before")):
-                api.instances[0]["id"] = f"id-{ids}" if ids else last_id
+                api.instances = [{**api.instances[0], "id": f"id-{ids}" if ids else last_id}]
                 mark = recorder.mark()
                 sshd.new_host_key()
                 client.reconnect_now()
@@ -282,6 +291,7 @@ def test_grpo_tui_instances(api: LambdaApi, tmp_path: Path, capsys: pytest.Captu
     assert [(row["name"], row["box"], row["provider"]) for row in json.loads(out)][1] == ("h200-a", "h200-a", "lambda")
     assert "jupyter" not in out
     api.key_file.chmod(0o640)
+    api.on_change()
     assert command(capsys, "instances", "--boxes", file)[0] == 2
     empty = str(add_box(tmp_path / "others.yaml", Box("x", host="192.0.2.1")))
     code, _, errors = command(capsys, "instances", "--boxes", empty)
