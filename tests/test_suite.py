@@ -76,7 +76,7 @@ def pauses_in(tree: ast.Module) -> Iterator[tuple[int, str]]:
     something does not happen, it waits for a later thing that has happened, or advances a fake clock. So these are
     pauses:
 
-    - ``sleep(n)`` of any module. ``sleep(0)`` only lets other tasks run.
+    - ``sleep(n)`` of any module. ``sleep(0)`` only lets other tasks run; ``clock.sleep(n)`` waits by a test's clock.
     - ``pilot.pause(n)``. Without an argument it waits for the app's messages.
     - ``wait(n)``, ``join(n)``, ``poll(n)`` and ``select(…, n)`` where ``n`` has a number but not ``PATIENCE``, which a
       limit for giving up has. ``0`` only looks.
@@ -123,8 +123,9 @@ def limit_of(call: ast.Call) -> ast.expr | None:
     ``recorder.wait(condition, 30)`` and ``", ".join(parts[:3])`` are no such calls.
     """
     position = {"sleep": 0, "pause": 0, "wait": 0, "join": 0, "poll": 0, "select": 3}.get(name_of(call), -1)
-    if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Constant):
-        return None  # "".join(…)
+    receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
+    if isinstance(receiver, ast.Constant) or getattr(receiver, "id", "") == "clock":
+        return None  # "".join(…), and a wait by a clock that the test advances
     given = [keyword.value for keyword in call.keywords if keyword.arg in ("timeout", "delay")]
     if position < 0 or len(call.args) + len(given) != position + 1:
         return None
@@ -169,6 +170,7 @@ tmux("new-session", "sleep", "60")
     assert [line for line, _ in pauses_in(ast.parse("while not event.wait(PATIENCE * EVERY_S):\n    look()"))] == [1]
     waiting = """
 asyncio.sleep(0)
+clock.sleep(60)
 pilot.pause()
 event.wait(60 * PATIENCE)
 child.wait(timeout=PATIENCE * 60)
