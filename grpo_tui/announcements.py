@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from typing import TypeVar
 
 from grpo_train.run_dir.display import state_label
+from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.formatting import one_line, shortened
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
@@ -37,7 +37,7 @@ class Pace:
 
     def first(self, ends: list[End]) -> list[End]:
         """Those to announce now; the list of runs shows the others."""
-        now, found = time.monotonic(), []
+        now, found = monotonic(), []
         for end in ends:
             if len(self._times) == ANNOUNCED and now - self._times[0] < ANNOUNCED_S:
                 break

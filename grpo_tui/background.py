@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from grpo_tui.fleet.glance import OTHER_MACHINE, OTHER_MACHINE_HINT
+from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.box_history import BoxHistory
 from grpo_tui.model.checkpoints import checkpoint_views
 from grpo_tui.model.formatting import one_line
@@ -49,7 +49,7 @@ class Refresher:
         self.history = BoxHistory()
         """What the box's GPUs did since the app looks, in any view."""
         self._machine_due = 0.0
-        self._record_due = time.monotonic() + RECORD_S
+        self._record_due = monotonic() + RECORD_S
         self._stores_are_read = False
 
     def tick(self) -> None:
@@ -59,8 +59,8 @@ class Refresher:
         if self._app.store.connected:
             self._refresh_shown()
             self._refresh_curves()
-            if time.monotonic() >= self._machine_due:
-                self._machine_due = time.monotonic() + MACHINE_S
+            if monotonic() >= self._machine_due:
+                self._machine_due = monotonic() + MACHINE_S
                 self._app.work("machine", partial(refresh_machine, self._app, self.history))
             self._refresh_history()
             if self._app.termination.due():
@@ -84,7 +84,7 @@ class Refresher:
     def _refresh_history(self) -> None:
         """Request what the history lacks of runs that are over, one after the other."""
         writer = self._app.recall.history
-        if writer is not None and writer.due and time.monotonic() >= self._record_due:
+        if writer is not None and writer.due and monotonic() >= self._record_due:
             self._record_due = math.inf
             self._app.work("history", partial(self._record, writer.due.popleft()))
         if writer is not None and not self._stores_are_read and self._app.views.name == "history":
@@ -99,7 +99,7 @@ class Refresher:
         except RemoteError:
             pass  # asked again when the app starts next
         finally:
-            self._record_due = time.monotonic() + RECORD_S
+            self._record_due = monotonic() + RECORD_S
 
     def _refresh_curves(self) -> None:
         """Request the curves of the view that is shown."""

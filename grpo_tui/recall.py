@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from grpo_tui.comparing import recall_facts, recall_metrics, recall_pairs
 from grpo_tui.model.answer_cache import RUNS, AnswerCache, Kept
+from grpo_tui.model.app_time import monotonic
 
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
@@ -46,8 +46,8 @@ class Recall:
     def keep_runs(self, runs: list[dict[str, Any]]) -> None:
         """Keep the list of runs, at once where a state changed: an end is announced again otherwise."""
         states = {run["run"]: run.get("state") for run in runs}
-        if time.monotonic() - self._runs_kept >= KEEP_RUNS_S or states != self._states:
-            self._runs_kept, self._states = time.monotonic(), states
+        if monotonic() - self._runs_kept >= KEEP_RUNS_S or states != self._states:
+            self._runs_kept, self._states = monotonic(), states
             self.keep(RUNS, {}, {"runs": runs})
 
     def keep_curves(self, params: dict[str, Any], answer: dict[str, Any]) -> None:

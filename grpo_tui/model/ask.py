@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_train.run_dir.files import to_float
+from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.lines import LineSplitter
 from remote.events import LogArrived, LogFailed, LogRotated
 from remote.intake import answer_row
@@ -77,7 +77,7 @@ def _sample(row: Mapping[str, Any]) -> int:
 class AskLog:
     """What a process has said: whether it is ready, and the questions that it was asked."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, now: Callable[[], float] = monotonic) -> None:
         self.now = now
         self.since = now()
         """When the state was reached."""

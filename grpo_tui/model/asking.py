@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+
+from grpo_tui.model.app_time import monotonic
 
 RETRY_S = 5.0
 """Pause before a request that failed is sent again."""
@@ -14,7 +15,7 @@ WAIT_S = 1.0
 class Asking:
     """A newer request replaces the one in flight, whose reply is then dropped."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, now: Callable[[], float] = monotonic) -> None:
         self._now = now
         self._key: object = None
         self._since: float | None = None
@@ -64,7 +65,7 @@ class Asking:
 
 
 def waiting_words(
-    asked_at: float | None, problem: str = "", again_s: float = RETRY_S, now: Callable[[], float] = time.monotonic
+    asked_at: float | None, problem: str = "", again_s: float = RETRY_S, now: Callable[[], float] = monotonic
 ) -> str:
     """``asking the box 3 s``, or why it failed and when it is tried again. ``asked_at``: by the clock ``now``."""
     if problem:

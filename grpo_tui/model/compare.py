@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from grpo_train.run_dir.smoothing import automatic_steps
 from grpo_tui.charts import RUN_LOOKS, RunLook
+from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.asking import Asking
 from grpo_tui.model.charts_view import LOGARITHMIC, next_axis, next_smoothing
 from grpo_tui.model.compare_facts import Facts
@@ -28,7 +28,7 @@ FACTS_S = 30.0
 class RunCurves(Curves):
     """The curves of one compared run. Its log is not followed: they are asked for again while it grows."""
 
-    def __init__(self, run: str, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, run: str, now: Callable[[], float] = monotonic) -> None:
         super().__init__(run, now=now)
         self.track: Track | None = None
         """The run along its log, once its curves are whole."""
@@ -90,7 +90,7 @@ class Compared:
 class Comparison:
     """The compared runs, and what the user has chosen. A run keeps its letter as long as it is compared."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, now: Callable[[], float] = monotonic) -> None:
         self.runs: list[Compared] = []
         """In the order of their letters."""
         self.left_out = 0

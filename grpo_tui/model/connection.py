@@ -6,11 +6,11 @@ The client is made after the first frame and on its own thread, because paramiko
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.inbox import Inbox, LogEvent
 from grpo_tui.model.run_logs import LOGS, TAIL_BYTES, TAILED, log_path
 from grpo_tui.model.store import Store
@@ -55,7 +55,7 @@ class Connection:
         self._listeners: dict[int, Callable[[LogEvent], None]] = {}
         """By subscription, of files that are not logs of the selected run."""
         self._closed = False
-        self._saved_s, self._drained_at, self._rests_until = BURST_S, time.monotonic(), 0.0
+        self._saved_s, self._drained_at, self._rests_until = BURST_S, monotonic(), 0.0
         self._read_s = 0.0
         """Of the client's time for frames, what has been counted."""
 
@@ -92,12 +92,12 @@ class Connection:
         A box may send a log without end: the app *must not* take more than half of a core for it. What the client's
         thread took for the frames counts, too.
         """
-        began = time.monotonic()
+        began = monotonic()
         if began < self._rests_until:
             return self._rests_until - began
         saved = min(BURST_S, self._saved_s + SHARE * (began - self._drained_at))
         left = self.inbox.drain(DRAIN_S, apply)
-        self._drained_at = time.monotonic()
+        self._drained_at = monotonic()
         read_s = self.client.reading_s if self.client is not None else 0.0
         spent = self._drained_at - began + read_s - self._read_s
         self._read_s = read_s

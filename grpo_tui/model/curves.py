@@ -6,7 +6,6 @@ steps.
 
 from __future__ import annotations
 
-import time
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 
 from grpo_train.run_dir.files import to_float
 from grpo_train.run_dir.lazy_dataclass import dataclass
+from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.run_logs import Row, RunLogs, row_time, step_of
 from remote.protocol.index import AUTOMATIC, HUGE, Columns
 from remote.protocol.rows import UNREADABLE
@@ -170,7 +170,7 @@ class _Wanted(NamedTuple):
 class Curves:
     """The metrics that one view shows of one run, and what is to be asked of the box for them."""
 
-    def __init__(self, run: str, window: Window | None = None, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, run: str, window: Window | None = None, now: Callable[[], float] = monotonic) -> None:
         self.run = run
         self.window = window or Window()
         self.metrics: tuple[str, ...] = ()

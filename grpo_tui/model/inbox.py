@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
+from grpo_tui.model.app_time import monotonic
 from remote.events import ClientEvent, LogArrived, LogFailed, LogRotated
 
 JOINED = 4_096
@@ -59,10 +59,10 @@ class Inbox:
 
     def drain(self, seconds: float, apply: Callable[[ClientEvent], None]) -> bool:
         """Apply events for at most ``seconds``. True if some are left: ``wake`` is not called for those."""
-        deadline = time.monotonic() + seconds
+        deadline = monotonic() + seconds
         while (event := self._next()) is not None:
             apply(event)
-            if time.monotonic() > deadline:
+            if monotonic() > deadline:
                 with self._lock:
                     self._woken = bool(self._newest or self._logs)
                     return self._woken

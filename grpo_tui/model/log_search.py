@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from grpo_tui.model.app_time import monotonic
 
 FAST_S = 0.3
 LIVE_S = 1.5
@@ -51,7 +52,7 @@ class LogSearch:
 
     def request(self, is_live: bool, now: float | None = None) -> dict[str, Any] | None:
         """Parameters of the request that is due; None without one."""
-        now = time.monotonic() if now is None else now
+        now = monotonic() if now is None else now
         if self.asked_at is not None or self.is_refused or (self.problem and now < self._next_at):
             return None
         is_short = self._is_short() and self.cursor != self._asked_for
@@ -73,7 +74,7 @@ class LogSearch:
 
     def answer(self, reply: Mapping[str, Any], is_live: bool, now: float | None = None) -> None:
         """Take the reply."""
-        now = time.monotonic() if now is None else now
+        now = monotonic() if now is None else now
         self.around, self.before, self.after = reply["around"], reply["before"], reply["after"]
         self.total, self.searched, self.size = reply["total"], reply["searched"], reply["size"]
         self.is_kept, self.is_answered, self.problem, self.asked_at = reply["kept"], True, "", None
@@ -83,7 +84,7 @@ class LogSearch:
     def fail(self, code: str, message: str, now: float | None = None) -> None:
         """The request failed."""
         self.asked_at, self.problem, self.is_refused = None, message, code == "bad_request"
-        self._next_at = (time.monotonic() if now is None else now) + RETRY_S
+        self._next_at = (monotonic() if now is None else now) + RETRY_S
         self.version += 1
 
     @property

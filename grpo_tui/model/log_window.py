@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from grpo_tui.model.app_time import monotonic
 from remote.protocol.rows import UNREADABLE
 
 LOADED = 200
@@ -201,7 +201,7 @@ class LogWindow:
 
     def request(self, is_live: bool, now: float | None = None) -> tuple[int, Params] | None:
         """A ticket and the parameters of the request that is due; None without one."""
-        now = time.monotonic() if now is None else now
+        now = monotonic() if now is None else now
         if self.asked_at is not None and (self.target is None or self._for is self.target):
             return None
         params = self._due(is_live, now)
@@ -230,7 +230,7 @@ class LogWindow:
         """Take the reply to a request; an older one is ignored."""
         if ticket != self._ticket:
             return
-        now = time.monotonic() if now is None else now
+        now = monotonic() if now is None else now
         self.asked_at, self.problem = None, ""
         if self._for is not self.target:  # another place was asked for meanwhile
             return
@@ -268,7 +268,7 @@ class LogWindow:
         """The request failed; it is sent again later."""
         if ticket == self._ticket:
             self.asked_at, self.problem = None, message
-            self._next_at = (time.monotonic() if now is None else now) + RETRY_S
+            self._next_at = (monotonic() if now is None else now) + RETRY_S
             self.version += 1
 
     def _replaced(self, reply: Mapping[str, Any]) -> None:

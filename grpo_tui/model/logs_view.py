@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.asking import RETRY_S, waiting_words
 from grpo_tui.model.log_search import LogSearch
 from grpo_tui.model.log_window import Line, LogWindow
@@ -78,7 +78,7 @@ class LogsView:
 
     def request_files(self, is_live: bool, now: float | None = None) -> bool:
         """Whether a request for the list of files is due."""
-        now = time.monotonic() if now is None else now
+        now = monotonic() if now is None else now
         if self.asked_at is not None or now < self._next_at:
             return False
         self.asked_at = now
@@ -95,7 +95,7 @@ class LogsView:
 
     def fail_files(self, message: str) -> None:
         self.problem, self.asked_at = message, None
-        self._next_at = min(self._next_at, time.monotonic() + RETRY_S)
+        self._next_at = min(self._next_at, monotonic() + RETRY_S)
         self.version += 1
 
     def instead(self) -> str:

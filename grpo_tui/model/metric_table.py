@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.asking import Asking
 from remote.protocol.rows import UNREADABLE
 
@@ -18,7 +18,7 @@ TABLE_COARSE_S = 1.0
 class MetricTable:
     """The metrics that a run logs, with their ranges, and when the box is to be asked for them."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, now: Callable[[], float] = monotonic) -> None:
         self.rows: list[dict[str, Any]] = []
         self.asking = Asking(now)
         self._is_coarse = True

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.evaluation_conditions import difference
 from grpo_tui.model.rollout_filter import condition
 from grpo_tui.model.rollout_groups import FLIPS, ORDERS, Group, Sample, flipped, ordered
@@ -44,7 +44,7 @@ class RolloutReader:
     """The cursors in one run's completions. ``settle`` puts them on what is there."""
 
     def __init__(
-        self, run: str, choices: RolloutChoices, now: Callable[[], float] = time.monotonic, evaluation: str = ""
+        self, run: str, choices: RolloutChoices, now: Callable[[], float] = monotonic, evaluation: str = ""
     ) -> None:
         self.rollouts = Rollouts(run, now, evaluation)
         self.choices = choices

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.asking import Asking
 from remote.protocol.index import UNREADABLE
 
@@ -32,7 +32,7 @@ class RolloutSearch:
         run: str,
         where: list[Any],
         step: int | None,
-        now: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = monotonic,
         folder: str = "",
     ) -> None:
         """``folder``: of an evaluated step, which is searched."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.asking import Asking
 from remote.protocol.index import StepTable
 
@@ -44,7 +44,7 @@ class StepRow(NamedTuple):
 class RolloutSteps:
     """The table of steps, and what is to be asked of the box for it."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, now: Callable[[], float] = monotonic) -> None:
         self.rows: list[StepRow] = []
         """In order, without gaps once the index is whole."""
         self.first: int | None = None

@@ -7,12 +7,12 @@ that are shown travel.
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.asking import Asking
 from grpo_tui.model.rollout_groups import Group, Sample, groups_of
 from grpo_tui.model.rollout_steps import EvaluationSteps, RolloutSteps
@@ -65,7 +65,7 @@ class StepPage:
 class Rollouts:
     """What is known of ``rollouts.jsonl``, or of the ``completions.jsonl`` of an evaluation."""
 
-    def __init__(self, run: str, now: Callable[[], float] = time.monotonic, evaluation: str = "") -> None:
+    def __init__(self, run: str, now: Callable[[], float] = monotonic, evaluation: str = "") -> None:
         self.run = run
         self.evaluation = evaluation
         """Name of the evaluation; "" = the completions of the training."""

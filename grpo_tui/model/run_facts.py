@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from grpo_train.run_dir.files import to_float
+from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.run_row import RunRow
 from remote.protocol.listed_runs import MAX_FACTS
 from remote.protocol.rows import UNREADABLE
@@ -22,7 +22,7 @@ MetricsState = tuple[Any, Any, tuple[str, ...]]
 class RunFacts:
     """What the box said about each run, and what to ask next."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, now: Callable[[], float] = monotonic) -> None:
         self.configs: dict[str, Mapping[str, Any]] = {}
         """Run to ``section.key`` to value."""
         self.wanted: set[str] = set()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 from grpo_train.run_dir.display import duration
 from grpo_train.run_dir.lazy_dataclass import dataclass
+from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.formatting import one_line
 from grpo_tui.model.store import Store
 from remote.events import Link
@@ -44,7 +44,7 @@ class Question:
 class Termination:
     """The last answer about one box, and when to ask again. ``clock``: monotonic seconds."""
 
-    def __init__(self, store: Store, *, is_local: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: Store, *, is_local: bool = False, clock: Callable[[], float] = monotonic) -> None:
         self._store, self._is_local, self._clock = store, is_local, clock
         self.reply: dict[str, Any] | None = None
         self.problem = ""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from grpo_train.run_dir.lazy_dataclass import dataclass
+from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.run_row import RunRow
 from remote.protocol.index import AUTOMATIC, Columns
 from remote.protocol.rows import UNREADABLE
@@ -41,7 +41,7 @@ class Trend:
 class Trends:
     """What the box said about each run, and which run to ask for next."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, now: Callable[[], float] = monotonic) -> None:
         self.version = 0
         self._known: dict[str, Trend] = {}
         self._state: dict[str, object] = {}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
 from textual import work
 from textual.app import ComposeResult
 from textual.content import Content
 from textual.widgets import Button, Select, Static
 
 from grpo_tui.forms.form import field
+from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.cleanup_plan import CleanUpPlan, cleanup_plan
 from grpo_tui.model.formatting import byte_size, one_line
 from grpo_tui.model.tasks import RequestFunction
@@ -63,7 +62,7 @@ class CleanUpScreen(TextDialog[CleanUpPlan]):
         """Ask the engine for the plan; nothing can be confirmed meanwhile."""
         keep = self._keep = int(str(self.query_one("#keep", Select).value))
         self._show(None)
-        self._asked_at = time.monotonic()
+        self._asked_at = monotonic()
         self._tick()
         try:
             reply = await self.request(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
@@ -15,6 +14,7 @@ from grpo_train.history.database import HistoryError
 from grpo_train.history.query import QueryError
 from grpo_train.history.record import Record
 from grpo_tui.actions.action import Action
+from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.history_table import TABLES, Answer, Asked, read, version_of
 from grpo_tui.model.run_list import Order
 from grpo_tui.model.store import Store
@@ -76,9 +76,9 @@ class HistoryScreen(ViewScreen):
         if path is None or self._is_reading:
             return
         is_asked = self._read is None or self._read[0] != self.asked  # type: ignore[index]
-        if not is_asked and time.monotonic() - self._looked_at < AGAIN_S:
+        if not is_asked and monotonic() - self._looked_at < AGAIN_S:
             return
-        self._looked_at = time.monotonic()
+        self._looked_at = monotonic()
         wanted = (self.asked, version_of(path))
         if wanted != self._read:
             self._read, self._is_reading = wanted, True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -12,6 +11,7 @@ from textual.content import Content
 from textual.widgets import Button, OptionList, Static
 from textual.widgets.option_list import Option
 
+from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.formatting import byte_size, one_line, padded, shortened
 from grpo_tui.model.spare import SpareRun, spare_runs
 from grpo_tui.screens.dialog import Dialog
@@ -36,7 +36,7 @@ class SpareScreen(Dialog[None]):
         super().__init__()
         self.root = root
         self.runs: list[SpareRun] = []
-        self._asked_at: float | None = time.monotonic()
+        self._asked_at: float | None = monotonic()
 
     def compose_body(self) -> ComposeResult:
         yield Static("", id="about", classes="message")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, cast
 
 from textual import work
@@ -12,6 +11,7 @@ from textual.widgets import Button, OptionList, Select, Static
 from textual.widgets.option_list import Option
 
 from grpo_tui.forms.backups import destination_field
+from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.formatting import byte_size, one_line, padded, short_age, shortened
 from grpo_tui.model.stored_runs import SHOWN_KINDS, StoredRun, stored_runs
 from grpo_tui.model.tasks import RequestFunction
@@ -65,7 +65,7 @@ class StoredRunsScreen(Dialog[StoredRun]):
         """List the runs of the chosen destination."""
         source = self._source = str(self.query_one("#to", Select).value)
         self._show_found([])
-        self._asked_at = time.monotonic()
+        self._asked_at = monotonic()
         self._tick()
         try:
             reply = await self.request("list_backups", timeout=TIMEOUT_S, source=source)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual.app import ComposeResult
@@ -13,6 +12,7 @@ from textual.widgets.option_list import Option
 
 from grpo_train.run_dir.display import duration
 from grpo_tui.background import refresh_termination
+from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.formatting import one_line, padded, shortened
 from grpo_tui.screens.dialog import Dialog
 from grpo_tui.widgets.waiting import waiting
@@ -30,7 +30,7 @@ class TerminationScreen(Dialog[None]):
     def __init__(self) -> None:
         super().__init__()
         self.rows: list[dict[str, Any]] = []
-        self._asked_at: float | None = time.monotonic()
+        self._asked_at: float | None = monotonic()
 
     def compose_body(self) -> ComposeResult:
         yield Static("", id="about", classes="message")

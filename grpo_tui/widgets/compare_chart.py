@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, cast
 
 from rich.segment import Segment
@@ -15,6 +14,7 @@ from textual.strip import Strip
 
 from grpo_train.run_dir.display import duration, state_label
 from grpo_tui.charts import DASHED, DOTTED, RUN_LOOKS
+from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.asking import waiting_words
 from grpo_tui.model.compare import Compared, Comparison
 from grpo_tui.model.curves import FAILED_S, Mark
@@ -325,7 +325,7 @@ def letters(runs: list[Compared]) -> str:
 def _waited(runs: list[Compared]) -> str:
     """Seconds since the first unanswered request; "" in the first second."""
     asked = [run.curves.asked_at for run in runs if run.curves.asked_at is not None]
-    waited = time.monotonic() - min(asked) if asked else 0.0
+    waited = monotonic() - min(asked) if asked else 0.0
     return f" {waited:.0f} s" if waited >= WAIT_S else ""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import ClassVar
@@ -17,6 +16,7 @@ from grpo_train.run_dir.display import duration
 from grpo_train.run_dir.files import to_float
 from grpo_tui.charts import CHARTS
 from grpo_tui.model.alarms import Rule
+from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.asking import waiting_words
 from grpo_tui.model.chart_events import ChartEvents, Gap, Placed, accuracies, gaps_of
 from grpo_tui.model.clip import left_out, percentiles
@@ -152,7 +152,7 @@ class CurveChart(ChartMouse):
             return None
         if curves.problem:
             return from_markup("[$warning]$text[/]", text=curves.problem)
-        waited = time.monotonic() - curves.asked_at if curves.asked_at is not None else 0.0
+        waited = monotonic() - curves.asked_at if curves.asked_at is not None else 0.0
         seconds = f" {waited:.0f} s" if waited >= WAIT_S else ""
         if curves.recalled_at is not None:
             age = duration(self.store.now() - curves.recalled_at)

@@ -1,4 +1,4 @@
-"""A program on a terminal of its own: what it writes, with keys typed at given times."""
+"""A program on a terminal of its own: what it writes, and keys that are typed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import re
 import select
 import struct
 import termios
+import threading
 import time
+from contextlib import suppress
 
 from tests.support.patience import PATIENCE
 
@@ -31,48 +33,56 @@ class PtyProgram:
         os.close(go)
         fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
         self.modes = termios.tcgetattr(self.terminal)
-        self.began = time.monotonic()
         os.write(ready, b"x")
         os.close(ready)
+        self._ended, self._told = os.pipe()
+        self._thread = threading.Thread(target=self._wait, daemon=True)
+        self._thread.start()
+
+    def _wait(self) -> None:
+        self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        os.close(self._told)
 
     @property
     def text(self) -> str:
         """What was written, without control sequences."""
         return CONTROL.sub(b"", self.written).decode(errors="replace")
 
-    def type(self, keys: str, at: float = 0.0) -> None:
-        """Type keys, not before ``at`` seconds after the start."""
-        time.sleep(max(0.0, self.began + at - time.monotonic()))
+    def type(self, keys: str) -> None:
         os.write(self.terminal, keys.encode())
 
-    def until(self, text: str) -> None:
-        """Read until a text was written."""
+    def until(self, text: str | bytes) -> None:
+        """Read until a text was written; bytes: with control sequences."""
         deadline = time.monotonic() + 5 * PATIENCE
-        while text not in self.text:
-            assert time.monotonic() < deadline, f"no {text!r} in {self.text[-3000:]}"
-            assert self._read(), f"ended without {text!r}: {self.text[-3000:]}"
+        while (text not in self.written) if isinstance(text, bytes) else (text not in self.text):
+            more = self._read(max(0.0, deadline - time.monotonic()))
+            assert more, f"{'ended' if more is None else 'waits'} without {text!r}: {self.text[-3000:]}"
 
     def end(self) -> int:
         """Read until the program ends; returns its exit code."""
         while self._read():
             pass
-        if self.status is None:
-            self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self._thread.join()
+        assert self.status is not None
         return self.status
 
-    def _read(self) -> bool:
-        if not select.select([self.terminal], [], [], 0.1)[0]:
-            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    def _read(self, seconds: float | None = None) -> bool | None:
+        """Whether it wrote something in this time; None: it has ended."""
+        ready, _, _ = select.select([self.terminal, self._ended], [], [], seconds)
+        if self.terminal not in ready:
+            return None if ready else False
         try:
             data = os.read(self.terminal, 65_536)
         except OSError:  # the other side is closed
-            return False
+            return None
         self.written += data
-        return bool(data)
+        return bool(data) or None
 
     def close(self) -> None:
         """End the program, whatever it does."""
         if self.status is None:
-            os.kill(self.pid, 9)
-            os.waitpid(self.pid, 0)
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, 9)
+        self._thread.join()
         os.close(self.terminal)
+        os.close(self._ended)

@@ -2,27 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+import unicodedata
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from itertools import zip_longest
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import pytest
+from textual import events
+from textual.keys import KEY_NAME_REPLACEMENTS, KEY_TO_UNICODE_NAME, REPLACED_KEYS
 from textual.pilot import Pilot
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from grpo_tui.app import GrpoApp
 from grpo_tui.fleet.glance import Glance
+from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.run_logs import RunLogs
 from grpo_tui.options import Options
 from remote.boxes import Box
-from tests.support.patience import PATIENCE
+from tests.support.event_loop import SkippingLoop, running_loop
 from tests.tui.fake import FakeClient, learning_box
 from tests.tui.fake_rows import NOW
 
 BOX = Box("h200-a", host="192.0.2.10", price_per_hour=2.49)
+
+
+FRAMES_S = 0.05
+"""What is done after the next refresh, and is seen in the one after it, is on the screen by then."""
+
+
+def key_event(key: str) -> events.Key:
+    """The event of a key, by its character or its name."""
+    if len(key) == 1:
+        name = key if key.isalnum() else unicodedata.name(key).lower().replace("-", "_").replace(" ", "_")
+        return events.Key(KEY_NAME_REPLACEMENTS.get(name, name), key)
+    name = REPLACED_KEYS.get(key, key)
+    try:
+        return events.Key(key, unicodedata.lookup(KEY_TO_UNICODE_NAME.get(name, name)))
+    except KeyError:
+        return events.Key(key, None)
+
+
+def text_of(app: GrpoApp) -> str:
+    """The screen as text, once what has changed is painted: a dialog painted here would have no screen behind it."""
+    app.screen._on_timer_update()
+    return "\n".join(strip.text.rstrip() for strip in app.screen._compositor.render_strips())
 
 
 class Session:
@@ -43,8 +69,19 @@ class Session:
         return self.clients[-1]
 
     async def press(self, *keys: str) -> None:
-        await self.pilot.press(*keys)
-        await self.pilot.pause()
+        """Press keys, each once the screen has the effect of the one before.
+
+        Letters that are typed into a field are seen together.
+        """
+        for key, following in zip_longest(keys, keys[1:], fillvalue=""):
+            self.app.post_message(key_event(key))
+            await running_loop().rest()
+            if not (len(key) == len(following) == 1 and isinstance(self.app.focused, Input)):
+                await self.pass_time(FRAMES_S)
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let the app's time pass, and what it does meanwhile be done."""
+        await running_loop().pass_time(seconds)
 
     async def focus(self, widget: str | Widget) -> Widget:
         """Give a widget the keys, once the screen is laid out: what is not seen takes none."""
@@ -56,22 +93,24 @@ class Session:
 
     async def until(self, condition: Callable[[], Any], what: str = "") -> None:
         """Wait for a condition. Fails with the screen."""
-        deadline = monotonic() + PATIENCE * 10
-        while monotonic() < deadline:
-            if condition():
-                return
-            await self.pilot.pause(0.025)
-        raise AssertionError(f"timed out waiting for {what or 'a condition'}\n{self.text()}")
+        if not await running_loop().until(condition):
+            raise AssertionError(f"timed out waiting for {what or 'a condition'}\n{self.text()}")
 
     async def until_text(self, *texts: str) -> str:
         """Wait until all texts are on the screen; returns the screen."""
-        await self.until(lambda: all(text in self.text() for text in texts), f"{texts}")
-        return self.text()
+        shown = ""
+
+        def is_shown() -> bool:
+            nonlocal shown
+            shown = self.text()
+            return all(text in shown for text in texts)
+
+        await self.until(is_shown, f"{texts}")
+        return shown
 
     def text(self) -> str:
         """The screen as text."""
-        strips = self.app.screen._compositor.render_strips()
-        return "\n".join(strip.text.rstrip() for strip in strips)
+        return text_of(self.app)
 
     def notifications(self) -> str:
         """All notifications so far, expired ones too."""
@@ -79,6 +118,19 @@ class Session:
 
 
 Start = Callable[..., AbstractAsyncContextManager[Session]]
+
+
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], SkippingLoop]]:
+    """Tests of the app do not wait for its timers."""
+    return {"skipping": SkippingLoop}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def timers_of_the_loop() -> Iterator[None]:
+    """Textual's timers read the clock of their event loop, which by default is the one that they read otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("textual._time.get_time", monotonic)
+        yield
 
 
 async def opened(session: Session, key: str, screen: type) -> None:
@@ -101,6 +153,14 @@ async def select(session: Session, run: str) -> None:
 def fill(session: Session, field: str, value: str) -> None:
     """Fill an input field of the open form."""
     session.app.screen.query_one(f"#{field}", Input).value = value
+
+
+async def press_button(session: Session) -> None:
+    """Press the button of the open form once it is enabled and has the focus."""
+    button = session.app.screen.query_one("#go")
+    await session.until(lambda: not button.disabled and not button.has_class("-active"))  # the effect of the last press
+    await session.focus(button)
+    await session.press("enter")
 
 
 def problem(session: Session) -> str:
@@ -189,6 +249,7 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
             await session.until(lambda: clients, "the client")
             if wait:
                 await session.until_text(wait)
+                await session.pass_time(FRAMES_S)  # what does not fit is laid out then
             yield session
 
     return run

@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import pty
 import secrets
-import select
 import shlex
 import shutil
 import subprocess
 import sys
 import threading
-import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -51,26 +49,32 @@ class OuterTerminal:
     """A terminal with a tmux client in it, which records what the terminal is sent."""
 
     def __init__(self, socket: str) -> None:
-        self.received = bytearray()
+        self._received = bytearray()
+        self._changed = threading.Condition()
         self._process, self._terminal = pty.fork()
         if self._process == 0:
             os.environ["TERM"] = "xterm-256color"
             os.environ.pop("TMUX", None)
             os.execvp("tmux", ["tmux", "-L", socket, "-f", "/dev/null", "attach"])
-        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
     def _read(self) -> None:
-        while not self._ended.is_set():
-            if select.select([self._terminal], [], [], 0.1)[0]:
-                try:
-                    self.received += os.read(self._terminal, 65_536)
-                except OSError:
-                    return
+        with suppress(OSError):  # the client has ended
+            while data := os.read(self._terminal, 65_536):
+                with self._changed:
+                    self._received += data
+                    self._changed.notify_all()
+
+    def received(self, data: bytes) -> bool:
+        return data in self._received
+
+    def wait_for(self, data: bytes) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.received(data), PATIENCE * 20), bytes(self._received[-3000:])
 
     def close(self) -> None:
-        self._ended.set()
+        """Call it when the tmux server has ended."""
         self._thread.join()
         os.close(self._terminal)
         os.waitpid(self._process, 0)
@@ -87,25 +91,26 @@ def socket() -> Iterator[str]:
 @pytest.mark.skipif(not shutil.which("tmux"), reason="needs tmux")
 def test_tmux_passes_a_copy_to_its_terminal(socket: str, tmp_path: Path) -> None:
     """With tmux's default ``set-clipboard external``, a program's own OSC 52 ends in tmux."""
-    mark, script = tmp_path / "done", tmp_path / "copies.py"
+    script = tmp_path / "copies.py"
     script.write_text(
-        "import asyncio, os, pathlib\n"
+        "import asyncio, os\n"
         "from grpo_tui.clipboard import load_into_tmux\n"
         f"print({osc_52('by the program')!r}, end='', flush=True)\n"
         "problem = asyncio.run(load_into_tmux('through tmux ✔', os.environ))\n"
-        f"pathlib.Path({str(mark)!r}).write_text(f'problem: {{problem}}')\n"
+        "print(f'problem:{problem}:none', flush=True)\n"
     )
     tmux = ["tmux", "-L", socket, "-f", "/dev/null"]
-    subprocess.run([*tmux, "new-session", "-d", "-s", "outer", "-x", "80", "-y", "24"], check=True, timeout=60)
+    wait = shlex.join(["tmux", "-L", socket, "wait-for", "start"])
+    command = shlex.join(["env", f"PYTHONPATH={os.pathsep.join(sys.path)}", sys.executable, str(script)])
+    command = f"{wait}; {command}; {wait}"
+    subprocess.run([*tmux, "new-session", "-d", "-s", "outer", "-x", "80", "-y", "24", command], check=True, timeout=60)
     terminal = OuterTerminal(socket)
     try:
-        wait_for(lambda: subprocess.run([*tmux, "list-clients"], capture_output=True, timeout=60).stdout)
-        command = shlex.join(["env", f"PYTHONPATH={os.pathsep.join(sys.path)}", sys.executable, str(script)])
-        subprocess.run([*tmux, "respawn-pane", "-k", "-t", "outer", f"{command}; sleep 60"], check=True, timeout=60)
-        wait_for(mark.exists)
-        wait_for(lambda: b64encode("through tmux ✔".encode()) in terminal.received)
-        assert mark.read_text() == "problem: "
-        assert b64encode(b"by the program") not in terminal.received
+        terminal.wait_for(b"outer")  # in its status line
+        subprocess.run([*tmux, "wait-for", "-S", "start"], check=True, timeout=60)
+        terminal.wait_for(b64encode("through tmux ✔".encode()))
+        terminal.wait_for(b"problem::none")
+        assert not terminal.received(b64encode(b"by the program"))
     finally:
         subprocess.run([*tmux, "kill-server"], capture_output=True, timeout=60)
         terminal.close()
@@ -113,12 +118,3 @@ def test_tmux_passes_a_copy_to_its_terminal(socket: str, tmp_path: Path) -> None
 
 def osc_52(text: str) -> str:
     return f"\x1b]52;c;{b64encode(text.encode()).decode()}\a"
-
-
-def wait_for(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + PATIENCE * 20
-    while time.monotonic() < deadline:
-        if condition():
-            return
-        time.sleep(0.05)
-    raise AssertionError("timed out")

@@ -20,7 +20,7 @@ from tests.tui.screens.test_compare import box
 from tests.tui.test_actions import VIEWS
 
 STOPPED = "run_2026-11-19_09-30-00"
-WIDE = (360, 50)
+WIDE = (360, 40)
 """Room for every key in the key bar."""
 
 
@@ -51,7 +51,7 @@ async def show(session: Session, view: str, run: str = RUN) -> None:
     """Turn to a view, with what it needs."""
     app = session.app
     for row in app.store.runs or ():
-        if row.name != STOPPED and view == "compare":
+        if row.name != STOPPED and view == "compare" and row.name not in app.store.marks:
             app.store.marks.toggle(row.name)
     app.select_when_listed(run)
     app.views.show(view)
@@ -77,56 +77,51 @@ def actions_in(session: Session, view: str) -> Iterator[Action]:
 
 
 @pytest.mark.parametrize("run", [RUN, STOPPED])
-@pytest.mark.parametrize("view", VIEWS)
-async def test_each_key_runs_its_action(start: Start, ran: list[str], view: str, run: str) -> None:
+async def test_each_key_of_every_view_runs_its_action(start: Start, ran: list[str], run: str) -> None:
     async with start(box, wait="87/200") as session:
-        await show(session, view, run)
-        for action in actions_in(session, view):
-            for key in action.keys:
-                await session.press(key)
-                if key == "ctrl+p":  # Textual's own key for it
-                    await session.until(lambda: CommandPalette.is_open(session.app), key)
-                    await session.press("escape")
-                    await session.until(lambda: not CommandPalette.is_open(session.app), "the view")
+        for view in VIEWS:
+            await show(session, view, run)
+            for action in actions_in(session, view):
+                for key in action.keys:
+                    await session.press(key)
+                    if key == "ctrl+p":  # Textual's own key for it
+                        await session.until(lambda: CommandPalette.is_open(session.app), key)
+                        await session.press("escape")
+                        await session.until(lambda: not CommandPalette.is_open(session.app), "the view")
+                        continue
+                    await does(session, ran, action, f"{key} in {view}")
+
+
+async def test_the_palette_of_every_view_runs_each_action(start: Start, ran: list[str]) -> None:
+    async with start(box, wait="87/200") as session:
+        for view in VIEWS:
+            await show(session, view)
+            commands = {command.title: command for command in session.app.get_system_commands(session.app.screen)}
+            for action in actions_in(session, view):
+                if action.id == "palette":
                     continue
-                await does(session, ran, action, key)
+                command = commands.pop(f"{action.label}: {action.help}")
+                reason = action.reason(session.app.situation())
+                said = f"not available: {reason}" if reason else "key: "
+                assert said in command.help.replace("\\[", "["), f"{action.id} in {view}"
+                command.callback()
+                await does(session, ran, action, f"palette in {view}")
+            others = {"theme", "charts", "screenshot", "report", "tunnels", "sync"}
+            assert {title.partition(":")[0] for title in commands} == others, view
 
 
-@pytest.mark.parametrize("view", VIEWS)
-async def test_the_palette_runs_each_action(start: Start, ran: list[str], view: str) -> None:
-    async with start(box, wait="87/200") as session:
-        await show(session, view)
-        commands = {command.title: command for command in session.app.get_system_commands(session.app.screen)}
-        for action in actions_in(session, view):
-            if action.id == "palette":
-                continue
-            command = commands.pop(f"{action.label}: {action.help}")
-            reason = action.reason(session.app.situation())
-            assert (f"not available: {reason}" if reason else "key: ") in command.help.replace("\\[", "["), action.id
-            command.callback()
-            await does(session, ran, action, "palette")
-        assert {title.partition(":")[0] for title in commands} == {
-            "theme",
-            "charts",
-            "screenshot",
-            "report",
-            "tunnels",
-            "sync",
-        }
-
-
-@pytest.mark.parametrize("view", VIEWS)
-async def test_a_click_on_a_key_runs_its_action(start: Start, ran: list[str], view: str) -> None:
+async def test_a_click_on_a_key_of_every_view_runs_its_action(start: Start, ran: list[str]) -> None:
     async with start(box, size=WIDE, wait="87/200") as session:
-        await show(session, view)
-        bars = session.app.screen.query_one(KeyBar), session.app.screen.query_one(ViewBar)
-        places = {name: (bar, (start, line)) for bar in bars for line, start, _, name in bar.spans}
-        for action in actions_in(session, view):
-            if action.in_bar:
-                bar, place = places.pop(action.id)
-                await session.pilot.click(bar, offset=place)
-                await does(session, ran, action, "click")
-        assert not places
+        for view in VIEWS:
+            await show(session, view)
+            bars = session.app.screen.query_one(KeyBar), session.app.screen.query_one(ViewBar)
+            places = {name: (bar, (start, line)) for bar in bars for line, start, _, name in bar.spans}
+            for action in actions_in(session, view):
+                if action.in_bar:
+                    bar, place = places.pop(action.id)
+                    await session.pilot.click(bar, offset=place)
+                    await does(session, ran, action, f"click in {view}")
+            assert not places, view
 
 
 def test_the_registry_has_every_view() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from grpo_tui.forms.launch import LaunchScreen
 from remote.protocol import RemoteError
-from tests.tui.conftest import BOX, Session, Start, opened, problem
+from tests.tui.conftest import BOX, Start, opened, press_button, problem
 from tests.tui.fake import FakeClient, learning_box
 from tests.tui.fake_rows import RUN
 
@@ -36,15 +36,6 @@ def silent_box(*ops: str) -> Any:
         learning_box(client).answers.update(dict.fromkeys(ops, silent))
 
     return script
-
-
-async def press_button(session: Session) -> None:
-    """Press the button of the open form once it is enabled and has the focus."""
-    button = session.app.screen.query_one("#go")
-    await session.until(lambda: not button.disabled and not button.has_class("-active"))  # the effect of the last press
-    button.focus()
-    await session.until(lambda: button.has_focus)
-    await session.press("enter")
 
 
 def keep(op: str, age_s: float = 0.0, **params: Any) -> None:
@@ -107,7 +98,7 @@ async def test_a_recent_launch_is_asked_again(start: Start, age_s: float, recall
 async def test_readonly_asks_nothing_again(start: Start) -> None:
     keep("stop", run=RUN)
     async with start(wait="87/200", readonly=True) as session:
-        await session.pilot.pause(0.2)
+        await session.pass_time(5)
         assert not session.client.asked_for("stop")
         assert kept()
 

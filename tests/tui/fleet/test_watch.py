@@ -123,17 +123,17 @@ def test_a_root_that_cannot_be_read_is_a_problem(watched: Watched) -> None:
 
 def test_another_machine_is_a_problem_of_a_box_that_answers(watched: Watched) -> None:
     watched.say(MachineChanged("192.0.2.11"), LinkChanged(Link.CONNECTED), RunsReported([LIVE]), GpuSampled([]))
-    glance = watched.watch.wait(60)
+    glance = watched.watch.wait(link_s=60)
     assert (glance.live, glance.age_s) == (("new",), 0.0)
     assert glance.problem.startswith("another machine than the last time")
 
 
 def test_one_look_waits_for_runs_and_gpus(watched: Watched) -> None:
-    assert watched.watch.wait(0.01).problem == "no connection within 0 s"
+    assert watched.watch.wait(link_s=0).problem == "no connection within 0 s"
     watched.say(LinkChanged(Link.CONNECTED))
-    assert "did not list its runs" in watched.watch.wait(0.01).problem
+    assert "did not list its runs" in watched.watch.wait(link_s=0).problem
     watched.say(RunsReported([]), GpuSampled([]))
-    assert (watched.watch.wait(60).problem, watched.watch.glance().gpus) == ("", 0)
+    assert (watched.watch.wait(link_s=60).problem, watched.watch.glance().gpus) == ("", 0)
 
 
 def test_a_fleet_opens_and_closes_every_client() -> None:

@@ -19,7 +19,7 @@ from remote.client import BoxClient
 def test_a_log_without_end_takes_a_share_of_a_core(monkeypatch: pytest.MonkeyPatch, left: bool, read: float) -> None:
     """Whether or not a batch takes all that has arrived; ``read``: what the client takes, per time of the app."""
     now = [0.0]
-    monkeypatch.setattr(connection, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(connection, "monotonic", lambda: now[0])
     link = Connection(Box("b"), Store("b"), lambda: None, connection.make_box_client)
     client = SimpleNamespace(reading_s=0.0)
     link.client = cast(BoxClient, client)

@@ -37,7 +37,7 @@ async def hold(session: Session, key: str, times: int, per_second: float = 0.0) 
     for _ in range(times):
         session.app.post_message(events.Key(key, None))
         if per_second:
-            await session.pilot.pause(1 / per_second)
+            await session.pass_time(1 / per_second)
 
 
 LISTS = {

@@ -131,7 +131,6 @@ async def test_the_cost_is_an_axis(start: Start) -> None:
 
 
 async def test_a_slow_answer_is_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grpo_tui.model.metric_table.TABLE_COARSE_S", 0.1)
     held: list[tuple[Future[dict[str, Any]], Future[dict[str, Any]]]] = []
 
     class Slow(FakeClient):

@@ -39,7 +39,7 @@ async def test_unchecked_input_is_never_sent(start: Start) -> None:
         await session.until(lambda: not go.disabled)
         fill(session, "overrides", "run.seed=1")
         go.press()  # before the message of the change arrives
-        await session.pilot.pause(0.1)
+        await session.pass_time(0.1)
         assert not [request for request in session.client.asked_for("launch") if not request["dry_run"]]
         await session.until(lambda: not go.disabled)
         go.press()
@@ -61,7 +61,7 @@ async def test_enter_before_the_check_sends_when_checked(start: Start, op: str, 
             await session.until_text("run_2026-11-19_09-30-00  stopped")
         session.app.simulate_key({"launch": "n", "evaluate": "e", "resume": "r"}[op])
         if delay:
-            await session.pilot.pause(delay)
+            await session.pass_time(delay)
         session.app.simulate_key("enter")
         await session.until(lambda: sent(session, op))
         await session.until(lambda: isinstance(session.app.screen, HomeScreen))
@@ -112,7 +112,7 @@ async def test_escape_cancels_a_form(start: Start) -> None:
             await opened(session, key, screen)
             await session.press("escape")
             await session.until(lambda: isinstance(session.app.screen, HomeScreen))
-        await session.pilot.pause(0.4)  # longer than a field's rest
+        await session.pass_time(1)  # longer than a field's rest
         assert not [request for request in session.client.asked_for("launch") if not request["dry_run"]]
         assert session.notifications() == ""
 

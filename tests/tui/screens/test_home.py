@@ -110,7 +110,7 @@ async def test_home_fits_every_size(start: Start, size: tuple[int, int]) -> None
 
 async def test_compact_home_has_more_log_tabs(start: Start) -> None:
     tabs = (["UserWarning"], ["then answer"], ["correct answer"], [".710"], ["no health logged"], ["step 87"])
-    async with start(size=(80, 24), wait="87/200") as session:
+    async with start(size=(80, 24), wait="train_log") as session:
         for texts in tabs:
             await session.press("l")
             await session.until_text(*texts)

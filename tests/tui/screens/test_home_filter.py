@@ -22,9 +22,8 @@ async def test_filter_hides_runs(start: Start) -> None:
 async def test_filter_selects_a_matching_run(start: Start) -> None:
     async with start(wait="87/200") as session:
         await session.press("slash", *"crash", "enter")
+        await session.until(lambda: session.app.store.run and session.app.store.run.state == "crashed", "the selection")
         await session.until_text("crashed", "rank 1 was killed by SIGKILL")
-        assert session.app.store.run is not None
-        assert session.app.store.run.state == "crashed"
 
 
 async def test_filter_text_is_not_markup(start: Start) -> None:

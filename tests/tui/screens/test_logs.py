@@ -36,7 +36,7 @@ async def test_dropped_lines_do_not_move_the_reader(start: Start, monkeypatch: p
         top = panel.render_line(0).text
         session.client.append(f"{LOGS}/train_log.jsonl", jsonl(train_rows(130)[87:]))
         await session.until(lambda: logs_of(session).rows.first == 30)
-        await session.pilot.pause(0.5)
+        await session.pass_time(2)
         assert panel.render_line(0).text == top
 
 

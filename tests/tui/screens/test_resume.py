@@ -11,7 +11,7 @@ from grpo_tui.screens.home import HomeScreen
 from grpo_tui.screens.workflow_edits import WorkflowEditsScreen
 from remote.intake import reply
 from remote.protocol import RemoteError
-from tests.tui.conftest import Session, Start, select
+from tests.tui.conftest import Session, Start, press_button, select
 from tests.tui.fake import DEFAULT_ANSWERS, FakeClient, learning_box
 from tests.tui.fake_rows import summary
 
@@ -100,8 +100,7 @@ async def send_resume(session: Session) -> None:
     await session.press("r")
     await session.until(lambda: isinstance(session.app.screen, ResumeScreen))
     await session.until_text("--from-step latest")
-    await session.focus("#go")
-    await session.press("enter")
+    await press_button(session)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
@@ -113,10 +112,8 @@ async def test_an_edited_workflow_is_confirmed(start: Start, size: tuple[int, in
         await session.until_text("… 5 unchanged stages", "- back up at step 60", "+ back up at step 60 (to s3)")
         await session.press("enter")  # Cancel has the focus
         await session.until(lambda: isinstance(session.app.screen, ResumeScreen))
-        await session.until(lambda: not session.app.screen.query_one("#go").disabled)
         assert not any(params.get("confirmation") for params in session.client.asked_for("resume"))
-        await session.focus("#go")
-        await session.press("enter")
+        await press_button(session)
         await session.until(lambda: isinstance(session.app.screen, WorkflowEditsScreen))
         await session.press("right", "enter")
         await session.until(lambda: isinstance(session.app.screen, HomeScreen))
@@ -160,9 +157,7 @@ async def test_an_unanswered_resume_does_not_ask_twice(start: Start) -> None:
         await session.until(lambda: isinstance(session.app.screen, WorkflowEditsScreen))
         await session.press("right", "enter")
         await session.until(lambda: isinstance(session.app.screen, ResumeScreen))
-        await session.until(lambda: not session.app.screen.query_one("#go").disabled)
-        await session.focus("#go")
-        await session.press("enter")
+        await press_button(session)
         await session.until(lambda: isinstance(session.app.screen, HomeScreen))
         keys = [params["idempotency_key"] for params in session.client.asked_for("resume") if "confirmation" in params]
         assert len(keys) == 2

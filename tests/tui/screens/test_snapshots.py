@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,9 @@ from grpo_tui.screens.ask import AskScreen
 from grpo_tui.themes import THEMES
 from remote.boxes import Box
 from remote.protocol import RemoteError
+from tests.support.event_loop import SkippingLoop, running_loop
 from tests.support.histories import fill_history
-from tests.support.patience import PATIENCE
-from tests.tui.conftest import BOX
+from tests.tui.conftest import BOX, text_of
 from tests.tui.fake import GPUS, FakeClient, ailing_box, learning_box
 from tests.tui.fake_ask import ANSWERS_FILE, completion, piece, question, question_id, ready
 from tests.tui.fake_rows import LOGS, NOW, RUN, ailing_rows, at, jsonl
@@ -117,26 +118,30 @@ def app(script: Script, theme: str = "grpo-dark", silent: tuple[str, ...] = (), 
     made = GrpoApp(Options(BOX, history=history), make_client=make_client, now=lambda: NOW)
     made.animation_level = "none"
     made.theme = theme
+
+    def run(**options: Any) -> Any:
+        with closing(SkippingLoop()) as loop:
+            picture = GrpoApp.run(made, loop=loop, **options)
+            loop.run_until_complete(loop.shutdown_default_executor())
+            return picture
+
+    made.run = run  # type: ignore[method-assign]  # which snap_compare calls
     return made
 
 
-STEADY = 4
-"""Ticks without a change after which a screen counts as complete: a panel's new width is asked for at the next tick."""
+STEADY = 2
+"""Ticks after which a screen counts as complete: a panel's new width is asked for at the next tick."""
 
 
 async def wait(pilot: Pilot[None], ready: Callable[[], object], steady: int = STEADY) -> None:
-    """Wait until a screen is complete and its picture stays the same over ``steady`` ticks."""
-    deadline = time.monotonic() + PATIENCE * 10
-    picture, same = "", 0
+    """Wait until a screen is complete over ``steady`` ticks."""
+    loop = running_loop()
+    same = 0
     while same < steady:
-        assert time.monotonic() < deadline
-        if not ready():
-            await pilot.pause(0.025)
-            continue
+        assert await loop.until(ready)
         pilot.app.tick()  # type: ignore[attr-defined]
-        await pilot.pause(0.1)
-        before, picture = picture, pilot.app.export_screenshot()
-        same = same + 1 if picture == before else 0
+        await loop.pass_time(0.1)
+        same = same + 1 if ready() else 0
 
 
 async def read(pilot: Pilot[None]) -> GrpoApp:
@@ -180,10 +185,10 @@ KEYS = {"launch": ["n"], "evaluate": ["e"], "resume": ["down", "down", "down", "
 def test_form(snap_compare: Compare, form: str) -> None:
     async def ready(pilot: Pilot[None]) -> None:
         await read(pilot)
-        await wait(pilot, lambda: shows_home(pilot))
+        await wait(pilot, lambda: shows_home(pilot), steady=1)
         for key in KEYS[form]:
             await pilot.press(key)
-            await pilot.pause(0.3)
+            await running_loop().pass_time(0.3)
         await wait(pilot, lambda: getattr(pilot.app.screen, "ready", None))
 
     assert snap_compare(app(one_gpu_box), terminal_size=(120, 40), run_before=ready)
@@ -212,7 +217,7 @@ DIALOGS: dict[str, tuple[tuple[str, str], ...]] = {
 def test_backups(snap_compare: Compare, dialog: str) -> None:
     async def ready(pilot: Pilot[None]) -> None:
         shown = await read(pilot)
-        await wait(pilot, lambda: shows_home(pilot))
+        await wait(pilot, lambda: shows_home(pilot), steady=1)
         for key, text in DIALOGS[dialog]:
             await pilot.press(key)
             await wait(pilot, lambda: text in text_of(shown) and getattr(shown.screen, "ready", True))  # noqa: B023
@@ -283,10 +288,6 @@ def comparison_is_ready(app: GrpoApp) -> object:
     comparison, screen = app.views.compare.comparison, app.views.compare
     whole = comparison.runs and all(run.curves.track and is_whole(run.curves) for run in comparison.runs)
     return whole and not comparison.facts_due() and screen.logged[1].rows and screen.paired.pairs
-
-
-def text_of(app: GrpoApp) -> str:
-    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
 
 
 VIEWS: dict[str, tuple[tuple[str, ...], Callable[[GrpoApp], object]]] = {
