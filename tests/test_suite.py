@@ -19,10 +19,6 @@ EXEMPT = (
     f"{SUPPORT}log_loads.py", f"{SUPPORT}proxy.py", f"{SUPPORT}s3_front.py",
 )  # fmt: skip
 NOT_YET_CONVERTED = (
-    "tests/backup/test_clean.py",
-    "tests/backup/test_large_files.py",
-    "tests/backup/test_many_objects.py",
-    "tests/backup/test_termination.py",
     "tests/end_to_end/test_over_ssh.py",
     "tests/index/test_agent.py",
     "tests/link/test_bounds.py",
@@ -43,7 +39,6 @@ NOT_YET_CONVERTED = (
     "tests/support/logs.py",
     "tests/support/machine.py",
     "tests/support/pty_program.py",
-    "tests/support/s3_servers.py",
     "tests/support/slurm.py",
     "tests/support/ssh_lab.py",
     "tests/support/sshd.py",

@@ -28,6 +28,11 @@ def five_of(count: int) -> list[int]:
     return sorted({0, count - 1, *random.Random(count).sample(range(count), min(3, count))})
 
 
+def three_of(count: int) -> list[int]:
+    """The first, the last and the one in the middle of :func:`five_of`."""
+    return five_of(count)[::2]
+
+
 def disk_calls(action: Callable[[], None]) -> list[str]:
     """Names of an action's disk calls, in order. The action is executed, in a fork."""
     read_end, write_end = os.pipe()

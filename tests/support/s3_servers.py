@@ -12,13 +12,13 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_train.backup.access import Access
+from tests.support.patience import eventually
 
 KEY_ID, SECRET = "test-key-id-of-a-user", "canary-secret-of-a-user"
 _count = itertools.count()
@@ -98,13 +98,19 @@ def _started(kind: str, folder: Path) -> tuple[Server, subprocess.Popen[bytes]]:
     log = _folder() / f"{kind}-{next(_count)}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, cwd=_folder(), stdin=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and process.poll() is None:
-        if found := re.search(r"https://127\.0\.0\.1:(\d+)", log.read_text()):
-            return Server(kind, found[0], cert, folder, process.pid), process
-        time.sleep(0.05)
-    process.kill()
-    raise AssertionError(f"{kind} does not start: {log.read_text()}")
+
+    def address() -> re.Match[str] | None:
+        found = re.search(r"https://127\.0\.0\.1:(\d+)", log.read_text())
+        assert found or process.poll() is None, f"{kind} does not start: {log.read_text()}"
+        return found
+
+    try:
+        found = eventually(address, 30, f"{kind} to start")
+        assert found
+        return Server(kind, found[0], cert, folder, process.pid), process
+    except BaseException:
+        process.kill()
+        raise
 
 
 @functools.cache
