@@ -280,11 +280,11 @@ def backups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_a_workflow_runs_every_stage(root: Path, backups: Path) -> None:
     stages = [
         {"repeat": {"every": 2, "stages": ["train", "eval", "backup"]}},
-        {"eval": {"steps": [0, 4]}},
+        {"eval": {"steps": [0, 2]}},
         "backup",
         "cleanup",
     ]
-    run, cfg = settings(root, "whole", stages, run__total_steps=4)
+    run, cfg = settings(root, "whole", stages, run__total_steps=2)
     planned = command_here("plan", "--cfg", cfg, root=root)
     assert planned.returncode == 0, planned.stderr
     assert "cannot be estimated" in planned.stdout
@@ -295,18 +295,18 @@ def test_a_workflow_runs_every_stage(root: Path, backups: Path) -> None:
     listed = json.loads(command_here("list-backups", "--json", root=root).stdout)
     assert any(run.name in json.dumps(row) for row in listed)
     left = [checkpoint.step for checkpoint in run.checkpoints()]
-    assert left[-1] == 4
+    assert left[-1] == 2
     assert 1 not in left, "read back from the backup and removed"
-    assert_same_run(run, train_here(root, write_config(root, run__total_steps=4), "straight"), 4)
+    assert_same_run(run, train_here(root, write_config(root, run__total_steps=2), "straight"), 2)
     estimated = json.loads(command_here("plan", "--cfg", cfg, "--json", root=root).stdout)
     assert estimated["unknown_stages"] == 0
     assert run.name in estimated["estimated_from"]
     assert estimated["seconds"] > 0
     # Finished with all stages; more steps only train, and back up as the repeat says.
     assert "already reached" in command_here("resume", "--training-run", run.name, root=root).stderr
-    left = command_here("plan", "--training-run", run.name, "--set", "run.total_steps=6", "--json", root=root)
+    left = command_here("plan", "--training-run", run.name, "--set", "run.total_steps=4", "--json", root=root)
     assert [row["stage"] for row in json.loads(left.stdout)["stages"]][:3] == [
-        "train to step 6", "evaluate step 6", "back up at step 6",
+        "train to step 4", "evaluate step 4", "back up at step 4",
     ]  # fmt: skip
 
 
