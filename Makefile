@@ -1,5 +1,6 @@
 # make demo        set everything up and train a tiny model on this machine, in the app
 # make test        set everything up and pass all tests
+# make test-changed  the tests that a change touches; the first time all, to record what each executes
 # make setup       the development environment; on a GPU box: make setup-box
 # make setup-vllm  vLLM for rollout.backend: vllm; make test-vllm: its tests
 # make soak        the long tests in parts; make soak PART=link one part, make soak PART=list their state
@@ -13,7 +14,7 @@ PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 SLOWEST := --durations=10 --durations-min=1
 STAMP := .venv/.setup-done
 
-.PHONY: setup setup-box setup-vllm demo test test-vllm test-fixtures lint soak bench mutants words schema clean
+.PHONY: setup setup-box setup-vllm demo test test-changed test-vllm test-fixtures lint soak bench mutants words schema clean
 
 setup: $(STAMP)
 
@@ -31,6 +32,10 @@ demo: $(STAMP)
 test: $(STAMP)
 	bash scripts/setup.sh --programs-only
 	$(PYTEST) $(PARALLEL) $(SLOWEST) tests
+
+# What each test executes is recorded in .testmondata; see CONTRIBUTING.md for what this does not see.
+test-changed: $(STAMP)
+	$(PYTEST) $(PARALLEL) --testmon tests
 
 # The tests that read GSM8K and MBPP, on the small fixtures that a clone without the official data uses. Only their files
 # are imported.

@@ -21,6 +21,7 @@ from remote.protocol import INITIAL_CREDIT, Cursor, Decoder, RemoteError, encode
 from remote.transports import Refused, Unreachable
 from tests.support.agent import Recorder, connected, eventually
 from tests.support.clock import TestClock
+from tests.support.patience import PATIENCE
 
 BOX = Box("scripted", kind="local")
 
@@ -415,7 +416,7 @@ def test_methods_may_be_called_from_on_event(box: Box, root: Path) -> None:
 
     client = BoxClient(box, on_event)
     client.start()
-    assert done.wait(60)
+    assert done.wait(60 * PATIENCE)
     eventually(lambda: client.link is Link.CLOSED)
 
 

@@ -26,6 +26,7 @@ from tests.remote.test_tunnels import listeners, up
 from tests.support.agent import eventually
 from tests.support.browser import Browser, needs_chromium
 from tests.support.engine import REPOSITORY
+from tests.support.patience import PATIENCE
 from tests.support.sshd import Sshd
 
 VISIBLE_TEXT = "document.body?.innerText"
@@ -96,7 +97,7 @@ def test_it_ends_after_its_last_connection(run: RunDir) -> None:
         assert b"TensorBoard" in page(f"http://127.0.0.1:{port}{path}")
         thread.join(1.5)
         assert thread.is_alive()
-    thread.join(30)
+    thread.join(30 * PATIENCE)
     assert not thread.is_alive()
 
 

@@ -7,18 +7,31 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
-from grpo_train.rewards.helpers import HelperError, Helpers, HelperTimeout, math_verifier
+from grpo_train.rewards.helpers import HelperError, Helpers, HelperTimeout
 from grpo_train.rewards.helpers.pool import PATIENCE as HELPER_PATIENCE
 from tests.support.clock import TestClock
 from tests.support.patience import PATIENCE
 
+SCRIPT = """
+def prepare():
+    return lambda question: question["gold"] == question["answer"]
+"""
+
 
 @pytest.fixture
-def helpers() -> Iterator[Helpers]:
-    made = Helpers(math_verifier.__file__)
+def script(tmp_path: Path) -> str:
+    file = tmp_path / "equal.py"
+    file.write_text(SCRIPT)
+    return str(file)
+
+
+@pytest.fixture
+def helpers(script: str) -> Iterator[Helpers]:
+    made = Helpers(script)
     yield made
     made.close()
 
@@ -32,7 +45,7 @@ def test_dead_helper_is_replaced(helpers: Helpers) -> None:
     assert helpers.ask(question) is True
 
 
-def test_stopped_helper_is_killed() -> None:
+def test_stopped_helper_is_killed(script: str) -> None:
     """After PATIENCE times its CPU time: a process that computes has used that up before."""
     clock, question = TestClock(), {"gold": "x", "answer": "x"}
     failures: list[Exception] = []
@@ -43,7 +56,7 @@ def test_stopped_helper_is_killed() -> None:
         except HelperTimeout as error:
             failures.append(error)
 
-    with closing(Helpers(math_verifier.__file__, seconds=2.0, clock=clock)) as helpers:
+    with closing(Helpers(script, seconds=2.0, clock=clock)) as helpers:
         assert helpers.ask(question) is True
         [helper] = helpers._idle
         os.kill(helper._process.pid, signal.SIGSTOP)

@@ -26,6 +26,7 @@ from grpo_train.train.log_rows import rollout_rows
 from grpo_train.train.rollout_metrics import rollout_metrics
 from grpo_train.train.samples import compute_advantages, gather_samples, total_rewards
 from tests.support.engine import config_text
+from tests.support.patience import PATIENCE
 
 
 class Words:
@@ -115,7 +116,7 @@ def test_slow_tasks_are_judged_during_generation() -> None:
     judging = threading.Event()
 
     def between() -> None:
-        assert judging.wait(60), "the first is judged before the second exists"
+        assert judging.wait(60 * PATIENCE), "the first is judged before the second exists"
 
     task = Even(slow=True, judged=lambda attempt: judging.set())
     assert len(collected(task, config_of(), Counting(between), [0, 1])) == 6
@@ -233,7 +234,7 @@ def test_two_ranks_share_baselines(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def gather(self: World, value: Any) -> list[Any]:
         values[self.rank] = value
-        barrier.wait(60)
+        barrier.wait(60 * PATIENCE)
         return list(values)
 
     monkeypatch.setattr(World, "gather", gather)

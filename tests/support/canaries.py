@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
+from tests.support.patience import PATIENCE
 from tests.support.sshd import start_ssh_agent
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -45,7 +46,7 @@ def ssh_agent(folder: Path) -> Iterator[str]:
         yield str(socket)
     finally:
         agent.terminate()
-        agent.wait(60)
+        agent.wait(60 * PATIENCE)
 
 
 class EncryptedKey:

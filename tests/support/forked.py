@@ -97,7 +97,7 @@ class Fork:
             output += chunk
             if not chunk:
                 self._output.close()
-        self.wait(max(deadline - time.monotonic(), 0.1))
+        self.wait(max(deadline - time.monotonic(), 0))
         return output.decode(), None
 
     def send_signal(self, number: int) -> None:

@@ -26,6 +26,7 @@ import psutil
 from remote.boxes import Box
 from tests.support.agent import eventually
 from tests.support.faketime import faked_clock
+from tests.support.patience import PATIENCE
 from tests.support.sshd import Sshd
 
 FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")
@@ -101,7 +102,7 @@ class Machine(Sshd):
             return
         self._process = None
         process.send_signal(signal.SIGKILL)
-        process.wait(60)
+        process.wait(60 * PATIENCE)
         eventually(lambda: not Path(f"/proc/{init}").exists())  # the last of the namespace
 
     def power_on(self) -> None:

@@ -14,10 +14,16 @@ PATIENCE = 4.0
 """Factor on every time after which a test gives up: tests assert behavior, and end when there is none."""
 
 
-def eventually(condition: Callable[[], T], timeout: float = 15.0, what: str = "", clock: TestClock | None = None) -> T:
+def eventually(
+    condition: Callable[[], T],
+    timeout: float = 15.0,
+    what: str = "",
+    clock: TestClock | None = None,
+    rest_s: float = 0.02,
+) -> T:
     """Wait until a condition returns something true, and return it: for what sends no event to wait for.
 
-    Between two looks, a second of ``clock`` passes.
+    Between two looks, a second of ``clock`` passes. The longer it has waited, the longer it rests, up to ``rest_s``.
     """
     began = time.monotonic()
     while not (value := condition()):
@@ -25,5 +31,5 @@ def eventually(condition: Callable[[], T], timeout: float = 15.0, what: str = ""
         assert waited < PATIENCE * timeout, f"timed out: {what or condition}"
         if clock is not None:
             clock.advance(1.0)
-        time.sleep(min(max(waited / 20, 0.001), 0.02))
+        time.sleep(min(max(waited / 20, 0.001), rest_s))
     return value

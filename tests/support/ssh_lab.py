@@ -232,7 +232,7 @@ class Lab:
     def close(self) -> None:
         for agent in self._agents:
             agent.kill()  # a master of OpenSSH may sleep through a SIGTERM that comes just before its poll()
-            agent.wait(60)
+            agent.wait(60 * PATIENCE)
         for server in self._servers:
             server.stop()
         # The agent of a connection that ended early may still write below its home directory.

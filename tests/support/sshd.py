@@ -28,6 +28,7 @@ import psutil
 from remote.bundle import build
 from remote.protocol import encode_parts
 from tests.support.agent import eventually
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from tests.support.accounts import NewUser
@@ -143,7 +144,7 @@ class Sshd:
                 with suppress(psutil.NoSuchProcess):
                     child.terminate()
         process.terminate()
-        process.wait(60)
+        process.wait(60 * PATIENCE)
 
     def new_host_key(self, kind: str = "ed25519") -> None:
         """Replace the host key, as a reinstalled box does."""

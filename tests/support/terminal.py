@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, eventually
 
 
 def unlink_socket(name: str) -> None:
@@ -74,24 +74,28 @@ class Terminal:
 
     def wait_for(self, *texts: str, timeout: float = 60.0) -> str:
         """Wait until all of ``texts`` are on the screen; returns the screen."""
-        deadline = time.monotonic() + PATIENCE * timeout
-        while True:
+        screen = ""
+
+        def shown() -> bool:
+            nonlocal screen
             screen = self.screen()
             if all(text in screen for text in texts):
-                return screen
+                return True
             if any(text.startswith(PANE_IS_DEAD) for text in texts):
                 # tmux 3.3a may miss that its child ended, until the next one does.
                 self._tmux("run-shell", "-b", "true")
-            assert time.monotonic() < deadline, f"not on the screen: {texts}\n{screen}"
-            time.sleep(0.1)
+            return False
+
+        try:
+            eventually(shown, timeout, rest_s=0.1)
+        except AssertionError:
+            raise AssertionError(f"not on the screen: {texts}\n{screen}") from None
+        return screen
 
     def wait_gone(self, text: str, timeout: float = 30.0) -> str:
         """Wait until ``text`` is no longer on the screen; returns the screen."""
-        deadline = time.monotonic() + PATIENCE * timeout
-        while text in (screen := self.screen()):
-            assert time.monotonic() < deadline, f"still on the screen: {text}\n{screen}"
-            time.sleep(0.1)
-        return screen
+        eventually(lambda: text not in self.screen(), timeout, f"still on the screen: {text}", rest_s=0.1)
+        return self.screen()
 
     def settle(self, still_s: float = 0.4, timeout: float = 20.0) -> str:
         """Wait until the screen stops changing; returns the screen."""

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 import torch.multiprocessing as mp
 
+from tests.support.patience import PATIENCE
+
 
 def _child(rank: int, port: int, function: Callable[..., Any], arguments: tuple[Any, ...], queue: Any) -> None:
     os.environ |= {
@@ -38,7 +40,7 @@ def run_in_two(function: Callable[..., Any], *arguments: Any, timeout: float = 1
     )
     try:
         results = sorted((queue.get(timeout=timeout) for _ in range(2)), key=lambda item: item[0])
-        processes.join(timeout=30)
+        processes.join(timeout=30 * PATIENCE)
     finally:
         for process in processes.processes:
             if process.is_alive():

@@ -21,6 +21,7 @@ from grpo_train.train.distributed import World
 from grpo_train.train.host_memory import HostMemory
 from grpo_train.train.saver import CheckpointSaver
 from tests.support.engine import REPOSITORY, assert_same_run, environment, train_here, write_config
+from tests.support.patience import PATIENCE
 from tests.support.saving import EXTRA, Trainer, make_trainer, whole
 
 ADAPTERS = ["none", "lora"]
@@ -46,7 +47,7 @@ class Gate:
 
         def held(file: HashedFile, data: bytes | bytearray | memoryview) -> int:
             self.reached.set()
-            assert self.open.wait(60)
+            assert self.open.wait(60 * PATIENCE)
             return write(file, data)
 
         monkeypatch.setattr(HashedFile, "write", held)
@@ -87,7 +88,7 @@ def test_steps_during_a_save_do_not_change_it(trainer: Trainer, run: RunDir, gat
         gate.open.clear()
         gate.reached.clear()
         saver.save(trainer.snapshot(number, extra=extra), lambda _: logged.append(whole(run)[-1]))
-        assert gate.reached.wait(60)
+        assert gate.reached.wait(60 * PATIENCE)
         step(trainer)
         extra["buffer"]["ids"].fill_(-1)
         assert whole(run) == list(range(1, number)), "not visible before it is complete"
