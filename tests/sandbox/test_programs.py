@@ -43,7 +43,7 @@ from tests.support.patience import eventually
         ("import os; os._exit(0)", "killed"),
         ("import os; os.abort()", "killed"),
         ("while True: pass", "timeout"),
-        ("while True: print(1)", "output_limit"),
+        ("while True: print('x' * 1000)", "output_limit"),
     ],
 )
 def test_status(source: str, status: str) -> None:
