@@ -205,7 +205,7 @@ def test_a_machine_ends_what_is_left_of_a_stage(run: RunDir, clock: TestClock) -
     """It may be saving; then it gets SIGTERM, and what ignores that is killed with its workers."""
     with taking_part(run, clock, "deaf") as thread:
         console = run.logs / f"console_{socket.gethostname()}.log"
-        wait_for(lambda: "deaf" in console.read_text(), "its output")
+        wait_for(lambda: console.exists() and "deaf" in console.read_text(), "its output")
         clock.advance(1000)
         assert len(find_by_run_id(run_id_of(run.path))) == 2
         (run.path / "control" / "nodes.json").unlink()  # the end of the stage

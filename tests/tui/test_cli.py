@@ -16,7 +16,8 @@ from tests.support.terminal import Terminal
 
 @pytest.fixture(autouse=True)
 def own_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for kind in ("config", "state"):
+        monkeypatch.setenv(f"XDG_{kind.upper()}_HOME", str(tmp_path / kind))
     monkeypatch.delenv("GRPO_TUI_TMUX_SOCKET", raising=False)
     return tmp_path / "config" / "grpo-tui"
 
