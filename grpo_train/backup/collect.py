@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import stat
+from collections.abc import Container
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,14 +66,14 @@ def collect(kind: str, folder: Path) -> Collection:
     found = Collection()
     inside: set[str] = set()
     """Files of complete checkpoints, and the directories of others."""
-    for path in step_folders(kind, folder):
-        relative = os.fspath(path.relative_to(folder))
+    listed = {os.fspath(path.relative_to(folder)): path for path in step_folders(kind, folder)}
+    for relative, path in listed.items():
         try:
             step = read_step(folder, relative, needs_manifest=kind != "rl_runs")
         except (Unreadable, OSError) as error:
+            inside.add(relative + "/")
             if path.is_dir():  # otherwise it was removed or set aside in the meantime
                 found.omitted.append(Omitted(relative, "damaged_here", _reason(error)))
-                inside.add(relative + "/")
             continue
         found.steps.append(step)
         inside.update(f"{relative}/{file.path}" for file in step.files)
@@ -80,6 +81,8 @@ def collect(kind: str, folder: Path) -> Collection:
         relative = os.fspath(path.relative_to(folder))
         if relative in inside or relative.startswith(NOT_KEPT) or _is_below(relative, inside):
             continue
+        if relative.startswith("training_state/") and _is_of_new_step(relative, listed):
+            continue  # the checkpoint appeared in the meantime: the next snapshot has it, whole
         try:
             _add(found, kind, folder, relative)
         except (StoreError, OSError) as error:
@@ -87,6 +90,13 @@ def collect(kind: str, folder: Path) -> Collection:
                 shown = relative.encode(errors="backslashreplace").decode()
                 found.omitted.append(Omitted(shown, "unreadable", _reason(error)))
     return found
+
+
+def _is_of_new_step(relative: str, listed: Container[str]) -> bool:
+    """Whether a file is below a ``step_N`` that was not there when the checkpoints were listed."""
+    parts = relative.split("/")
+    depth = 4 if parts[1] == "superseded" else 2
+    return len(parts) > depth and bool(STEP_NAME.fullmatch(parts[depth - 1])) and "/".join(parts[:depth]) not in listed
 
 
 def local_steps(kind: str, folder: Path) -> list[LocalStep]:

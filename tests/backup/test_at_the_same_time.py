@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from grpo_train.backup import plan
+from grpo_train.backup import collect, plan
 from grpo_train.backup.layout import Home
 from grpo_train.backup.logs import LogPlan
 from grpo_train.backup.needs import Needs
@@ -161,3 +161,23 @@ def test_only_what_is_read_is_announced(tmp_path: Path, monkeypatch: pytest.Monk
     assert announced[0] == [f"training_runs/one/training_state/step_{step}" for step in (3, 4)]
     assert pruned == [1, 2]
     assert [c.step for c in run.checkpoints()] == [3, 4]
+
+
+@pytest.mark.parametrize("place", ["training_state", "training_state/superseded/1"])
+def test_a_checkpoint_that_appears_is_left_to_the_next_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Its files would be taken one by one, and could be gone in between."""
+    run = make_run(tmp_path / "root", "one", 1, 2)
+    (run.path / place).mkdir(parents=True, exist_ok=True)
+    new = run.path / place / "step_3"
+    shutil.copytree(run.training_state / "step_2", new)
+    (run.path / place / "notes").mkdir()
+    (run.path / place / "notes" / "mine.txt").write_text("kept")
+    listed = collect.step_folders("training_runs", run.path)
+    monkeypatch.setattr(collect, "step_folders", lambda *_: [path for path in listed if path != new])
+    found = collect.collect("training_runs", run.path)
+    assert not [file for file in found.files if "step_3" in file]
+    assert f"{place}/notes/mine.txt" in found.files
+    monkeypatch.undo()
+    assert f"{place}/step_3" in [step.path for step in collect.collect("training_runs", run.path).steps]
