@@ -85,7 +85,7 @@ def name_of(call: ast.Call) -> str:
 def limit_of(call: ast.Call) -> ast.expr | None:
     """The time that a call of a pausing function is given; None without one.
 
-    ``recorder.wait(condition, 30)`` and ``", ".join(parts[:3])`` are no such calls.
+    ``recorder.wait(condition, 30)`` and ``", ".join(parts[:3])`` are not such calls.
     """
     position = {"sleep": 0, "pause": 0, "wait": 0, "join": 0, "poll": 0, "select": 3}.get(name_of(call), -1)
     receiver = call.func.value if isinstance(call.func, ast.Attribute) else None

@@ -36,7 +36,7 @@ class RecordingOutbox(Outbox):
         os.close(self._descriptor)
 
     def settle(self, topics: int) -> None:
-        """Wait until so many topics wait for their next read."""
+        """Wait until this number of topics waits for the next read."""
         self.clock.wait_for_threads(topics + 2)
         self.clock.settle()
 

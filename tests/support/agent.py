@@ -73,7 +73,7 @@ class Recorder:
     def wait(self, condition: Callable[[ClientEvent], bool], timeout: float = 15.0, after: int = 0) -> ClientEvent:
         """The first event from index ``after`` on that meets a condition.
 
-        The client's clock goes on if it stands, but not while a real box answers, which takes real time.
+        The client's clock is advanced if it stands, but not while a real box answers, which takes real time.
         """
         clock = self.client.clock if self.client is not None and self.client.box.is_local else CLOCK
         deadline = time.monotonic() + PATIENCE * timeout
@@ -249,7 +249,7 @@ def agents_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class Drained(ThreadTransport):
-    """Whose client takes at once what its agent writes, so that the agent never waits while the clock goes on."""
+    """Whose client takes at once what its agent writes, so that the agent never waits while the clock advances."""
 
     def __init__(self, clock: TestClock) -> None:
         super().__init__(CLOCK, clock, math.inf)

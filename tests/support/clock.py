@@ -105,7 +105,7 @@ class TestClock:
         return self._now - began
 
     def wait_for_threads(self, count: int) -> None:
-        """Wait until so many threads belong to this clock."""
+        """Wait until this number of threads belongs to the clock."""
         give_up_at = time.monotonic() + PATIENCE * GIVE_UP_S
         with self._changed:
             while len(self._known) < count:

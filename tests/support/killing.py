@@ -20,7 +20,7 @@ CALLS = [(os, name) for name in ("open", "fsync", "rename", "replace", "symlink"
 
 
 Points = Callable[[int], Iterable[int]]
-"""Which of so many points a test kills at: ``range`` takes all of them."""
+"""Points at which a test kills, of a number of them: ``range`` takes all."""
 
 
 def five_of(count: int) -> list[int]:
