@@ -230,3 +230,19 @@ def test_leftover_processes_prevent_a_resume(tmp_path: Path) -> None:
         left.kill()
         left.wait()
     refuse_live(run)
+
+
+def test_the_progress_line_stays_below_the_log(root: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    run = create_run(root, {}, "one")
+    config = load_config(config_text(run__total_steps=60))
+    with supervised(run, config, {"train": [["log:15", "waits"]]}, show_progress=True) as it:
+        it.prints("waits")
+        it.clock.advance(HEARTBEAT_S + LOOK_S)
+        bar = f"{'━' * 6}{'─' * 18}  15/60  25%  ETA 4 s".encode()
+        shown = capsysbinary.readouterr().out
+        assert shown.endswith(b"\r\x1b[K" + bar)
+        it.supervisor._journal.say("a line of the log")
+        assert capsysbinary.readouterr().out.endswith(b"\r\x1b[Kgrpo-train: a line of the log\n" + bar)
+        it.supervisor.stops.killing = True
+        it.clock.advance_until(lambda: not it.thread.is_alive())
+    assert bar not in capsysbinary.readouterr().out.splitlines()[-1]

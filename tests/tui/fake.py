@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+from grpo_train.run_dir.clock import CLOCK
 from remote.boxes import Box
 from remote.events import BoxGreeted, Link, LinkChanged, LogArrived
 from remote.index.answers import Answers
@@ -72,6 +73,7 @@ class FakeClient:
     reading_s = 0.0
     """It has no thread that reads."""
     transport = None
+    clock = CLOCK
 
     def __init__(self, box: Box, on_event: Any) -> None:
         self.box, self.on_event = box, on_event
