@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -170,6 +171,7 @@ def test_a_job_that_starts_or_ends_before_its_stop_is_stopped(
     gone = replace(running, id="99999")  # SLURM refuses, and the queue has the run's job
     ask(client, "launch", config_text="obedient", run_name="run_l")
     wait_for_row(recorder, "run_l", lambda row: row["state"] == "running")
+    os.kill((open_run(root, "run_l").read_status() or {})["pid"], signal.SIGSTOP)  # else it may have stopped by then
     with pytest.raises(RemoteError, match="99999"):
         stop_job(open_run(root, "run_l"), gone, StopRequest(run="run_l"), Record(""), root)
 
