@@ -118,13 +118,11 @@ class Sshd:
         return False
 
     def _store_agent(self) -> None:
-        """Store the bundle and its compiled modules: most of what a first connection costs."""
-        folder = self.home / ".grpo" / "agent"
+        folder, python = self.home / ".grpo" / "agent", shutil.which("python3", path=os.defpath)
+        assert python, "no python3 for logins"
         for each in (folder.parent, folder):
             each.mkdir(0o700, exist_ok=True)
-        for name, content in _agent_files().items():
-            (folder / name).touch(0o600)
-            (folder / name).write_bytes(content)
+        store_agent(folder, python)
 
     def _namespace(self) -> list[str]:
         """Mount files and folders for the server alone."""
@@ -173,11 +171,17 @@ compiled.store()
 """Stores the compiled modules of all that an agent may load: compiling them is half of what a connection costs."""
 
 
+def store_agent(folder: Path, python: str) -> None:
+    """Store the bundle and its compiled modules: most of what a first connection costs."""
+    for name, content in _agent_files(python).items():
+        (folder / name).touch(0o600)
+        (folder / name).write_bytes(content)
+
+
 @functools.cache
-def _agent_files() -> dict[str, bytes]:
+def _agent_files(python: str) -> dict[str, bytes]:
     """What agents that ran leave in their folder."""
-    bundle, python = build(), shutil.which("python3", path=os.defpath)
-    assert python, "no python3 for logins"
+    bundle = build()
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / bundle.name).write_bytes(bundle.data)
         subprocess.run([python, "-I", "-S", "-c", STORE, f"{folder}/{bundle.name}"], check=True)
