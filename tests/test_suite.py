@@ -19,12 +19,6 @@ EXEMPT = (
     f"{SUPPORT}log_loads.py", f"{SUPPORT}proxy.py", f"{SUPPORT}s3_front.py",
 )  # fmt: skip
 NOT_YET_CONVERTED = (
-    "tests/remote/test_tensorboard.py",
-    "tests/support/canaries.py",
-    "tests/support/flooded_client.py",
-    "tests/support/job_faults.py",
-    "tests/support/logs.py",
-    "tests/support/standing.py",
     "tests/support/terminal.py",
     "tests/support/watching_laptop.py",
     "tests/support/windows_laptop.py",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo_train.ask.output import AnswerCancelled, FolderOutput
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.questions import AskedQuestion, Questions
 
@@ -20,12 +20,12 @@ LOOK_S = 5.0
 """How often a process that waits looks whether a run needs its GPU."""
 
 
-def serve(folder: Path, open_session: Callable[[], Session], idle_s: float) -> None:
+def serve(folder: Path, open_session: Callable[[], Session], idle_s: float, clock: Clock = CLOCK) -> None:
     """Answer until no question came for ``idle_s``, the directory is removed, or a run needs the GPU.
 
     Whatever ends it is the last event. Raises UserError where the checkpoints cannot be loaded.
     """
-    output = FolderOutput(folder)
+    output = FolderOutput(folder, clock)
     print(f"answering questions of the app; ends after {idle_s:.0f} s without one", flush=True)
     try:
         output.say("starting")
@@ -37,7 +37,7 @@ def serve(folder: Path, open_session: Callable[[], Session], idle_s: float) -> N
             raise
         output.ready(checkpoints)
         try:
-            for line in _lines(folder, session, idle_s):
+            for line in _lines(folder, session, idle_s, clock):
                 _answer(line, session, checkpoints, output)
         except UserError as error:
             output.say("ended", message=str(error), code=error.code)
@@ -47,19 +47,19 @@ def serve(folder: Path, open_session: Callable[[], Session], idle_s: float) -> N
         return  # the directory was removed: whoever asked is done
 
 
-def _lines(folder: Path, session: Session, idle_s: float) -> Iterator[bytes]:
+def _lines(folder: Path, session: Session, idle_s: float, clock: Clock) -> Iterator[bytes]:
     """The questions as they are asked. Raises EvalError ``gpu_busy`` when a run starts training meanwhile."""
     questions = Questions(folder)
-    waits_since = looked_at = time.monotonic()
-    while (now := time.monotonic()) - waits_since < idle_s:
+    waits_since = looked_at = clock.monotonic()
+    while (now := clock.monotonic()) - waits_since < idle_s:
         lines = questions.new()
         yield from lines
         if lines:
-            waits_since = time.monotonic()
+            waits_since = clock.monotonic()
         elif now - looked_at >= LOOK_S:
             session.check_gpu()
             looked_at = now
-        time.sleep(0 if lines else POLL_S)
+        clock.sleep(0 if lines else POLL_S)
 
 
 def _answer(line: bytes, session: Session, checkpoints: Sequence[AskedCheckpoint], output: FolderOutput) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import to_json
 from grpo_train.run_dir.questions import ANSWERS, append_row, is_cancelled
@@ -109,9 +109,9 @@ class FolderOutput(JsonOutput):
     ``done``; ``ended`` with a reason.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, clock: Clock = CLOCK) -> None:
         super().__init__()
-        self._folder = folder
+        self._folder, self._clock = folder, clock
         self._file = folder / ANSWERS
         self._id = ""
         self._pieces: dict[int, str] = {}
@@ -130,7 +130,7 @@ class FolderOutput(JsonOutput):
     def text(self, sample: int, text: str) -> None:
         """Collect and write text. Raises AnswerCancelled."""
         self._pieces[sample] = self._pieces.get(sample, "") + text
-        if time.monotonic() - self._flushed_at >= FLUSH_S:
+        if self._clock.monotonic() - self._flushed_at >= FLUSH_S:
             self.flush()
             self.check_cancelled()
 
@@ -141,7 +141,7 @@ class FolderOutput(JsonOutput):
 
     def flush(self) -> None:
         """Write the text that was collected."""
-        pieces, self._pieces, self._flushed_at = self._pieces, {}, time.monotonic()
+        pieces, self._pieces, self._flushed_at = self._pieces, {}, self._clock.monotonic()
         for sample, text in pieces.items():
             place = (self._checkpoint, sample)
             sent = self._sent.get(place, 0)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import select
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from grpo_train.config.schema import Config
 from grpo_train.export.shape import SAMPLES, shape_of
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.errors import UserError
 from grpo_train.tasks import Problem, Task
 from grpo_train.tasks.shared.self_play import SelfPlayTask
@@ -68,10 +68,10 @@ def _check_kind(task: Task) -> None:
         raise QuestionError(f"task {task.name} is a game, which has no questions; grpo-train eval plays it")
 
 
-def lines_of(descriptor: int, idle_s: float) -> Iterator[str]:
+def lines_of(descriptor: int, idle_s: float, clock: Clock = CLOCK) -> Iterator[str]:
     """The lines that arrive at a descriptor, without their ends; stops at its end, or when none came for ``idle_s``."""
     rest = b""
-    while select.select([descriptor], [], [], idle_s)[0]:
+    while clock.select([descriptor], idle_s):
         data = os.read(descriptor, READ_BYTES)
         *lines, rest = (rest + data).split(b"\n")
         if not data and rest:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import secrets
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.errors import UserError
 
 POLL_S = 0.5
@@ -22,7 +22,7 @@ class TensorBoardError(UserError):
     code = "no_tensorboard"
 
 
-def serve(folder: Path, announce: Callable[[int, str], None], idle_s: float) -> None:
+def serve(folder: Path, announce: Callable[[int, str], None], idle_s: float, clock: Clock = CLOCK) -> None:
     """Serve a directory of event files until nobody has been connected for ``idle_s``.
 
     ``announce`` gets the port and the path (``/RANDOM/``) once it listens. Raises TensorBoardError.
@@ -31,7 +31,7 @@ def serve(folder: Path, announce: Callable[[int, str], None], idle_s: float) -> 
         from tensorboard import default, program
     except ImportError as error:
         raise TensorBoardError(f"TensorBoard cannot be imported: {error}") from error
-    counter = _Counter()
+    counter = _Counter(clock)
     path = f"/{secrets.token_urlsafe(12)}/"
     board = program.TensorBoard(default.get_plugins(), server_class=counter.counting(program.WerkzeugServer))
     board.configure(
@@ -50,11 +50,12 @@ def serve(folder: Path, announce: Callable[[int, str], None], idle_s: float) -> 
 class _Counter:
     """Counts the open connections of a server."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         self._open = 0
         self._seen = False
-        self._idle_since = time.monotonic()
+        self._idle_since = self._clock.monotonic()
 
     def counting(self, server_class: Any) -> Any:
         """The server's class, with its connections counted."""
@@ -75,13 +76,13 @@ class _Counter:
         with self._lock:
             self._open += count
             self._seen = True
-            self._idle_since = time.monotonic()
+            self._idle_since = self._clock.monotonic()
 
     def wait_until_idle(self, idle_s: float) -> None:
         """Wait until there has been no connection for ``idle_s``; for the first one, FIRST_S."""
         while True:
-            time.sleep(min(POLL_S, idle_s))
+            self._clock.sleep(min(POLL_S, idle_s))
             with self._lock:
                 limit = idle_s if self._seen else max(idle_s, FIRST_S)
-                if self._open == 0 and time.monotonic() - self._idle_since >= limit:
+                if self._open == 0 and self._clock.monotonic() - self._idle_since >= limit:
                     return

@@ -217,8 +217,9 @@ class Sessions:
 
 
 def stderr_reports_no_server(text: str) -> bool:
-    """Whether tmux failed because its server is not running; tmux's own words are the only sign."""
-    return any(words in text for words in ("no server running", "error connecting", "server exited", "lost server"))
+    """Whether tmux failed because its server is not running, or has no session left; its words are the only sign."""
+    signs = ("no server running", "error connecting", "server exited", "lost server", "no current target")
+    return any(words in text for words in signs)
 
 
 def _is_unreaped(row: dict[str, Any]) -> bool:

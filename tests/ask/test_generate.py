@@ -14,13 +14,15 @@ from typing import Any
 import pytest
 
 from grpo_train.ask import checkpoint, folder
-from grpo_train.ask.output import MAX_CHARACTERS, FolderOutput
+from grpo_train.ask.output import FLUSH_S, MAX_CHARACTERS, FolderOutput
 from grpo_train.ask.questions import lines_of
 from grpo_train.ask.session import Session, open_session
+from grpo_train.cli.generate import IDLE_S
 from grpo_train.evaluation.request import EvalError, EvalRequest
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.questions import ANSWERS, QUESTIONS, AskedQuestion, append_row, cancel, make_folder
 from grpo_train.run_dir.questions import ask as put
+from tests.support.clock import LeapingClock
 from tests.support.engine import REPOSITORY, command_here, environment, train_here, write_config
 from tests.support.evaluating import evaluate_here
 from tests.support.patience import PATIENCE
@@ -140,10 +142,10 @@ def test_a_character_is_shown_when_it_is_whole(tiny_model: Path) -> None:
 def test_waiting_for_questions_ends() -> None:
     receiver, sender = os.pipe()
     os.write(sender, "a\r\n\n  \nb ½".encode())
-    assert list(lines_of(receiver, idle_s=0.1)) == ["a"], "nothing more came"
+    assert list(lines_of(receiver, IDLE_S, LeapingClock())) == ["a"], "nothing more came"
     os.write(sender, b"\n")
     os.close(sender)
-    assert list(lines_of(receiver, idle_s=60.0)) == []
+    assert list(lines_of(receiver, IDLE_S)) == []
     os.close(receiver)
 
 
@@ -168,9 +170,9 @@ def test_a_folder_of_questions_is_answered(run: RunDir, tmp_path: Path) -> None:
     append_row(asked / QUESTIONS, {"id": "e", "prompt": "12+30", "from_the_future": 1})
     with (asked / QUESTIONS).open("a") as file:
         file.write("no JSON\n{half")
-    events = answered(asked, lambda: folder.serve(asked, lambda: opened(run), idle_s=0.3))
+    events = answered(asked, lambda: folder.serve(asked, lambda: opened(run), 60.0, LeapingClock()))
     assert [each["event"] for each in events[:3]] == ["starting", "ready", "question"]
-    assert events[-1] == {"event": "ended", "message": "no question for 0 minutes", "code": "idle"}
+    assert events[-1] == {"event": "ended", "message": "no question for 1 minutes", "code": "idle"}
     both = [each for each in named(events, "completion") if each["id"] == "a"]
     places = [("step_0", 0), ("step_0", 1), ("step_2", 0), ("step_2", 1)]
     assert sorted((each["checkpoint"], each["sample"]) for each in both) == places
@@ -197,11 +199,12 @@ def test_a_cancelled_answer_leaves_the_process(run: RunDir, tmp_path: Path, monk
     def cancelled_after_the_first_text(output: FolderOutput, sample: int, piece: str) -> None:
         if output._id == "b":
             cancel(asked, "b")
+        clock.sleep(FLUSH_S)
         text(output, sample, piece)
 
-    monkeypatch.setattr("grpo_train.ask.output.FLUSH_S", 0.0)
+    clock = LeapingClock()
     monkeypatch.setattr(FolderOutput, "text", cancelled_after_the_first_text)
-    events = answered(asked, lambda: folder.serve(asked, lambda: opened(run), idle_s=0.3))
+    events = answered(asked, lambda: folder.serve(asked, lambda: opened(run), 60.0, clock))
     assert [each["id"] for each in named(events, "done")] == ["a", "b", "c"]
     assert [each["id"] for each in named(events, "completion")] == ["c", "c"], "both checkpoints of the last one"
     assert {(each["id"], each["checkpoint"]) for each in named(events, "text") if each["id"] != "c"} == {
@@ -218,7 +221,7 @@ def test_what_ends_a_process_is_its_last_event(run: RunDir, tmp_path: Path, monk
 
     def fail(asked: Path) -> None:
         with pytest.raises(EvalError):
-            folder.serve(asked, lambda: opened(run, "7"), idle_s=60.0)
+            folder.serve(asked, lambda: opened(run, "7"), IDLE_S)
 
     failed = end("missing", fail)
     assert failed["event"] == "failed"
@@ -228,10 +231,9 @@ def test_what_ends_a_process_is_its_last_event(run: RunDir, tmp_path: Path, monk
         raise EvalError("run b is training", code="gpu_busy")
 
     session = opened(run, "2")
-    monkeypatch.setattr(folder, "LOOK_S", 0.0)
     with monkeypatch.context() as patch:
         patch.setattr(Session, "check_gpu", busy)
-        ended = end("busy", lambda asked: folder.serve(asked, lambda: session, idle_s=60.0))
+        ended = end("busy", lambda asked: folder.serve(asked, lambda: session, IDLE_S, LeapingClock()))
     assert (ended["event"], ended["code"]) == ("ended", "gpu_busy")
     gone = tmp_path / "gone"
     make_folder(gone)
@@ -240,7 +242,7 @@ def test_what_ends_a_process_is_its_last_event(run: RunDir, tmp_path: Path, monk
         shutil.rmtree(gone, ignore_errors=True)
 
     monkeypatch.setattr(Session, "check_gpu", remove)
-    folder.serve(gone, lambda: session, idle_s=60.0)  # returns
+    folder.serve(gone, lambda: session, IDLE_S, LeapingClock())  # returns
     assert not gone.exists()
 
 

@@ -132,8 +132,8 @@ def test_it_ends_with_the_agent(log: Path, process: RawAgent, how: str) -> None:
 
 
 def test_it_ends_when_nothing_is_asked() -> None:
-    program = "from remote.index.process import main; from tests.support.clock import TestClock; "
-    program += "raise SystemExit(main(['index'], TestClock(skips=True)))"
+    program = "from remote.index.process import main; from tests.support.clock import LeapingClock; "
+    program += "raise SystemExit(main(['index'], LeapingClock()))"
     done = subprocess.run([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, timeout=60)
     assert (done.returncode, done.stdout) == (0, b"")
 

@@ -22,7 +22,7 @@ from remote.timing import NetworkDetector, Timing
 from remote.transports import Refused, Unreachable
 from remote.transports.ssh_config import resolve
 from tests.support.agent import connected, eventually
-from tests.support.clock import TestClock
+from tests.support.clock import LeapingClock, TestClock
 from tests.support.network import add_link_local, needs_root, own_network
 from tests.support.proxy import ChaosProxy, Fault
 from tests.support.sshd import Sshd, make_key
@@ -352,7 +352,7 @@ def test_match_exec_has_a_limit_and_no_fall_back(tmp_path: Path) -> None:
     config = tmp_path / "ssh_config"
     config.write_text('Match exec "sleep 4321"\n  HostName 127.0.0.1\n')
     with pytest.raises(Refused, match="Match exec"):
-        resolve("gpu", config=str(config), clock=TestClock(skips=True))
+        resolve("gpu", config=str(config), clock=LeapingClock())
     eventually(lambda: not _running("sleep 4321"))
     with pytest.raises(Unreachable):
         resolve("gpu", config=str(config), closing=lambda: _running("sleep 4321"))

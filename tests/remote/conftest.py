@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import secrets
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from remote.boxes import Box
+from remote.bundle import build
 from tests.support.known_hosts import trust
 from tests.support.proxy import ChaosProxy
-from tests.support.sshd import Sshd
+from tests.support.sshd import Sshd, store_agent
 
 FAKE_ENGINE = Path(__file__).resolve().parents[1] / "support" / "fake_engine.py"
 
@@ -27,6 +29,7 @@ def _own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         patch.delenv("SSH_AUTH_SOCK", raising=False)
         patch.setenv("LC_ALL", "C.UTF-8")  # as an agent sets it: tmux
+        store_agent(build().path().parent, sys.executable)
         yield
 
 

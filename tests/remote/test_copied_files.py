@@ -18,7 +18,7 @@ from remote.agent.staging import staging_alone
 from remote.protocol import ProtocolError, RemoteError, copied_files
 from remote.protocol.copied_files import receive_files, send_files
 from remote.protocol.copies import Ended, Item, Wire, check_path, put_items, take_items
-from tests.support.clock import TestClock
+from tests.support.clock import LeapingClock
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def test_a_failed_flush_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_another_copy_that_stays_at_work_is_named(tmp_path: Path) -> None:
-    clock = TestClock(skips=True)
+    clock = LeapingClock()
     folder = tmp_path / ".start.part"
     folder.mkdir()
     with (

@@ -11,7 +11,7 @@ from remote import intake
 from remote.agent import host
 from remote.agent.context import BoxContext
 from remote.protocol.host import BoxFactsRequest
-from tests.support.clock import TestClock
+from tests.support.clock import LeapingClock
 
 
 def facts(root: Path) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def test_this_machine_has_facts(tmp_path: Path) -> None:
 def test_processor_time_between_two_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "_PROC", tmp_path)
     monkeypatch.setattr(host, "_last", None)
-    clock = TestClock(skips=True)
+    clock = LeapingClock()
     stat = tmp_path / "stat"
     stat.write_text("cpu  100 0 100 800 0 0 0 0 0 0\ncpu0 1\n")
     assert host._cpu_percent(clock) is None, "no time has passed"

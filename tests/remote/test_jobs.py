@@ -266,6 +266,13 @@ def test_a_killed_tmux_server(link: tuple[BoxClient, Recorder], tmux_socket: str
     ask(client, "kill", run=other["run"])
 
 
+def test_a_tmux_server_without_sessions(link: tuple[BoxClient, Recorder], tmux_socket: str) -> None:
+    """As one is for a moment before it ends."""
+    tmux = ["tmux", "-L", tmux_socket, "-f", "/dev/null"]
+    subprocess.run([*tmux, "start-server", ";", "set-option", "-g", "exit-empty", "off"], check=True)
+    assert ask(link[0], "list_sessions")["sessions"] == []
+
+
 def test_a_box_without_tmux(box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     with connected(box) as (client, _):

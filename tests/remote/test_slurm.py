@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from grpo_train.run_dir import open_run
+from grpo_train.run_dir.clock import CLOCK
 from grpo_tui.attach import plan_job
 from remote.agent.once import Record
 from remote.agent.slurm.commands import queue
@@ -21,11 +23,12 @@ from remote.protocol import RemoteError
 from remote.protocol.jobs import StopRequest
 from tests.remote.test_shell import Shell
 from tests.remote.test_sync import Clone, engine_that_says
-from tests.support.agent import Recorder, connected, eventually
+from tests.support.agent import Recorder, agents_here, connected, eventually
 from tests.support.saving import small_checkpoint
 from tests.support.slurm import Slurm, missing, running_cluster, wait_for_row
 from tests.support.terminal import Terminal
 
+__all__ = ["agents_here"]
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
 
@@ -36,14 +39,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 
 
 @pytest.fixture
-def login(box: Box, cluster: Slurm) -> Iterator[Box]:
-    yield replace(box, scheduler="slurm", env=cluster.environment, slurm={"cpus": 2})
+def login(box: Box, cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Box]:
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    yield replace(box, scheduler="slurm", slurm={"cpus": 2})
     cluster.clear()
 
 
 @pytest.fixture
 def link(login: Box) -> Iterator[tuple[BoxClient, Recorder]]:
-    with connected(login, process=True) as pair:
+    with connected(login, clock=CLOCK) as pair:  # SLURM takes real time
         yield pair
 
 
@@ -57,34 +62,39 @@ def refusal(client: BoxClient, op: str, **params: Any) -> RemoteError:
     return caught.value
 
 
-def test_a_launch_is_a_job(link: tuple[BoxClient, Recorder], root: Path, cluster: Slurm) -> None:
-    client, recorder = link
-    request = {"config_text": "obedient", "run_name": "run_a.b", "idempotency_key": "k1"}
-    dry = ask(client, "launch", **request, dry_run=True)
-    assert not (root / "training_runs").exists()
-    assert not cluster.jobs()
-    done = ask(client, "launch", **request)
-    assert done["argv"] == dry["argv"] == ["sbatch", str(root / "training_runs" / "run_a.b" / "slurm.sh")]
-    assert (done["started"], done["session"], cluster.jobs()) == (True, "", [done["job"]])
-    again = ask(client, "launch", **request)
-    assert (again["run"], again["job"], again["started"]) == ("run_a.b", done["job"], False)
-    row = wait_for_row(recorder, "run_a.b", lambda row: row["state"] == "running" and "job" in row)
-    assert row["job"] == {"id": done["job"], "state": "RUNNING", "reason": "", "nodes": "node1", "requeues": 0}
-    assert row["host"] == "node1"
-    assert refusal(client, "resume", run="run_a.b").code == "run_is_live"
-    assert ask(client, "stop", run="run_a.b", by="me")["state"] == "running"
-    assert wait_for_row(recorder, "run_a.b", lambda row: row["state"] == "stopped")["state"] == "stopped"
-    eventually(lambda: not cluster.jobs())
+def test_a_launch_is_a_job(login: Box, root: Path, cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over an agent of its own process, which has SLURM's configuration from the ``env`` of the box."""
+    for name in cluster.environment:
+        monkeypatch.delenv(name)
+    with connected(replace(login, env=cluster.environment), process=True) as (client, recorder):
+        request = {"config_text": "obedient", "run_name": "run_a.b", "idempotency_key": "k1"}
+        dry = ask(client, "launch", **request, dry_run=True)
+        assert not (root / "training_runs").exists()
+        assert not cluster.jobs()
+        done = ask(client, "launch", **request)
+        assert done["argv"] == dry["argv"] == ["sbatch", str(root / "training_runs" / "run_a.b" / "slurm.sh")]
+        assert (done["started"], done["session"], cluster.jobs()) == (True, "", [done["job"]])
+        again = ask(client, "launch", **request)
+        assert (again["run"], again["job"], again["started"]) == ("run_a.b", done["job"], False)
+        row = wait_for_row(recorder, "run_a.b", lambda row: row["state"] == "running" and "job" in row)
+        assert row["job"] == {"id": done["job"], "state": "RUNNING", "reason": "", "nodes": "node1", "requeues": 0}
+        assert row["host"] == "node1"
+        assert refusal(client, "resume", run="run_a.b").code == "run_is_live"
+        assert ask(client, "stop", run="run_a.b", by="me")["state"] == "running"
+        assert wait_for_row(recorder, "run_a.b", lambda row: row["state"] == "stopped")["state"] == "stopped"
+        cluster.wait_for_jobs(0)
 
 
+@pytest.mark.usefixtures("agents_here")
 def test_a_run_that_has_ended_is_resumed_by_the_shell(
     login: Box, root: Path, cluster: Slurm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shell = Shell(tmp_path, login, capsys)
     launched = shell.json("launch", str(shell.config), "--run-name", "run_r", "--slurm", "cpus=1")
-    eventually(lambda: shell.json("show", "run_r")["summary"]["state"] == "running", 30)
+    eventually(lambda: open_run(root, "run_r").observed_state().state == "running", 30)
+    assert shell.json("show", "run_r")["summary"]["state"] == "running"
     shell("stop", "run_r")
-    eventually(lambda: not cluster.jobs(), 30)
+    cluster.wait_for_jobs(0)
     small_checkpoint(open_run(root, "run_r"), 1)
     assert "run_r" in shell("resume", "run_r", "--dry-run")[1]
     assert not cluster.jobs()
@@ -94,7 +104,7 @@ def test_a_run_that_has_ended_is_resumed_by_the_shell(
     again = shell.json("resume", "run_r", "--key", "k")
     assert (again["started"], again["job"]) == (False, resumed["job"])
     assert "--cpus-per-task=1" in (root / "training_runs" / "run_r" / "slurm.sh").read_text(), "as it was launched"
-    eventually(lambda: shell.json("show", "run_r")["summary"]["state"] == "running", 30)
+    eventually(lambda: open_run(root, "run_r").observed_state().state == "running", 30)
     assert shell.json("kill", "run_r", "--yes")["state"] == "killed"
 
 
@@ -126,9 +136,9 @@ def test_a_job_waits_for_nodes_that_are_drained(link: tuple[BoxClient, Recorder]
         row = wait_for_row(recorder, "run", lambda row: row["state"] == "pending" and row["job"]["reason"])
         assert "DRAINED" in row["job"]["reason"] or "ReqNodeNotAvail" in row["job"]["reason"]
         session = ask(client, "evaluate", ckpt_path="/models/start")["session"]
-        eventually(lambda: len(cluster.jobs()) == 2, 30)
+        cluster.wait_for_jobs(2)
         assert ask(client, "kill", session=session)["left"] == []
-        eventually(lambda: len(cluster.jobs()) == 1, 30)
+        cluster.wait_for_jobs(1)
     finally:
         cluster.run("scontrol", "update", "NodeName=node[1-2]", "State=RESUME")
     wait_for_row(recorder, "run", lambda row: row["state"] == "running")
@@ -149,11 +159,10 @@ def test_a_pending_job_can_be_stopped_and_killed(link: tuple[BoxClient, Recorder
 
 
 def test_a_job_that_starts_or_ends_before_its_stop_is_stopped(
-    link: tuple[BoxClient, Recorder], root: Path, cluster: Slurm, monkeypatch: pytest.MonkeyPatch
+    link: tuple[BoxClient, Recorder], root: Path, cluster: Slurm
 ) -> None:
     """Between the agent's look at the queue and its word to SLURM."""
     client, recorder = link
-    monkeypatch.setenv("SLURM_CONF", str(cluster.config))
     blocker = cluster.submit("--partition=high", "--nodes=2", "--exclusive")
     ask(client, "launch", config_text="obedient", run_name="run_s")
     wait_for_row(recorder, "run_s", lambda row: row["state"] == "pending")
@@ -163,13 +172,14 @@ def test_a_job_that_starts_or_ends_before_its_stop_is_stopped(
     wait_for_row(recorder, "run_s", lambda row: row["state"] == "running")
     running = queue(root)["run_s"]
     assert stop_job(run, pending, StopRequest(run="run_s"), Record(""), root)["state"] == "running"
-    eventually(lambda: not cluster.jobs(), 30)
+    cluster.wait_for_jobs(0)
     for seen in (pending, running):
         run.clear_stop()
         assert stop_job(run, seen, StopRequest(run="run_s"), Record(""), root) == {"run": "run_s", "state": "stopped"}
     gone = replace(running, id="99999")  # SLURM refuses, and the queue has the run's job
     ask(client, "launch", config_text="obedient", run_name="run_l")
     wait_for_row(recorder, "run_l", lambda row: row["state"] == "running")
+    os.kill((open_run(root, "run_l").read_status() or {})["pid"], signal.SIGSTOP)  # else it may have stopped by then
     with pytest.raises(RemoteError, match="99999"):
         stop_job(open_run(root, "run_l"), gone, StopRequest(run="run_l"), Record(""), root)
 
@@ -212,11 +222,11 @@ def test_an_evaluation_is_a_job_of_its_session(link: tuple[BoxClient, Recorder],
     [job] = cluster.jobs()
     assert cluster.job(job)["JobName"] == "eval_start"
     assert ask(client, "kill", session="eval_start")["left"] == []
-    eventually(lambda: not cluster.jobs(), 30)
+    cluster.wait_for_jobs(0)
 
 
-def test_a_refused_evaluation_leaves_nothing(login: Box, cluster: Slurm) -> None:
-    with connected(replace(login, slurm={"partition": "nowhere"}), process=True) as (client, _):
+def test_a_refused_evaluation_leaves_nothing(login: Box) -> None:
+    with connected(replace(login, slurm={"partition": "nowhere"}), clock=CLOCK) as (client, _):
         error = refusal(client, "evaluate", ckpt_path="/models/start")
         assert (error.code, "nowhere" in error.message or "partition" in error.message) == ("slurm", True)
         assert ask(client, "list_sessions")["sessions"] == []
@@ -242,6 +252,7 @@ def test_job_options_are_checked() -> None:
         parse_boxes("boxes:\n  - name: c\n    host: login\n    slurm: {nodes: 2}\n")
 
 
+@pytest.mark.usefixtures("agents_here")
 def test_attaching_opens_a_shell_in_the_job(
     link: tuple[BoxClient, Recorder], login: Box, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -261,6 +272,7 @@ def test_attaching_opens_a_shell_in_the_job(
         terminal.wait_for(f"node:node1 job:{job}")
 
 
+@pytest.mark.usefixtures("agents_here")
 def test_a_cluster_is_brought_up_with_the_code_of_this_machine(
     login: Box,
     root: Path,
@@ -284,7 +296,7 @@ def test_a_cluster_is_brought_up_with_the_code_of_this_machine(
     clone.commit("two")
     shell.json("sync")
     shell("stop", "run_up")
-    eventually(lambda: not cluster.jobs(), 30)
+    cluster.wait_for_jobs(0)
     small_checkpoint(open_run(root, "run_up"), 1)
     assert shell.json("resume", "run_up", code=1)["error"]["code"] == "code_differs"
     shell.json("resume", "run_up", "--code", "now")

@@ -28,7 +28,7 @@ from tests.support.sshd import Sshd
 
 ENGINE = f"""#!/bin/sh
 cd /
-if [ -n "$PYTHONPATH" ]; then python3 -c 'import grpo_train; print(grpo_train.WHAT)' >> "$LOCALFS_ROOT/what"; fi
+[ -z "$PYTHONPATH" ] || /usr/bin/python3 -c 'import grpo_train; print(grpo_train.WHAT)' >> "$LOCALFS_ROOT/what"
 unset PYTHONPATH
 exec {FAKE_ENGINE} "$@"
 """

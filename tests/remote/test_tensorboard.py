@@ -16,6 +16,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+from grpo_train.cli.tensorboard import IDLE_S
 from grpo_train.run_dir import RunDir, create_run
 from grpo_train.tracking.tensorboard import serve
 from remote.boxes import Box
@@ -25,8 +26,8 @@ from remote.tunnels import Tunnel
 from tests.remote.test_tunnels import listeners, up
 from tests.support.agent import eventually
 from tests.support.browser import Browser, needs_chromium
+from tests.support.clock import TestClock
 from tests.support.engine import REPOSITORY
-from tests.support.patience import PATIENCE
 from tests.support.sshd import Sshd
 
 VISIBLE_TEXT = "document.body?.innerText"
@@ -88,17 +89,17 @@ def test_it_is_seen_through_a_tunnel(engine_box: Box) -> None:
 
 def test_it_ends_after_its_last_connection(run: RunDir) -> None:
     announced: list[tuple[int, str]] = []
-    thread = threading.Thread(
-        target=serve, args=(run.path / "tensorboard", lambda port, path: announced.append((port, path)), 0.5)
-    )
+    clock = TestClock()
+    folder = run.path / "tensorboard"
+    thread = threading.Thread(target=serve, args=(folder, lambda *found: announced.append(found), IDLE_S, clock))
     thread.start()
     ((port, path),) = eventually(lambda: announced, 60)
     with socket.create_connection(("127.0.0.1", port)):  # a viewer that says nothing
         assert b"TensorBoard" in page(f"http://127.0.0.1:{port}{path}")
-        thread.join(1.5)
+        clock.wait_for_threads(1)
+        clock.advance(10 * IDLE_S)
         assert thread.is_alive()
-    thread.join(30 * PATIENCE)
-    assert not thread.is_alive()
+    eventually(lambda: not thread.is_alive(), 30, clock=clock)
 
 
 def test_a_run_without_events(engine_box: Box) -> None:

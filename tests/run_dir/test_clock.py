@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from grpo_train.run_dir.clock import CLOCK, Clock
-from tests.support.clock import TestClock
+from tests.support.clock import LeapingClock, TestClock
 
 
 @pytest.fixture(params=["system", "test"])
@@ -112,11 +112,17 @@ def test_what_follows_from_a_wait_is_done_at_its_time() -> None:
 
 
 def test_skipped_waits_take_no_time() -> None:
-    clock = TestClock(skips=True)
+    clock = LeapingClock()
     began = clock.monotonic()
     clock.sleep(100)
     assert not clock.wait(threading.Event(), 200)
-    assert clock.monotonic() - began == 300
+    reader, writer = os.pipe()
+    assert clock.select([reader], 50) == []
+    os.write(writer, b"x")
+    assert clock.select([reader], 50) == [reader]
+    for end in (reader, writer):
+        os.close(end)
+    assert clock.monotonic() - began == 350
 
 
 def test_a_suspend_moves_the_boot_time_alone() -> None:

@@ -17,7 +17,7 @@ from grpo_train.run_dir import RunDir, RunDirError, StatusWriter, create_run
 from grpo_train.run_dir.files import append_jsonl
 from grpo_train.run_dir.kill import LOCK_WAIT_S, TERM_WAIT_S, kill_run, record_end, was_killed
 from grpo_train.run_dir.processes import find_by_run_id, kill_all, run_id_of
-from tests.support.clock import TestClock
+from tests.support.clock import LeapingClock
 from tests.support.engine import command_here, wait_for
 from tests.support.patience import PATIENCE
 
@@ -68,7 +68,7 @@ def supervised(run: RunDir, behavior: str) -> Iterator[tuple[subprocess.Popen[by
 
 def test_a_supervisor_that_ignores_sigterm_is_killed(run: RunDir) -> None:
     """With its workers in other sessions, once TERM_WAIT_S have passed."""
-    clock = TestClock(skips=True)
+    clock = LeapingClock()
     began = clock.monotonic()
     with supervised(run, "stubborn") as (supervisor, pids):
         assert len(pids) == 3
@@ -98,7 +98,7 @@ def test_a_kill_leaves_other_roots_alone(tmp_path: Path) -> None:
 
 
 def test_record_end_waits_for_the_lock(run: RunDir) -> None:
-    clock = TestClock(skips=True)
+    clock = LeapingClock()
     began = clock.monotonic()
     status = StatusWriter(run.path)
     with pytest.raises(RunDirError) as caught:

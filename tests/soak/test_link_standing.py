@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.remote.conftest import _own_directories
-from tests.support.endurance import Plan, endure
+from tests.soak.endurance import Plan, endure
+from tests.soak.standing_faults import KINDS
 from tests.support.log_loads import LOADS
 from tests.support.opening import TRANSPORT
-from tests.support.standing_faults import KINDS
 
 __all__ = ["_own_directories"]
 SEED = os.environ.get("LINK_SEED") or secrets.token_hex(4)

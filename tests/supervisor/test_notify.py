@@ -17,7 +17,7 @@ import pytest
 from grpo_train.config import ConfigError, load_config
 from grpo_train.run_dir import RunDir, create_run
 from grpo_train.supervisor.notify import Notifier, deliver_all, expand, payload
-from tests.support.clock import TestClock
+from tests.support.clock import LeapingClock, TestClock
 from tests.support.engine import config_text, wait_for
 from tests.support.supervising import supervised
 
@@ -89,7 +89,7 @@ def test_a_webhook_gets_the_event(run: RunDir, monkeypatch: pytest.MonkeyPatch) 
 def test_a_failed_post_is_tried_again(
     answers: list[int], attempts: int, seconds: float, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clock = TestClock(skips=True)
+    clock = LeapingClock()
     began = clock.monotonic()
     with receiver(answers) as (url, got):
         job = {"command": [], "url": url, "body": {"event": "finished", "run": "one", "message": "done"}}

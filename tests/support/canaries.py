@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, eventually
 from tests.support.sshd import start_ssh_agent
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -99,7 +99,9 @@ class ProcessWatch:
     def _sample(self) -> None:
         seen: dict[str, float] = {}
         looked_at_all = 0.0
-        while not self._end.wait(EVERY_S):
+
+        def look() -> bool:
+            nonlocal seen, looked_at_all
             now = time.monotonic()
             seen = {pid: seen.get(pid, now) for pid in os.listdir("/proc") if pid.isdecimal()}
             looks_at_all = now - looked_at_all >= NEW_S
@@ -107,6 +109,9 @@ class ProcessWatch:
             for pid, since in seen.items():
                 if looks_at_all or now - since < NEW_S:
                     self._look(Path("/proc", pid))
+            return self._end.is_set()
+
+        eventually(look, 600, rest_s=EVERY_S)
 
     def _look(self, folder: Path) -> None:
         try:

@@ -33,9 +33,7 @@ class TestClock:
 
     __test__ = False
 
-    def __init__(self, wall: float = 1_750_000_000.0, *, skips: bool = False) -> None:
-        """``skips``: no wait takes time. When all threads of this clock wait, it goes to the end of the next wait."""
-        self._skips = skips
+    def __init__(self, wall: float = 1_750_000_000.0) -> None:
         self._now = 1_000.0
         self._wall = wall - self._now
         self._suspended_s = 0.0
@@ -146,15 +144,12 @@ class TestClock:
             return min((wait.deadline for wait in self._waits.values()), default=math.inf)
 
     def _go_to(self, due: float) -> None:
-        for wait in self._set_to(due):
-            wait.wake()
-        self.settle()
-
-    def _set_to(self, due: float) -> list[_Wait]:
-        """Set the time; returns the waits that end."""
         with self._changed:
             self._now = max(self._now, due)
-            return [wait for wait in self._waits.values() if wait.deadline <= self._now]
+            ended = [wait for wait in self._waits.values() if wait.deadline <= self._now]
+        for wait in ended:
+            wait.wake()
+        self.settle()
 
     def _busy(self) -> list[threading.Thread]:
         self._known = {thread for thread in self._known if thread.is_alive()}
@@ -167,14 +162,6 @@ class TestClock:
                 found.append(thread)
         return found
 
-    def _skip(self) -> None:
-        with self._changed:
-            due = self._next()
-            if self._busy() or due == math.inf:
-                return
-        for wait in self._set_to(due):
-            wait.wake()
-
     @contextmanager
     def _waiting(self, wait: _Wait, seconds: float | None) -> Iterator[_Wait]:
         thread = threading.current_thread()
@@ -184,8 +171,6 @@ class TestClock:
             self._known.add(thread)
             self._changed.notify_all()
         try:
-            if self._skips and not wait.has_happened():
-                self._skip()
             yield wait
         finally:
             with self._changed:
@@ -194,13 +179,14 @@ class TestClock:
 
 
 class LeapingClock(TestClock):
-    """A clock that each wait sets forward by its length, at once and whatever other threads do.
+    """A clock that each wait with a limit sets forward to its end, at once and whatever other threads do.
 
-    For threads that also wait for each other in ways that are not known to the clock, such as for futures.
+    It returns early only for what has happened before: no wait takes time.
     """
 
     def sleep(self, seconds: float) -> None:
-        self._set_to(self.monotonic() + seconds)
+        with self._changed:
+            self._now += seconds
 
     def wait(self, event: threading.Event, seconds: float | None = None) -> bool:
         if seconds is None:
@@ -208,6 +194,12 @@ class LeapingClock(TestClock):
         if not event.is_set():
             self.sleep(seconds)
         return event.is_set()
+
+    def select(self, descriptors: Sequence[int], seconds: float | None = None) -> list[int]:
+        ready, _, _ = select.select(descriptors, [], [], None if seconds is None else 0)
+        if not ready:
+            self.sleep(seconds or 0.0)
+        return [descriptor for descriptor in descriptors if descriptor in ready]
 
 
 class _Wait:

@@ -1,42 +1,50 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """A stand-in for ``grpo-train``: a supervisor that logs until a stop is requested.
 
 The config text of the launch selects its behavior: ``obedient`` ends on SIGTERM; ``stubborn`` ignores it, and so do its
 workers, which have their own sessions; ``deaf`` ignores a hangup; ``short`` exits at once with code 7; ``frugal``
 writes no log, and survives a full disk. Each start of a supervisor appends its pid to ``starts``, beside the run's
 directory of logs.
+
+It starts in milliseconds: with the system's Python, as no wrapper of another one is in between, and with imports only
+for commands that need them. An agent asks for the version again and again.
 """
 
 import os
-import signal
-import subprocess
 import sys
-import time
-from contextlib import suppress
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from grpo_train.run_dir import StatusWriter, open_run
-from grpo_train.run_dir.files import append_jsonl, utc_now
-from grpo_train.run_dir.processes import RUN_ID_VARIABLE, run_id_of
-from grpo_train.run_dir.umask import set_umask
-from grpo_train.run_dir.version import FORMAT, VERSION
-
+REPOSITORY = os.path.realpath(f"{__file__}/../../..")
 WORKER = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+
+
+def short_answer(command: str) -> str:
+    """What a command prints that does nothing else; "" for others."""
+    if command == "--version":
+        names: dict[str, str] = {}
+        with open(f"{REPOSITORY}/grpo_train/run_dir/version.py") as file:
+            exec(file.read(), names)
+        return f"grpo-train {names['VERSION']} (format {names['FORMAT']})"
+    return {"device": "CPU", "check-caches": "{}"}.get(command, "")
 
 
 def main() -> int:
     command, arguments = sys.argv[1], sys.argv[2:]
-    if command == "--version":
-        print(f"grpo-train {VERSION} (format {FORMAT})")
+    if answer := short_answer(command):
+        print(answer)
         return 0
-    if command == "device":
-        print("CPU")
-        return 0
-    if command == "check-caches":
-        print("{}")
-        return 0
+    import signal
+    import subprocess
+    import time
+    from contextlib import suppress
+    from pathlib import Path
+
+    sys.path.insert(0, REPOSITORY)
+
+    from grpo_train.run_dir import StatusWriter, open_run
+    from grpo_train.run_dir.files import append_jsonl, utc_now
+    from grpo_train.run_dir.processes import RUN_ID_VARIABLE, run_id_of
+    from grpo_train.run_dir.umask import set_umask
+
     print("fake engine:", *sys.argv[1:], flush=True)
     set_umask()
     root = Path(arguments[arguments.index("--root") + 1])

@@ -5,6 +5,7 @@ It has the app's connection, inbox and store, and follows the logs of the select
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import subprocess
@@ -67,12 +68,12 @@ def main(flood: str, seconds: float) -> Outcome:
     from remote.events import ClientEvent, LinkChanged, RunsReported
     from tests.support import floods
     from tests.support.hostile_box import BOX, HostileTransport, argv
-    from tests.support.patience import PATIENCE
+    from tests.support.patience import eventually
 
     command = argv(getattr(floods, flood))
     connections: list[HostileTransport] = []
     shown: list[tuple[str, str]] = []
-    woken = threading.Event()
+    loop = asyncio.new_event_loop()
 
     def transport(box: Any, ask: Any) -> HostileTransport:
         connections.append(HostileTransport(command))
@@ -86,9 +87,18 @@ def main(flood: str, seconds: float) -> Outcome:
             connection.store.select(next((row.name for row in connection.store.runs or ()), None))
             connection.follow_selected()
 
+    def drain() -> None:
+        if rest_s := connection.drain(take):
+            loop.call_later(rest_s, drain)
+        if left_s() <= 0:
+            loop.stop()
+
     store = Store(BOX.name)
     connection = Connection(
-        BOX, store, woken.set, lambda box, on_event: BoxClient(box, on_event, transport_factory=transport)
+        BOX,
+        store,
+        lambda: loop.call_soon_threadsafe(drain),
+        lambda box, on_event: BoxClient(box, on_event, transport_factory=transport),
     )
     memory, cpu, began = resident_mb("VmRSS"), time.process_time(), time.monotonic()
     connection.open()
@@ -99,21 +109,26 @@ def main(flood: str, seconds: float) -> Outcome:
         whole = seconds if any(reason in detail for _, detail in shown) else max(60.0, seconds)
         return began + whole - time.monotonic()
 
-    while (left := left_s()) > 0:
-        if woken.wait(min(left, 0.2)):
-            woken.clear()
-            while (rest_s := connection.drain(take)) and left_s() > 0:
-                time.sleep(rest_s)
+    def end() -> None:
+        if (left := left_s()) > 0:
+            loop.call_later(left, end)
+        else:
+            loop.stop()
+
+    loop.call_later(seconds, end)
+    loop.run_forever()
     used, wall = time.process_time() - cpu, time.monotonic() - began
     peak = resident_mb("VmHWM")
     assert connection.client is not None
     closing = time.monotonic()
     connection.client.close()
     closed = time.monotonic() - closing
-    until = time.monotonic() + PATIENCE * 5
-    while shown[-1][0] != "closed" and time.monotonic() < until:
+
+    def is_shown_as_closed() -> bool:
         connection.inbox.drain(1.0, take)
-        time.sleep(0.01)
+        return shown[-1][0] == "closed"
+
+    eventually(is_shown_as_closed, 5)
     return Outcome(peak - memory, used / wall, closed, len(connections), shown, threading.active_count(), wall)
 
 

@@ -1,6 +1,6 @@
 """Launch, stop, kill and resume with the agent or the laptop killed (SIGKILL).
 
-It is killed once the request was sent, has begun on the box, or was answered; with a ``pause``, a random time later.
+It is killed once the request was sent, has begun on the box, or was answered; with a ``delay``, a random time later.
 
 After each the box must agree with the answer: one run, one supervisor, and each thing done once.
 """
@@ -28,12 +28,12 @@ from remote.protocol import RemoteError
 from tests.support.agent import agents, connected, eventually
 
 MOMENTS = {"launch": 0.8, "stop": 0.03, "kill": 0.2, "resume": 0.15}
-"""Operation to the longest pause, in seconds, before the kill."""
+"""Operation to the longest delay, in seconds, before the kill."""
 POINTS = ("sent", "begun", "answered")
-Pause = Callable[[float], None]
+Delay = Callable[[float], None]
 
 
-def no_pause(seconds: float) -> None:
+def no_delay(seconds: float) -> None:
     """Kill at once."""
 
 
@@ -88,7 +88,7 @@ class JobTrial:
             (self.run.training_state / "step_latest").symlink_to("step_1")
         self.starts_before = self.starts()
 
-    def wait(self, answered: Callable[[], bool], pause: Pause) -> None:
+    def wait(self, answered: Callable[[], bool], delay: Delay) -> None:
         """Wait for the moment of the kill."""
         records = self.root / "training_runs"
         if self.point == "begun":
@@ -96,7 +96,7 @@ class JobTrial:
             eventually(lambda: answered() or any(file.stat().st_size for file in records.glob(files)))
         elif self.point == "answered":
             eventually(answered, 45)
-        pause(self.delay_s)
+        delay(self.delay_s)
 
     def happened(self) -> bool:
         """Whether the box shows the operation."""
@@ -136,7 +136,7 @@ class JobTrial:
                 signal_quietly(pid, signal.SIGKILL)
 
 
-def agent_killed(box: Box, op: str, dice: random.Random, name: str, pause: Pause = no_pause) -> str:
+def agent_killed(box: Box, op: str, dice: random.Random, name: str, delay: Delay = no_delay) -> str:
     """Kill the agent in the middle; the client asks again by itself. Returns how it went."""
     trial = JobTrial(box, op, dice, name)
     with connected(box, process=True, reconnects=True) as (client, _):
@@ -156,7 +156,7 @@ def agent_killed(box: Box, op: str, dice: random.Random, name: str, pause: Pause
             trial.prepare(ask)
             pids = own_agents()
             future = client.request(op, 40, **trial.params)
-            trial.wait(future.done, pause)
+            trial.wait(future.done, delay)
             answered = future.done()
             for pid in pids:
                 signal_quietly(pid, signal.SIGKILL)
@@ -173,7 +173,7 @@ def agent_killed(box: Box, op: str, dice: random.Random, name: str, pause: Pause
             trial.clean_up()
 
 
-def laptop_killed(box: Box, op: str, dice: random.Random, name: str, pause: Pause = no_pause) -> str:
+def laptop_killed(box: Box, op: str, dice: random.Random, name: str, delay: Delay = no_delay) -> str:
     """Kill the laptop in the middle; started again, it says what happened. Returns how it went."""
     trial = JobTrial(box, op, dice, name)
     try:
@@ -185,7 +185,7 @@ def laptop_killed(box: Box, op: str, dice: random.Random, name: str, pause: Paus
             reader = threading.Thread(target=lambda: said_so_far.extend(iter(process.stdout.readline, "")))  # type: ignore[union-attr]
             reader.start()
             eventually(lambda: any("sending" in line for line in said_so_far), 60)
-            trial.wait(lambda: any('"reply"' in line for line in said_so_far), pause)
+            trial.wait(lambda: any('"reply"' in line for line in said_so_far), delay)
             process.kill()
             reader.join()
             rest = "".join(said_so_far)

@@ -12,14 +12,16 @@ import sys
 import threading
 from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from grpo_tui.app import GrpoApp
 from grpo_tui.unanswered import UnansweredRequests, ask_again, request_once
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import BoxGreeted, ClientEvent
 from remote.protocol import RemoteError
+
+if TYPE_CHECKING:
+    from grpo_tui.app import GrpoApp
 
 
 def say(**facts: Any) -> None:
@@ -55,7 +57,7 @@ class Laptop:
 
 async def main() -> None:
     laptop = Laptop(Box(**json.loads(sys.argv[1])))
-    app = cast(GrpoApp, laptop)
+    app = cast("GrpoApp", laptop)
     laptop.client.start()
     await asyncio.to_thread(laptop.greeted.wait)
     say(greeted=True)

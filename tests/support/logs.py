@@ -171,8 +171,14 @@ def run_histories(agent: RawAgent, root: Path, seed: str, examples: int, steps: 
     )
 
 
-def run_storm(agent: RawAgent, root: Path, seed: str, actions: int, pauses: tuple[float, ...] = ()) -> None:
-    """Write and rotate a log while an agent follows it, without a pause unless some are named, then compare.
+def no_rest(chance: random.Random) -> None:
+    """Write on at once."""
+
+
+def run_storm(
+    agent: RawAgent, root: Path, seed: str, actions: int, rest: Callable[[random.Random], None] = no_rest
+) -> None:
+    """Write and rotate a log while an agent follows it, with a rest after each action, then compare.
 
     Asserts that no content mixes two generations of the file, lacks a line or has one twice.
     """
@@ -182,7 +188,7 @@ def run_storm(agent: RawAgent, root: Path, seed: str, actions: int, pauses: tupl
     log.parent.mkdir()
     log.write_bytes(STORM_HEAD)
     reader = LogReader(agent, log.relative_to(root).as_posix())
-    writer = threading.Thread(target=_storm, args=(log, random.Random(seed), actions, pauses))
+    writer = threading.Thread(target=_storm, args=(log, random.Random(seed), actions, rest))
     writer.start()
     while writer.is_alive():
         reader.read_for(0.02)
@@ -202,7 +208,7 @@ def run_storm(agent: RawAgent, root: Path, seed: str, actions: int, pauses: tupl
 STORM_HEAD = b"the same first line of every file\n" * 150
 
 
-def _storm(log: Path, chance: random.Random, actions: int, pauses: tuple[float, ...]) -> None:
+def _storm(log: Path, chance: random.Random, actions: int, rest: Callable[[random.Random], None]) -> None:
     generation, lines = 0, 0
     stream = log.open("ab", buffering=0)
     for _ in range(actions):
@@ -225,8 +231,7 @@ def _storm(log: Path, chance: random.Random, actions: int, pauses: tuple[float, 
         count = chance.choice([1, 10, 1_000])
         stream.write(b"".join(b"%d %d %s\n" % (generation, lines + i, b"." * (i % 70)) for i in range(count)))
         lines += count
-        if pauses and chance.random() < 0.7:
-            time.sleep(chance.choice(pauses))
+        rest(chance)
     stream.close()
 
 
@@ -275,7 +280,7 @@ class LogHistory(RuleBasedStateMachine):
         self.reader.until(self.log.read_bytes(), 20)
 
     @rule(seconds=st.sampled_from([0.001, 0.02, 0.1]))
-    def wait(self, seconds: float) -> None:
+    def pass_time(self, seconds: float) -> None:
         self.reader.read_for(seconds)
 
     @rule(kept=st.floats(0, 1), regrown=st.sampled_from([0, 100, 6_000, 150_000]), same_head=st.booleans())
@@ -304,12 +309,12 @@ class LogHistory(RuleBasedStateMachine):
         with self.log.open("ab", buffering=0) as writer:
             self.log.unlink() if unlink else self.log.rename(self.folder / f"log.{next(self.names)}")
             if pause:
-                self.wait(0.1)
+                self.pass_time(0.1)
             if not unlink:
                 writer.write(self.text(100))
             whole = Path(f"/proc/self/fd/{writer.fileno()}").read_bytes()
         if pause:
-            self.wait(0.1)
+            self.pass_time(0.1)
         self.log.write_bytes(self.head + self.text(size))
         if known:
             self.reader.until_finished(whole)

@@ -159,11 +159,15 @@ class Slurm:
         """Cancel every job, and wait until none is left."""
         self.run("scancel", "--signal=KILL", "--full", *self.jobs(), check=False)
         self.run("scancel", *self.jobs(), check=False)
-        _wait(lambda: not self.jobs(), "no jobs")
+        self.wait_for_jobs(0)
 
     def jobs(self) -> list[str]:
         """Ids of the jobs that are pending or running."""
         return self.run("squeue", "-h", "-o", "%A", check=False).split()
+
+    def wait_for_jobs(self, count: int) -> None:
+        """Wait until this number of jobs is pending or running."""
+        _wait(lambda: len(self.jobs()) == count, f"{count} jobs")
 
     def job(self, job_id: str) -> dict[str, str]:
         """Fields of a job as ``scontrol show job`` prints them."""
@@ -244,7 +248,7 @@ def wait_for_row(recorder: Recorder, run: str, fits: Callable[[dict[str, Any]], 
 
 
 def _wait(condition: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
-    eventually(condition, timeout_s, f"SLURM: {what}")
+    eventually(condition, timeout_s, f"SLURM: {what}", rest_s=0.1)  # each look is a process
 
 
 def free_ports(count: int) -> Sequence[int]:

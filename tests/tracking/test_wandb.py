@@ -25,7 +25,7 @@ from grpo_train.tracking.wandb import process
 from grpo_tui import cli
 from tests.run_dir.helpers import log
 from tests.support.backups import folder_destination
-from tests.support.clock import TestClock
+from tests.support.clock import LeapingClock
 from tests.support.engine import REPOSITORY, at_start, config_text, environment, grpo_train, wait_for
 from tests.support.histories import make_run
 from tests.support.network import needs_root, own_network
@@ -38,9 +38,9 @@ import os, sys
 from grpo_train.run_dir import give_way
 from grpo_train.run_dir.clock import CLOCK
 from grpo_train.tracking.wandb import sidecar
-from tests.support.clock import TestClock
+from tests.support.clock import LeapingClock
 give_way.LOWEST = 0
-os._exit(sidecar.main(sys.argv[1:3], TestClock(skips=True) if sys.argv[3:] else CLOCK))
+os._exit(sidecar.main(sys.argv[1:3], LeapingClock() if sys.argv[3:] else CLOCK))
 """
 """At the usual priority; with a third argument, it takes no time until what is left is given up."""
 
@@ -219,7 +219,7 @@ def test_a_server_in_trouble_ends_nothing(tmp_path: Path, server: WandbServer, f
 
 
 def test_the_supervisor_does_not_wait_for_ever() -> None:
-    clock = TestClock(skips=True)
+    clock = LeapingClock()
     began = clock.monotonic()
     hanging = subprocess.Popen(
         [sys.executable, "-c", "import signal; signal.pause()"], stdin=subprocess.PIPE, start_new_session=True

@@ -22,7 +22,7 @@ from grpo_train.run_dir.processes import boot_id, identity
 from grpo_train.run_dir.removal import exists_after_removal, hidden_name, remove_leftovers
 from grpo_train.train import retention
 from grpo_train.train.retention import prune_checkpoints
-from tests.support.clock import TestClock
+from tests.support.clock import LeapingClock, TestClock
 from tests.support.engine import rows
 from tests.support.saving import small_checkpoint, whole
 
@@ -173,7 +173,7 @@ def test_evaluations_wait_for_a_removal(run: RunDir) -> None:
     assert exists_after_removal(run.training_state / "step_2" / "model", clock=clock), "the removal backed off"
     assert not going.exists()
     going.mkdir()
-    assert exists_after_removal(run.training_state / "step_2", clock=TestClock(skips=True)), "leftover of a kill"
+    assert exists_after_removal(run.training_state / "step_2", clock=LeapingClock()), "leftover of a kill"
     assert exists_after_removal(run.training_state / "step_3", clock=clock)
     assert not exists_after_removal(run.training_state / "step_7", clock=clock)
 

@@ -24,7 +24,7 @@ from remote.transports import Refused, Unreachable
 from remote.transports.choice import attach_argv
 from tests.support.agent import connected, eventually
 from tests.support.canaries import ProcessWatch
-from tests.support.clock import TestClock
+from tests.support.clock import LeapingClock, TestClock
 from tests.support.lambda_api import LambdaApi, instance
 from tests.support.sshd import Sshd
 
@@ -134,7 +134,7 @@ def test_a_redirect_does_not_get_the_key(api: LambdaApi, tmp_path: Path) -> None
 def test_a_request_is_repeated_after_429(api: LambdaApi, after: str) -> None:
     api.instances = [instance("h200-a", "192.0.2.10")]
     api.plan(429, {"error": {"code": "global/rate-limit"}}, Retry_After=after)
-    clock = TestClock(skips=True)
+    clock = LeapingClock()
     assert [each.name for each in instances(provider_of(api), clock=clock)] == ["h200-a"]
     assert len(api.requests) == 2
 
@@ -144,7 +144,7 @@ def test_429_is_not_repeated_for_long(api: LambdaApi, after: str, asked: int) ->
     for _ in range(https.TRIES):
         api.plan(429, b"", Retry_After=after)
     with pytest.raises(ProviderError, match="asked too often") as caught:
-        instances(provider_of(api), clock=TestClock(skips=True))
+        instances(provider_of(api), clock=LeapingClock())
     assert (caught.value.code, len(api.requests)) == ("provider_busy", asked)
 
 

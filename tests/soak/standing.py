@@ -25,12 +25,12 @@ from pathlib import Path
 import psutil
 
 from remote.timing import Timing
+from tests.soak.standing_faults import Faults
 from tests.support.agent import agents
 from tests.support.faketime import faked_clock, forget_clocks
 from tests.support.flooded_client import resident_mb
 from tests.support.log_loads import RUN, Load
 from tests.support.opening import Kind, Lane, opening
-from tests.support.standing_faults import Faults
 from tests.support.truth import Event, Trouble, assert_truthful
 
 REPOSITORY = Path(__file__).resolve().parents[2]

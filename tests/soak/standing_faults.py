@@ -16,7 +16,7 @@ from tests.support.opening import mask
 from tests.support.truth import Trouble
 
 if TYPE_CHECKING:
-    from tests.support.standing import Standing
+    from tests.soak.standing import Standing
 
 SHORT_S = 3.0
 """A shorter outage loses nothing, and the link must survive it …"""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remote.timing import Timing
+from tests.soak.standing import Standing, standing
+from tests.soak.standing_faults import KINDS
 from tests.support.opening import Kind
-from tests.support.standing import Standing, standing
-from tests.support.standing_faults import KINDS
 from tests.support.truth import words
 
 APART_S = 0.3
