@@ -5,12 +5,16 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import pytest
 from textual import events
+from textual.css.model import RuleSet
+from textual.css.parse import parse
+from textual.css.tokenize import tokenize_values
 from textual.keys import KEY_NAME_REPLACEMENTS, KEY_TO_UNICODE_NAME, REPLACED_KEYS
 from textual.pilot import Pilot
 from textual.widget import Widget
@@ -126,10 +130,21 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], SkippingLoop]]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def timers_of_the_loop() -> Iterator[None]:
-    """Textual's timers read the clock of their event loop, which by default is the one that they read otherwise."""
+def textual_for_tests() -> Iterator[None]:
+    """Textual's timers read the clock of their event loop, and a style sheet is parsed once, not by each app."""
+    tokens = cache(lambda values: tokenize_values(dict(values)))
+    known: dict[tuple[Any, ...], list[RuleSet]] = {}
+
+    def parse_once(scope: str, css: str, read_from: Any, *, variable_tokens: Any, **kind: Any) -> list[RuleSet]:
+        key = (scope, css, read_from, id(variable_tokens), *sorted(kind.items()))
+        if key not in known:
+            known[key] = list(parse(scope, css, read_from, variable_tokens=variable_tokens, **kind))
+        return known[key]
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("textual._time.get_time", monotonic)
+        patch.setattr("textual.css.stylesheet.tokenize_values", lambda values: tokens(tuple(values.items())))
+        patch.setattr("textual.css.stylesheet.parse", parse_once)
         yield
 
 
