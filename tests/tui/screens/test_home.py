@@ -7,6 +7,7 @@ from textual.widgets import OptionList
 
 from grpo_tui.screens.help import HelpScreen
 from grpo_tui.widgets.lines_panel import LinesPanel
+from grpo_tui.widgets.runs import RunsPanel
 from remote.events import Link, LinkChanged
 from tests.tui.conftest import Start, logs_of
 from tests.tui.fake import DEFAULT_ANSWERS, FakeClient, knowing_box, learning_box
@@ -78,7 +79,8 @@ async def test_cursor_stays_on_its_run(start: Start) -> None:
         session.client.runs.insert(0, summary("run_newer", "starting"))
         session.client.report()
         await session.until_text("newer")
-        assert session.app.store.selected == "run_2026-11-20_22-10-41"
+        await session.until(lambda: session.app.store.selected == "run_2026-11-20_22-10-41", "the cursor's run")
+        assert session.app.home.query_one(RunsPanel).cursor == 2
 
 
 async def test_ended_run_is_announced(start: Start) -> None:
