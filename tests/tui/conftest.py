@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from textual import events
+from textual._compositor import Compositor
 from textual.css.model import RuleSet
 from textual.css.parse import parse
 from textual.css.tokenize import tokenize_values
@@ -49,10 +50,15 @@ def key_event(key: str) -> events.Key:
         return events.Key(key, None)
 
 
+PAINT = Compositor.render_update
+
+
 def text_of(app: GrpoApp) -> str:
     """The screen as text, once what has changed is painted: a dialog painted here would have no screen behind it."""
-    app.screen._on_timer_update()
-    return "\n".join(strip.text.rstrip() for strip in app.screen._compositor.render_strips())
+    screen = app.screen
+    screen._on_timer_update()
+    PAINT(screen._compositor, screen_stack=app._background_screens)
+    return "\n".join(strip.text.rstrip() for strip in screen._compositor.render_strips())
 
 
 class Session:
@@ -96,7 +102,7 @@ class Session:
         return found
 
     async def until(self, condition: Callable[[], Any], what: str = "") -> None:
-        """Wait for a condition. Fails with the screen."""
+        """Wait for a condition. Fails with the screen. What painting leaves (where a sign is) needs ``paints=True``."""
         if not await running_loop().until(condition):
             raise AssertionError(f"timed out waiting for {what or 'a condition'}\n{self.text()}")
 
@@ -214,7 +220,11 @@ class ScriptedFleet:
 
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Start:
-    """Starts the app on a scripted box, with no configs on this machine and a clock that does not move."""
+    """Starts the app on a scripted box, with no configs on this machine and a clock that does not move.
+
+    A frame that no test looks at is laid out and not painted, which would be a third of the time; ``text`` and the end
+    of a test paint the whole screen. With ``paints``, every frame is painted.
+    """
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
     monkeypatch.delenv("TMUX", raising=False)  # a copy would go through the tmux around the tests
@@ -229,6 +239,7 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
         size: tuple[int, int] = (120, 40),
         box: Box = BOX,
         wait: str = "",
+        paints: bool = False,
         foreground: Callable[[list[str]], int] | None = None,
         model_command: list[str] | None = None,
         **options: Any,
@@ -259,6 +270,8 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
             notify(message, title=title, **options)
 
         monkeypatch.setattr(app, "notify", recorded)
+        if not paints:
+            monkeypatch.setattr(Compositor, "render_update", lambda compositor, **options: None)
         async with app.run_test(size=size, notifications=True) as pilot:
             session = Session(app, clients, pilot, calls, raised)
             await session.until(lambda: clients, "the client")
@@ -266,6 +279,8 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
                 await session.until_text(wait)
                 await session.pass_time(FRAMES_S)  # what does not fit is laid out then
             yield session
+            if app.return_code is None:
+                session.text()
 
     return run
 

@@ -111,7 +111,7 @@ async def test_the_palette_of_every_view_runs_each_action(start: Start, ran: lis
 
 
 async def test_a_click_on_a_key_of_every_view_runs_its_action(start: Start, ran: list[str]) -> None:
-    async with start(box, size=WIDE, wait="87/200") as session:
+    async with start(box, size=WIDE, wait="87/200", paints=True) as session:
         for view in VIEWS:
             await show(session, view)
             bars = session.app.screen.query_one(KeyBar), session.app.screen.query_one(ViewBar)

@@ -160,7 +160,7 @@ async def test_without_a_price_there_is_no_cost(start: Start) -> None:
 
 
 async def test_an_axis_is_clipped_and_says_so(start: Start) -> None:
-    async with start(wait="87/200") as session:
+    async with start(wait="87/200", paints=True) as session:
         screen = await charts(session)
         chart = next(one for one in screen.query(CurveChart) if one.metric == "grad_norm")
         await session.press("down", "equals_sign")
