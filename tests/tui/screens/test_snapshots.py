@@ -310,14 +310,28 @@ async def turn_to(pilot: Pilot[None], view: str, ready: Callable[[GrpoApp], obje
     await wait(pilot, lambda: shown.views.name == view and ready(shown))
 
 
-def taken(compare: Compare, made: GrpoApp, view: str, size: tuple[int, int], text: str = "") -> bool:
-    """Whether a view looks as before; with ``text``, once that is on the screen."""
-    ready: Callable[[GrpoApp], object] = (lambda app: text in text_of(app)) if text else VIEWS[view][1]
+@cache
+def pictures_of(script: Script, texts: tuple[tuple[str, str], ...], silent: tuple[str, ...] = ()) -> dict[str, str]:
+    """Views of a box from one app, each once a text is on the screen, or without one once it is complete."""
+    made = app(script, silent=silent)
+    found = {}
 
-    async def before(pilot: Pilot[None]) -> None:
-        await turn_to(pilot, view, ready)
+    async def take(pilot: Pilot[None]) -> None:
+        for view, text in texts:
+            await pilot.press("1")
+            await turn_to(pilot, view, (lambda app: text in text_of(app)) if text else VIEWS[view][1])  # noqa: B023
+            found[view] = made.export_screenshot(title=made.title, simplify=True)
+        made.exit()
 
-    return compare(made, terminal_size=size, run_before=before)
+    made.run(headless=True, size=(120, 40), auto_pilot=take)
+    return found
+
+
+def same(compare: Compare, picture: str) -> bool:
+    """Whether a picture that was taken is as before."""
+    made = app(learning_box)
+    made.run = lambda **options: picture  # type: ignore[method-assign]
+    return compare(made)
 
 
 @cache
@@ -344,15 +358,13 @@ def pictures(view: str) -> dict[tuple[tuple[int, int], str], str]:
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize("view", VIEWS)
 def test_view(snap_compare: Compare, view: str, size: tuple[int, int], theme: Any) -> None:
-    made = app(full_box)
-    made.run = lambda **options: pictures(view)[size, theme.name]  # type: ignore[method-assign]
-    assert snap_compare(made)
+    assert same(snap_compare, pictures(view)[size, theme.name])
 
 
 @pytest.mark.parametrize("view", ["home", "compare"])
 def test_without_colors(snap_compare: Compare, view: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    assert taken(snap_compare, app(full_box), view, (120, 40))
+    assert same(snap_compare, pictures_of(full_box, (("home", ""), ("compare", "")))[view])
 
 
 @pytest.mark.parametrize("view", ["charts", "box"])
@@ -360,8 +372,8 @@ def test_loading(snap_compare: Compare, view: str, monkeypatch: pytest.MonkeyPat
     # No seconds: the machine's speed would be in the picture.
     for place in ("widgets.curve_chart", "widgets.waiting", "model.asking"):
         monkeypatch.setattr(f"grpo_tui.{place}.WAIT_S", math.inf)
-    silent = ("series", "box_facts")
-    assert taken(snap_compare, app(full_box, silent=silent), view, (120, 40), "asking the box")
+    texts = (("charts", "asking the box"), ("box", "asking the box"))
+    assert same(snap_compare, pictures_of(full_box, texts, silent=("series", "box_facts"))[view])
 
 
 def new_run(client: FakeClient) -> None:
@@ -378,7 +390,7 @@ EMPTY = {
 
 @pytest.mark.parametrize("view", EMPTY)
 def test_empty(snap_compare: Compare, view: str) -> None:
-    assert taken(snap_compare, app(new_run), view, (120, 40), EMPTY[view])
+    assert same(snap_compare, pictures_of(new_run, tuple(EMPTY.items()))[view])
 
 
 def broken_box(client: FakeClient) -> None:
@@ -393,7 +405,8 @@ def broken_box(client: FakeClient) -> None:
 
 @pytest.mark.parametrize("view", ["charts", "rollouts"])
 def test_failed(snap_compare: Compare, view: str) -> None:
-    assert taken(snap_compare, app(broken_box), view, (120, 40), "input/output error")
+    texts = (("charts", "input/output error"), ("rollouts", "input/output error"))
+    assert same(snap_compare, pictures_of(broken_box, texts)[view])
 
 
 @pytest.mark.parametrize("table", ["runs", "cost"])
