@@ -53,12 +53,17 @@ def key_event(key: str) -> events.Key:
 PAINT = Compositor.render_update
 
 
-def text_of(app: GrpoApp) -> str:
-    """The screen as text, once what has changed is painted: a dialog painted here would have no screen behind it."""
+def paint(app: GrpoApp) -> Compositor:
+    """Lay out and paint what has changed; a dialog that is painted otherwise has no screen behind it."""
     screen = app.screen
     screen._on_timer_update()
     PAINT(screen._compositor, screen_stack=app._background_screens)
-    return "\n".join(strip.text.rstrip() for strip in screen._compositor.render_strips())
+    return screen._compositor
+
+
+def text_of(app: GrpoApp) -> str:
+    """The screen as text, once it is painted."""
+    return "\n".join(strip.text.rstrip() for strip in paint(app).render_strips())
 
 
 class Session:
@@ -280,7 +285,7 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
                 await session.pass_time(FRAMES_S)  # what does not fit is laid out then
             yield session
             if app.return_code is None:
-                session.text()
+                paint(app)
 
     return run
 
