@@ -229,14 +229,6 @@ async def test_another_run_keeps_the_choice(start: Start) -> None:
         await session.until_text("smoothing: 5 steps", "range: 1–40")
 
 
-@pytest.mark.parametrize(("size", "count"), [((80, 24), 2), ((200, 60), 7)])
-async def test_every_size(start: Start, size: tuple[int, int], count: int) -> None:
-    async with start(size=size, wait="87/200") as session:
-        await charts(session)
-        await session.until(lambda: len(drawn(session)) == min(count, 6))
-        assert all(chart.size.height >= 3 for chart in session.app.views.charts.query(CurveChart) if chart.display)
-
-
 async def test_a_box_that_refuses(start: Start) -> None:
     from remote.protocol import RemoteError
 

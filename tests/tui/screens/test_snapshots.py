@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import closing
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -311,19 +311,26 @@ async def turn_to(pilot: Pilot[None], view: str, ready: Callable[[GrpoApp], obje
 
 
 @cache
-def pictures_of(script: Script, texts: tuple[tuple[str, str], ...], silent: tuple[str, ...] = ()) -> dict[str, str]:
+def pictures(
+    script: Script, texts: tuple[tuple[str, str], ...], sizes: tuple[tuple[int, int], ...] = ((120, 40),),
+    themes: tuple[str, ...] = ("grpo-dark",), silent: tuple[str, ...] = (),
+) -> dict[tuple[str, tuple[int, int], str], str]:  # fmt: skip
     """Views of a box from one app, each once a text is on the screen, or without one once it is complete."""
-    made = app(script, silent=silent)
-    found = {}
+    made, found = app(script, silent=silent), {}
 
     async def take(pilot: Pilot[None]) -> None:
         for view, text in texts:
+            ready = partial(lambda text, app: text in text_of(app), text) if text else VIEWS[view][1]
             await pilot.press("1")
-            await turn_to(pilot, view, (lambda app: text in text_of(app)) if text else VIEWS[view][1])  # noqa: B023
-            found[view] = made.export_screenshot(title=made.title, simplify=True)
+            await turn_to(pilot, view, ready)
+            for size in sizes:
+                await pilot.resize_terminal(*size)
+                for made.theme in themes:
+                    await wait(pilot, partial(ready, made))
+                    found[view, size, made.theme] = made.export_screenshot(title=made.title, simplify=True)
         made.exit()
 
-    made.run(headless=True, size=(120, 40), auto_pilot=take)
+    made.run(headless=True, size=sizes[0], auto_pilot=take)
     return found
 
 
@@ -334,37 +341,21 @@ def same(compare: Compare, picture: str) -> bool:
     return compare(made)
 
 
-@cache
-def pictures(view: str) -> dict[tuple[tuple[int, int], str], str]:
-    """A view in each size and theme, from one app."""
-    made = app(full_box)
-    found = {}
-
-    async def take(pilot: Pilot[None]) -> None:
-        await turn_to(pilot, view, VIEWS[view][1])
-        for size in SIZES:
-            await pilot.resize_terminal(*size)
-            for theme in THEMES:
-                made.theme = theme.name
-                await wait(pilot, lambda: VIEWS[view][1](made))
-                found[size, theme.name] = made.export_screenshot(title=made.title, simplify=True)
-        made.exit()
-
-    made.run(headless=True, size=SIZES[0], auto_pilot=take)
-    return found
+USUAL = ((120, 40), "grpo-dark")
 
 
 @pytest.mark.parametrize("theme", THEMES, ids=lambda theme: theme.name)
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize("view", VIEWS)
 def test_view(snap_compare: Compare, view: str, size: tuple[int, int], theme: Any) -> None:
-    assert same(snap_compare, pictures(view)[size, theme.name])
+    themes = tuple(each.name for each in THEMES)
+    assert same(snap_compare, pictures(full_box, ((view, ""),), SIZES, themes)[view, size, theme.name])
 
 
 @pytest.mark.parametrize("view", ["home", "compare"])
 def test_without_colors(snap_compare: Compare, view: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    assert same(snap_compare, pictures_of(full_box, (("home", ""), ("compare", "")))[view])
+    assert same(snap_compare, pictures(full_box, (("home", ""), ("compare", "")))[(view, *USUAL)])
 
 
 @pytest.mark.parametrize("view", ["charts", "box"])
@@ -373,7 +364,7 @@ def test_loading(snap_compare: Compare, view: str, monkeypatch: pytest.MonkeyPat
     for place in ("widgets.curve_chart", "widgets.waiting", "model.asking"):
         monkeypatch.setattr(f"grpo_tui.{place}.WAIT_S", math.inf)
     texts = (("charts", "asking the box"), ("box", "asking the box"))
-    assert same(snap_compare, pictures_of(full_box, texts, silent=("series", "box_facts"))[view])
+    assert same(snap_compare, pictures(full_box, texts, silent=("series", "box_facts"))[(view, *USUAL)])
 
 
 def new_run(client: FakeClient) -> None:
@@ -390,7 +381,7 @@ EMPTY = {
 
 @pytest.mark.parametrize("view", EMPTY)
 def test_empty(snap_compare: Compare, view: str) -> None:
-    assert same(snap_compare, pictures_of(new_run, tuple(EMPTY.items()))[view])
+    assert same(snap_compare, pictures(new_run, tuple(EMPTY.items()))[(view, *USUAL)])
 
 
 def broken_box(client: FakeClient) -> None:
@@ -406,7 +397,7 @@ def broken_box(client: FakeClient) -> None:
 @pytest.mark.parametrize("view", ["charts", "rollouts"])
 def test_failed(snap_compare: Compare, view: str) -> None:
     texts = (("charts", "input/output error"), ("rollouts", "input/output error"))
-    assert same(snap_compare, pictures_of(broken_box, texts)[view])
+    assert same(snap_compare, pictures(broken_box, texts)[(view, *USUAL)])
 
 
 @pytest.mark.parametrize("table", ["runs", "cost"])
