@@ -22,7 +22,6 @@ NOT_YET_CONVERTED = (
     "tests/support/terminal.py",
     "tests/support/watching_laptop.py",
     "tests/support/windows_laptop.py",
-    "tests/tui/screens/test_dialogs.py",
 )
 """Files that still pause. The list only shrinks: a file in it without a pause fails the test."""
 CANDIDATE = re.compile(r"sleep|\.(pause|wait|join|poll|select)\(|\bselect\(")

@@ -1,5 +1,4 @@
-"""Each test's bundle and caches are its own, as in the tests of the link; temporary directories are in memory, as an
-index flushes what it writes."""
+"""As in the tests of the link; temporary directories are in memory, as an index flushes what it writes."""
 
 from __future__ import annotations
 
@@ -8,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.remote.conftest import _own_directories
+from tests.remote.conftest import no_ssh_agent
 
-__all__ = ["_own_directories"]
+__all__ = ["no_ssh_agent"]
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import pytest
 from textual import events
+from textual._compositor import Compositor
+from textual.css.model import RuleSet
+from textual.css.parse import parse
+from textual.css.tokenize import tokenize_values
 from textual.keys import KEY_NAME_REPLACEMENTS, KEY_TO_UNICODE_NAME, REPLACED_KEYS
 from textual.pilot import Pilot
 from textual.widget import Widget
@@ -45,10 +50,20 @@ def key_event(key: str) -> events.Key:
         return events.Key(key, None)
 
 
+PAINT = Compositor.render_update
+
+
+def paint(app: GrpoApp) -> Compositor:
+    """Lay out and paint what has changed; a dialog that is painted otherwise has no screen behind it."""
+    screen = app.screen
+    screen._on_timer_update()
+    PAINT(screen._compositor, screen_stack=app._background_screens)
+    return screen._compositor
+
+
 def text_of(app: GrpoApp) -> str:
-    """The screen as text, once what has changed is painted: a dialog painted here would have no screen behind it."""
-    app.screen._on_timer_update()
-    return "\n".join(strip.text.rstrip() for strip in app.screen._compositor.render_strips())
+    """The screen as text, once it is painted."""
+    return "\n".join(strip.text.rstrip() for strip in paint(app).render_strips())
 
 
 class Session:
@@ -92,7 +107,7 @@ class Session:
         return found
 
     async def until(self, condition: Callable[[], Any], what: str = "") -> None:
-        """Wait for a condition. Fails with the screen."""
+        """Wait for a condition. Fails with the screen. What painting leaves (where a sign is) needs ``paints=True``."""
         if not await running_loop().until(condition):
             raise AssertionError(f"timed out waiting for {what or 'a condition'}\n{self.text()}")
 
@@ -126,10 +141,21 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], SkippingLoop]]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def timers_of_the_loop() -> Iterator[None]:
-    """Textual's timers read the clock of their event loop, which by default is the one that they read otherwise."""
+def textual_for_tests() -> Iterator[None]:
+    """Textual's timers read the clock of their event loop, and a style sheet is parsed once, not by each app."""
+    tokens = cache(lambda values: tokenize_values(dict(values)))
+    known: dict[tuple[Any, ...], list[RuleSet]] = {}
+
+    def parse_once(scope: str, css: str, read_from: Any, *, variable_tokens: Any, **kind: Any) -> list[RuleSet]:
+        key = (scope, css, read_from, id(variable_tokens), *sorted(kind.items()))
+        if key not in known:
+            known[key] = list(parse(scope, css, read_from, variable_tokens=variable_tokens, **kind))
+        return known[key]
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("textual._time.get_time", monotonic)
+        patch.setattr("textual.css.stylesheet.tokenize_values", lambda values: tokens(tuple(values.items())))
+        patch.setattr("textual.css.stylesheet.parse", parse_once)
         yield
 
 
@@ -199,7 +225,11 @@ class ScriptedFleet:
 
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Start:
-    """Starts the app on a scripted box, with no configs on this machine and a clock that does not move."""
+    """Starts the app on a scripted box, with no configs on this machine and a clock that does not move.
+
+    A frame that no test looks at is laid out and not painted, which would be a third of the time; ``text`` and the end
+    of a test paint the whole screen. With ``paints``, every frame is painted.
+    """
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
     monkeypatch.delenv("TMUX", raising=False)  # a copy would go through the tmux around the tests
@@ -214,6 +244,7 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
         size: tuple[int, int] = (120, 40),
         box: Box = BOX,
         wait: str = "",
+        paints: bool = False,
         foreground: Callable[[list[str]], int] | None = None,
         model_command: list[str] | None = None,
         **options: Any,
@@ -244,6 +275,8 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
             notify(message, title=title, **options)
 
         monkeypatch.setattr(app, "notify", recorded)
+        if not paints:
+            monkeypatch.setattr(Compositor, "render_update", lambda compositor, **options: None)
         async with app.run_test(size=size, notifications=True) as pilot:
             session = Session(app, clients, pilot, calls, raised)
             await session.until(lambda: clients, "the client")
@@ -251,6 +284,8 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
                 await session.until_text(wait)
                 await session.pass_time(FRAMES_S)  # what does not fit is laid out then
             yield session
+            if app.return_code is None:
+                paint(app)
 
     return run
 

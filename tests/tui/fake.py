@@ -174,38 +174,21 @@ class FakeClient:
 
 def _show_run(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
     run = params["run"]
-    steps = [10, 20, 30]
-    scores = {10: 0.57, 20: 0.71, 30: 0.83}
+    results = [
+        {"step": str(step), "status": "ok", "accuracy": str(score), "ci_low": str(score - 0.03),
+         "ci_high": str(score + 0.03)}
+        for step, score in ((10, 0.57), (20, 0.71))
+    ]  # fmt: skip
     return {
-        "run": run,
-        "layout": "run",
-        "path": f"/data/training_runs/{run}",
-        "summary": {},
-        "status": {},
-        "launch": {},
-        "events": [],
-        "superseded": {},
+        "run": run, "layout": "run", "path": f"/data/training_runs/{run}", "summary": {}, "status": {}, "launch": {},
+        "events": [], "superseded": {},
         "config_text": "run: {total_steps: 200}\nmodel: {backbone: tiny}\ntask: {name: addition}\n",
         "checkpoints": [
-            {"step": step, "problem": "", "path": f"training_runs/{run}/training_state/step_{step}"} for step in steps
+            {"step": step, "problem": "", "path": f"training_runs/{run}/training_state/step_{step}"}
+            for step in (10, 20, 30)
         ],
-        "evaluations": [
-            {
-                "name": f"{run}_addition",
-                "state": "finished",
-                "metrics": [
-                    {
-                        "step": str(step),
-                        "status": "ok",
-                        "accuracy": str(scores[step]),
-                        "ci_low": str(scores[step] - 0.03),
-                        "ci_high": str(scores[step] + 0.03),
-                    }
-                    for step in (10, 20)
-                ],
-            }
-        ],
-    }
+        "evaluations": [{"name": f"{run}_addition", "state": "finished", "metrics": results}],
+    }  # fmt: skip
 
 
 def _launch(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
@@ -235,19 +218,9 @@ def _indexed(op: str) -> Callable[[FakeClient, dict[str, Any]], dict[str, Any]]:
 
 
 INDEXED = (
-    "series",
-    "metrics",
-    "show_step",
-    "rollout_steps",
-    "rollout_step",
-    "samples",
-    "search_rollouts",
-    "log_files",
-    "read_log",
-    "search_log",
-    "log_bytes",
-    "gpu_history",
-)
+    "series", "metrics", "show_step", "rollout_steps", "rollout_step", "samples", "search_rollouts", "log_files",
+    "read_log", "search_log", "log_bytes", "gpu_history",
+)  # fmt: skip
 
 
 def _note(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
@@ -266,13 +239,7 @@ def _run_facts(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
 
 DEFAULT_ANSWERS: dict[str, Any] = {
     "safe_to_terminate": {
-        "safe": True,
-        "kept": "backup",
-        "obstacles": [],
-        "count": 0,
-        "whole": True,
-        "age_s": 0.0,
-        "again_s": 10.0,
+        "safe": True, "kept": "backup", "obstacles": [], "count": 0, "whole": True, "age_s": 0.0, "again_s": 10.0,
     },
     **{op: _indexed(op) for op in INDEXED},
     "show_run": _show_run,
@@ -291,7 +258,7 @@ DEFAULT_ANSWERS: dict[str, Any] = {
     "box_facts": lambda client, params: reply("box_facts", {"ok": True, "result": FACTS}),
     "checkpoint_sizes": lambda client, params: reply("checkpoint_sizes", {"ok": True, "result": SIZES}),
     "spare_checkpoints": lambda client, params: reply("spare_checkpoints", {"ok": True, "result": SPARE}),
-}
+}  # fmt: skip
 
 
 def learning_box(client: FakeClient, live: str = RUN, steps: int = 87) -> FakeClient:

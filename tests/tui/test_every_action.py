@@ -111,7 +111,7 @@ async def test_the_palette_of_every_view_runs_each_action(start: Start, ran: lis
 
 
 async def test_a_click_on_a_key_of_every_view_runs_its_action(start: Start, ran: list[str]) -> None:
-    async with start(box, size=WIDE, wait="87/200") as session:
+    async with start(box, size=WIDE, wait="87/200", paints=True) as session:
         for view in VIEWS:
             await show(session, view)
             bars = session.app.screen.query_one(KeyBar), session.app.screen.query_one(ViewBar)
@@ -139,26 +139,24 @@ async def test_a_short_terminal_has_the_views_as_digits(start: Start, ran: list[
             ran.clear()
 
 
-@pytest.mark.parametrize(
-    ("view", "keys"),
-    [
-        ("charts", ("M max", "E export")),
-        ("rollouts", ("E export", "v evals", "F lost/gained")),
-        ("compare", ("F problems", "E export")),
-    ],
-)
-async def test_the_keys_of_a_view_are_shown(start: Start, view: str, keys: tuple[str, ...]) -> None:
+async def test_the_keys_of_a_view_are_shown(start: Start) -> None:
     async with start(box, size=(120, 40), wait="87/200") as session:
-        await show(session, view)
-        *lines, last = session.text().splitlines()[-3:]
-        assert all(f" {key} " in " ".join(lines) for key in keys)
-        assert last.endswith(": command  ? help  q quit")
-        assert "? help" not in " ".join(lines)
-        bar = session.app.screen.query_one(KeyBar)
-        line, start_of, _, name = next(span for span in bar.spans if span[0] == 1)
-        assert line == 1
-        assert lines[1][start_of:].startswith(session.app.key(name))
-        await session.pilot.resize_terminal(80, 24)
-        await session.until(lambda: session.text().splitlines()[-1].endswith("7"), "one line")
-        last = [f" {key.partition(' ')[0]} " for key in keys]
-        await session.until(lambda: all(key in session.text().splitlines()[-1] for key in last), "the keys")
+        for view, keys in (
+            ("charts", ("M max", "E export")),
+            ("rollouts", ("E export", "v evals", "F lost/gained")),
+            ("compare", ("F problems", "E export")),
+        ):
+            await session.pilot.resize_terminal(120, 40)
+            await show(session, view)
+            *lines, last = (await session.until_text(": command  ? help  q quit")).splitlines()[-3:]
+            assert all(f" {key} " in " ".join(lines) for key in keys)
+            assert last.endswith(": command  ? help  q quit")
+            assert "? help" not in " ".join(lines)
+            bar = session.app.screen.query_one(KeyBar)
+            line, start_of, _, name = next(span for span in bar.spans if span[0] == 1)
+            assert line == 1
+            assert lines[1][start_of:].startswith(session.app.key(name))
+            await session.pilot.resize_terminal(80, 24)
+            await session.until(lambda: session.text().splitlines()[-1].endswith("7"), "one line")
+            short = [f" {key.partition(' ')[0]} " for key in keys]
+            await session.until(lambda short=short: all(key in session.text().splitlines()[-1] for key in short))

@@ -130,21 +130,20 @@ def test_an_error_of_the_user_is_readable(run: Run, tmp_path: Path) -> None:
     assert termios.tcgetattr(program.terminal) == program.modes
 
 
-@pytest.mark.parametrize(
-    ("words", "environment", "size"),
-    [
-        (("--no-cache",), {}, (100, 30)),
-        (("--fresh",), {}, (100, 30)),
-        ((), {"NO_COLOR": "1"}, (100, 30)),
-        ((), {"TERM": "dumb"}, (100, 30)),
-        ((), {}, (90, 30)),
-    ],
-)
-def test_no_last_screen(run: Run, words: tuple[str, ...], environment: dict[str, str], size: tuple[int, int]) -> None:
+OTHERS: list[tuple[tuple[str, ...], tuple[int, int], dict[str, str]]] = [
+    (("--no-cache",), (100, 30), {}), (("--fresh",), (100, 30), {}), ((), (100, 30), {"NO_COLOR": "1"}),
+    ((), (100, 30), {"TERM": "dumb"}), ((), (90, 30), {}),
+]  # fmt: skip
+"""Words, size and environment of a start that does not show the last screen."""
+
+
+def test_no_last_screen(run: Run) -> None:
     left(run)
-    program = run(*words, size=size, **environment)
-    program.until("run_second")
-    assert b"starting" not in program.written
+    for words, size, environment in OTHERS:
+        program = run(*words, size=size, **environment)
+        program.until("run_second")
+        assert b"starting" not in program.written, (words, size, environment)
+    run().until("starting")
 
 
 # in parts ----------------------------------------------------------------------------------------------------

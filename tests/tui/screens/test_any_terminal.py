@@ -47,27 +47,32 @@ LISTS = {
 """Each list with the key of its view, and its lines if each of them takes the cursor."""
 
 
-@pytest.mark.parametrize("name", LISTS)
-async def test_a_held_key_moves_a_line_each_time(start: Start, name: str) -> None:
+async def hold_in(session: Session, name: str) -> None:
+    """Hold keys in a list."""
     view, count = LISTS[name]
+    await session.press(view)
+    await session.until(lambda: session.app.screen.query(name), name)
+    panel = session.app.screen.query_one(name, ListPanel)
+    await session.until(lambda: panel.count == count if count else panel.count > 5, f"the lines of {name}")
+    await session.focus(panel)
+    await session.press("end")
+    last = min(HELD, count - 1) if count else panel.cursor
+    await session.press("home")
+    first = panel.cursor
+    await hold(session, "down", HELD)
+    await session.until(lambda: panel.cursor == last, f"line {last} of {name}")
+    by = min(15, last)
+    await hold(session, "up", by, per_second=30)
+    if count:
+        await session.until(lambda: panel.cursor == last - by, f"line {last - by} of {name}")
+    await hold(session, "up", HELD)
+    await session.until(lambda: panel.cursor == first, f"the first line of {name}")
+
+
+async def test_a_held_key_moves_a_line_each_time(start: Start) -> None:
     async with start(full_box, wait="87/200") as session:
-        await session.press(view)
-        await session.until(lambda: session.app.screen.query(name), name)
-        panel = session.app.screen.query_one(name, ListPanel)
-        await session.until(lambda: panel.count == count if count else panel.count > 5, "its lines")
-        await session.focus(panel)
-        await session.press("end")
-        last = min(HELD, count - 1) if count else panel.cursor
-        await session.press("home")
-        first = panel.cursor
-        await hold(session, "down", HELD)
-        await session.until(lambda: panel.cursor == last, f"line {last}")
-        by = min(15, last)
-        await hold(session, "up", by, per_second=30)
-        if count:
-            await session.until(lambda: panel.cursor == last - by, f"line {last - by}")
-        await hold(session, "up", HELD)
-        await session.until(lambda: panel.cursor == first, "the first line")
+        for name in LISTS:
+            await hold_in(session, name)
 
 
 SIZES = ((60, 15), (200, 60), (80, 24), (104, 32), (61, 16), (120, 40), (60, 15), (170, 50))

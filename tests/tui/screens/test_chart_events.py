@@ -48,7 +48,7 @@ async def shown(session: Session) -> ChartsScreen:
 
 
 async def test_every_chart_has_the_events(start: Start) -> None:
-    async with start(eventful, wait="87/200") as session:
+    async with start(eventful, wait="87/200", paints=True) as session:
         screen = await shown(session)
         loss = screen.drawn.index("loss")
         await session.until(lambda: signs(session) == "◆◆C✖", "the signs")
@@ -62,7 +62,7 @@ async def test_evaluations_are_at_their_accuracy(start: Start) -> None:
         rows = [row | {"accuracy": 0.3 + row["step"] / 1000} for row in train_rows(87)]
         client.files[f"{LOGS}/train_log.jsonl"] = jsonl(rows)
 
-    async with start(graded, wait="87/200") as session:
+    async with start(graded, wait="87/200", paints=True) as session:
         await session.press("2")
         screen = session.app.views.charts
         await session.until(lambda: "accuracy" in screen.drawn, "the chart")
@@ -76,7 +76,7 @@ async def test_evaluations_are_at_their_accuracy(start: Start) -> None:
 
 
 async def test_an_event_is_gone_to(start: Start) -> None:
-    async with start(eventful, wait="87/200") as session:
+    async with start(eventful, wait="87/200", paints=True) as session:
         screen = await shown(session)
         await session.press("n")
         await session.until_text("step 60", "✖ ", "crashed: out of memory", "enter opens it")
@@ -92,7 +92,7 @@ async def test_an_event_is_gone_to(start: Start) -> None:
 
 
 async def test_enter_on_an_event_shows_its_row(start: Start) -> None:
-    async with start(eventful, wait="87/200") as session:
+    async with start(eventful, wait="87/200", paints=True) as session:
         screen = await shown(session)
         await session.press("n", "enter")
         await session.until(lambda: session.app.views.name == "logs")
@@ -110,7 +110,7 @@ async def test_enter_on_an_event_shows_its_row(start: Start) -> None:
 
 
 async def test_enter_on_an_evaluation_opens_it(start: Start) -> None:
-    async with start(eventful, wait="87/200") as session:
+    async with start(eventful, wait="87/200", paints=True) as session:
         await shown(session)
         await session.press("n", "N", "N")
         await session.until_text("evaluated on addition: .710 ±.030")
@@ -124,7 +124,7 @@ async def test_enter_on_an_evaluation_opens_it(start: Start) -> None:
 
 
 async def test_a_click_on_a_sign_shows_its_row(start: Start) -> None:
-    async with start(eventful, wait="87/200") as session:
+    async with start(eventful, wait="87/200", paints=True) as session:
         screen = await shown(session)
         chart = screen.query_one("#slot-0", CurveChart)
         ((row, columns),) = chart._signs.items()
@@ -136,7 +136,7 @@ async def test_a_click_on_a_sign_shows_its_row(start: Start) -> None:
 
 
 async def test_a_stop_is_a_gap_of_the_time_axis(start: Start) -> None:
-    async with start(eventful, wait="87/200") as session:
+    async with start(eventful, wait="87/200", paints=True) as session:
         screen = await shown(session)
         await session.press("x")
         await session.until_text("x: time", "stopped 59 m")
@@ -157,7 +157,7 @@ async def test_tokens_have_the_events(start: Start) -> None:
         rows: list[dict[str, Any]] = [{**row, "num_tokens": 1000 * row["step"] ** 2} for row in train_rows(87)]
         client.files[f"{LOGS}/train_log.jsonl"] = jsonl(rows)
 
-    async with start(script, wait="87/200") as session:
+    async with start(script, wait="87/200", paints=True) as session:
         screen = await shown(session)
         await session.press("x")
         await session.until_text("x: tokens")
@@ -169,6 +169,6 @@ async def test_tokens_have_the_events(start: Start) -> None:
 
 
 async def test_a_low_chart_keeps_its_events(start: Start) -> None:
-    async with start(eventful, size=(80, 24), wait="87/200") as session:
+    async with start(eventful, size=(80, 24), wait="87/200", paints=True) as session:
         await shown(session)
         await session.until(lambda: "✖" in signs(session), "the crash")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from grpo_tui.screens.charts import ChartsScreen
 from tests.tui.conftest import Session, Start
 from tests.tui.fake import FakeClient, learning_box
@@ -72,17 +70,19 @@ async def test_the_crosshair_rests_on_a_row(start: Start) -> None:
         assert await rest(session, screen) == 600
 
 
-@pytest.mark.parametrize("turns", [0, 1, 2])
-async def test_extremes_are_gone_to(start: Start, turns: int) -> None:
+async def test_extremes_are_gone_to_on_each_axis(start: Start) -> None:
     async with start(sparse, wait="1200/200") as session:
         screen = await charts(session)
-        await session.press(*["x"] * turns)
-        axis = ("step", "tokens", "time")[turns]
-        await session.until(lambda: screen.curves and screen.curves.axis == axis and screen.curves.is_answered)
-        await session.press("down", "M")
-        await session.until_text("step 741", "grad_norm 9.000", "grad_norm: highest value 9.000")
-        await session.press("m")
-        await session.until_text("step 402", "grad_norm 0.010", "grad_norm: lowest value 0.010")
+        await session.press("down")
+        for axis in ("step", "tokens", "time"):
+            await session.until(lambda axis=axis: screen.curves and screen.curves.axis == axis, axis)
+            await session.until(lambda: screen.curves and screen.curves.is_answered)
+            await session.press("M")
+            await session.until_text("step 741", "grad_norm 9.000", "grad_norm: highest value 9.000")
+            await session.press("m")
+            await session.until_text("step 402", "grad_norm 0.010", "grad_norm: lowest value 0.010")
+            session.app.clear_notifications()
+            await session.press("x")
 
 
 async def test_a_step_is_gone_to_by_number(start: Start) -> None:

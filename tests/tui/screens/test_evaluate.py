@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from textual.widgets import Button, Input, Select
 
 from grpo_tui.forms.evaluate import EvalScreen
@@ -109,25 +108,25 @@ async def test_unlisted_tasks_are_left_to_the_engine(start: Start) -> None:
         await session.until(lambda: not session.app.screen.query_one("#go", Button).disabled)
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("samples", "nan", "samples: must be an integer of 1 or more, not nan"),
-        ("samples", "inf", "samples: must be an integer of 1 or more, not inf"),
-        ("samples", "2.5", "samples: must be an integer of 1 or more, not 2.5"),
-        ("samples", "eight", "samples: must be a number, not 'eight'"),
-        ("temperature", "-1", "temperature: must be 0 (greedy) or more, not -1"),
-        ("temperature", "nan", "temperature: must be 0 (greedy) or more, not nan"),
-        ("fraction", "50%", "fraction: must be a number, not '50%'"),
-        ("fraction", "nan", "fraction: must be above 0 and at most 1, not nan"),
-    ],
-)
-async def test_invalid_numbers_are_flagged(start: Start, field: str, value: str, message: str) -> None:
+async def test_invalid_numbers_are_flagged(start: Start) -> None:
     async with start(knowing_box, wait="87/200") as session:
         await opened(session, "e", EvalScreen)
-        fill(session, field, value)
-        await session.until_text(message)
-        assert session.app.screen.query_one("#go", Button).disabled
+        go = session.app.screen.query_one("#go", Button)
+        for field, value, message in (
+            ("samples", "nan", "samples: must be an integer of 1 or more, not nan"),
+            ("samples", "inf", "samples: must be an integer of 1 or more, not inf"),
+            ("samples", "2.5", "samples: must be an integer of 1 or more, not 2.5"),
+            ("samples", "eight", "samples: must be a number, not 'eight'"),
+            ("temperature", "-1", "temperature: must be 0 (greedy) or more, not -1"),
+            ("temperature", "nan", "temperature: must be 0 (greedy) or more, not nan"),
+            ("fraction", "50%", "fraction: must be a number, not '50%'"),
+            ("fraction", "nan", "fraction: must be above 0 and at most 1, not nan"),
+        ):
+            await session.until(lambda: not go.disabled, "a valid form")
+            fill(session, field, value)
+            await session.until_text(message)
+            assert go.disabled, message
+            fill(session, field, "")
 
 
 async def test_list_of_steps(start: Start) -> None:

@@ -7,6 +7,7 @@ from textual.widgets import OptionList
 
 from grpo_tui.screens.help import HelpScreen
 from grpo_tui.widgets.lines_panel import LinesPanel
+from grpo_tui.widgets.runs import RunsPanel
 from remote.events import Link, LinkChanged
 from tests.tui.conftest import Start, logs_of
 from tests.tui.fake import DEFAULT_ANSWERS, FakeClient, knowing_box, learning_box
@@ -78,7 +79,8 @@ async def test_cursor_stays_on_its_run(start: Start) -> None:
         session.client.runs.insert(0, summary("run_newer", "starting"))
         session.client.report()
         await session.until_text("newer")
-        assert session.app.store.selected == "run_2026-11-20_22-10-41"
+        await session.until(lambda: session.app.store.selected == "run_2026-11-20_22-10-41", "the cursor's run")
+        assert session.app.home.query_one(RunsPanel).cursor == 2
 
 
 async def test_ended_run_is_announced(start: Start) -> None:
@@ -98,7 +100,7 @@ async def test_lost_link_does_not_end_the_run(start: Start) -> None:
         assert not session.client.asked_for("stop")
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60), (60, 16), (240, 70)])
+@pytest.mark.parametrize("size", [(60, 16), (240, 70)])
 async def test_home_fits_every_size(start: Start, size: tuple[int, int]) -> None:
     async with start(size=size, wait="87/200") as session:
         screen = await session.until_text("reward", "running" if size[0] > 60 else RUN[:12], "quit")

@@ -27,7 +27,7 @@ async def test_enter_on_a_checkpoint_opens_its_completions(start: Start) -> None
 
 
 async def test_a_click_on_a_checkpoint_opens_it(start: Start) -> None:
-    async with start(evaluated_box, wait="87/200", size=(160, 40)) as session:
+    async with start(evaluated_box, wait="87/200", size=(160, 40), paints=True) as session:
         await session.until(lambda: session.app.store.shown_at is not None, "the checkpoints")
         line = session.app.home.query_one(CheckpointsLine)
         await session.until(lambda: any(step == 20 for *_, step in line._spans), "the line is laid out")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.tui.conftest import Start
 from tests.tui.fake import FakeClient, learning_box
 from tests.tui.fake_rows import RUN
@@ -60,18 +58,16 @@ async def test_the_filter_reads_metrics_and_config(start: Start) -> None:
             await session.press("escape")
 
 
-@pytest.mark.parametrize(
-    ("text", "said"), [("rewrd>1", "no run has rewrd: did you mean reward?"), ("foo=1", "no run has foo")]
-)
-async def test_an_unknown_field_is_named(start: Start, text: str, said: str) -> None:
+async def test_an_unknown_field_is_named(start: Start) -> None:
     async with start(wait="87/200") as session:
-        await session.press("slash", *"state:running")
-        await session.until_text("1 of 4 · sorted")
-        await session.press(*f" {text}")
-        await session.until_text(f"^ {said}")
-        assert [row.name for row in session.app.home.runs.rows] == [RUN], "the list of the rest"
-        await session.press("escape")
-        await session.until(lambda: len(session.app.home.runs.rows) == 4)
+        for text, said in (("rewrd>1", "no run has rewrd: did you mean reward?"), ("foo=1", "no run has foo")):
+            await session.press("slash", *"state:running")
+            await session.until_text("1 of 4 · sorted")
+            await session.press(*f" {text}")
+            await session.until_text(f"^ {said}")
+            assert [row.name for row in session.app.home.runs.rows] == [RUN], "the list of the rest"
+            await session.press("escape")
+            await session.until(lambda: len(session.app.home.runs.rows) == 4)
 
 
 async def test_the_list_is_saved_as_shown(start: Start, downloads: Path) -> None:

@@ -139,25 +139,20 @@ async def test_refused_launch_stays_in_the_form(start: Start) -> None:
         await session.until(lambda: isinstance(session.app.screen, HomeScreen))
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ("task: {name: aditon}\n", "task.name: unknown task 'aditon' on this box; did you mean addition?"),
-        (
-            "eval: {datasets: [gsm8k, mpbb]}\n",
-            "eval.datasets: unknown task 'mpbb' on this box; did you mean mbpp?",
-        ),
-    ],
-)
-async def test_misspelled_task_is_flagged(start: Start, config: str, message: str) -> None:
+async def test_misspelled_tasks_are_flagged(start: Start) -> None:
     async with start(knowing_box, wait="87/200") as session:
         await opened(session, "n", LaunchScreen)
-        await session.until(lambda: session.app.screen.query_one("#text", TextArea).text)
-        session.app.screen.query_one("#text", TextArea).text = config
-        await session.until(lambda: message in problem(session), message)
-        assert session.app.screen.query_one("#go", Button).disabled
-        session.app.screen.query_one("#text", TextArea).text = "task: {name: addition}\n"
-        await session.until(lambda: not session.app.screen.query_one("#go", Button).disabled)
+        text, go = session.app.screen.query_one("#text", TextArea), session.app.screen.query_one("#go", Button)
+        await session.until(lambda: text.text)
+        for config, message in (
+            ("task: {name: aditon}\n", "task.name: unknown task 'aditon' on this box; did you mean addition?"),
+            ("eval: {datasets: [gsm8k, mpbb]}\n", "eval.datasets: unknown task 'mpbb' on this box; did you mean mbpp?"),
+        ):
+            text.text = config
+            await session.until(lambda message=message: message in problem(session), message)
+            assert go.disabled
+            text.text = "task: {name: addition}\n"
+            await session.until(lambda: not go.disabled)
 
 
 @pytest.mark.parametrize(("size", "shown"), [((120, 40), 5), ((80, 24), 2)])

@@ -287,11 +287,10 @@ async def test_each_run_keeps_its_place(start: Start) -> None:
         await session.until_text("line 77 of 5,000", "[77] step 77 of many")
 
 
-@pytest.mark.parametrize("size", [(60, 15), (80, 24), (200, 60)])
-async def test_every_size(start: Start, size: tuple[int, int]) -> None:
-    async with start(long_box, size=size, wait="87/200") as session:
+async def test_a_small_terminal_shows_the_lines(start: Start) -> None:
+    async with start(long_box, size=(60, 15), wait="87/200") as session:
         screen = await logs(session, "5,000", "[5000] step 5000 of many")
-        assert screen.query_one("#whole").display is (size[1] > 20)
+        assert not screen.query_one("#whole").display
         assert screen.query_one(LogLinesPanel).size.height >= 5
 
 

@@ -253,15 +253,6 @@ async def test_the_mouse_chooses(start: Start) -> None:
         await session.until(lambda: at(screen)[2] == 2)
 
 
-async def test_no_completions_yet(start: Start) -> None:
-    def script(client: FakeClient) -> None:
-        del learning_box(client).files[LOG]
-
-    async with start(script, wait="87/200") as session:
-        await session.press("3")
-        await session.until_text("has not logged", "they appear with")
-
-
 async def test_a_box_that_refuses(start: Start) -> None:
     def refuse(client: FakeClient, params: object) -> None:
         raise RemoteError("no_index", "no folder accepts the index")

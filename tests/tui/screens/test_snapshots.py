@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import closing
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -309,27 +310,52 @@ async def turn_to(pilot: Pilot[None], view: str, ready: Callable[[GrpoApp], obje
     await wait(pilot, lambda: shown.views.name == view and ready(shown))
 
 
-def taken(compare: Compare, made: GrpoApp, view: str, size: tuple[int, int], text: str = "") -> bool:
-    """Whether a view looks as before; with ``text``, once that is on the screen."""
-    ready: Callable[[GrpoApp], object] = (lambda app: text in text_of(app)) if text else VIEWS[view][1]
+@cache
+def pictures(
+    script: Script, texts: tuple[tuple[str, str], ...], sizes: tuple[tuple[int, int], ...] = ((120, 40),),
+    themes: tuple[str, ...] = ("grpo-dark",), silent: tuple[str, ...] = (),
+) -> dict[tuple[str, tuple[int, int], str], str]:  # fmt: skip
+    """Views of a box from one app, each once a text is on the screen, or without one once it is complete."""
+    made, found = app(script, silent=silent), {}
 
-    async def before(pilot: Pilot[None]) -> None:
-        await turn_to(pilot, view, ready)
+    async def take(pilot: Pilot[None]) -> None:
+        for view, text in texts:
+            ready = partial(lambda text, app: text in text_of(app), text) if text else VIEWS[view][1]
+            await pilot.press("1")
+            await turn_to(pilot, view, ready)
+            for size in sizes:
+                await pilot.resize_terminal(*size)
+                for made.theme in themes:
+                    await wait(pilot, partial(ready, made))
+                    found[view, size, made.theme] = made.export_screenshot(title=made.title, simplify=True)
+        made.exit()
 
-    return compare(made, terminal_size=size, run_before=before)
+    made.run(headless=True, size=sizes[0], auto_pilot=take)
+    return found
+
+
+def same(compare: Compare, picture: str) -> bool:
+    """Whether a picture that was taken is as before."""
+    made = app(learning_box)
+    made.run = lambda **options: picture  # type: ignore[method-assign]
+    return compare(made)
+
+
+USUAL = ((120, 40), "grpo-dark")
 
 
 @pytest.mark.parametrize("theme", THEMES, ids=lambda theme: theme.name)
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize("view", VIEWS)
 def test_view(snap_compare: Compare, view: str, size: tuple[int, int], theme: Any) -> None:
-    assert taken(snap_compare, app(full_box, theme.name), view, size)
+    themes = tuple(each.name for each in THEMES)
+    assert same(snap_compare, pictures(full_box, ((view, ""),), SIZES, themes)[view, size, theme.name])
 
 
 @pytest.mark.parametrize("view", ["home", "compare"])
 def test_without_colors(snap_compare: Compare, view: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    assert taken(snap_compare, app(full_box), view, (120, 40))
+    assert same(snap_compare, pictures(full_box, (("home", ""), ("compare", "")))[(view, *USUAL)])
 
 
 @pytest.mark.parametrize("view", ["charts", "box"])
@@ -337,8 +363,8 @@ def test_loading(snap_compare: Compare, view: str, monkeypatch: pytest.MonkeyPat
     # No seconds: the machine's speed would be in the picture.
     for place in ("widgets.curve_chart", "widgets.waiting", "model.asking"):
         monkeypatch.setattr(f"grpo_tui.{place}.WAIT_S", math.inf)
-    silent = ("series", "box_facts")
-    assert taken(snap_compare, app(full_box, silent=silent), view, (120, 40), "asking the box")
+    texts = (("charts", "asking the box"), ("box", "asking the box"))
+    assert same(snap_compare, pictures(full_box, texts, silent=("series", "box_facts"))[(view, *USUAL)])
 
 
 def new_run(client: FakeClient) -> None:
@@ -355,7 +381,7 @@ EMPTY = {
 
 @pytest.mark.parametrize("view", EMPTY)
 def test_empty(snap_compare: Compare, view: str) -> None:
-    assert taken(snap_compare, app(new_run), view, (120, 40), EMPTY[view])
+    assert same(snap_compare, pictures(new_run, tuple(EMPTY.items()))[(view, *USUAL)])
 
 
 def broken_box(client: FakeClient) -> None:
@@ -370,7 +396,8 @@ def broken_box(client: FakeClient) -> None:
 
 @pytest.mark.parametrize("view", ["charts", "rollouts"])
 def test_failed(snap_compare: Compare, view: str) -> None:
-    assert taken(snap_compare, app(broken_box), view, (120, 40), "input/output error")
+    texts = (("charts", "input/output error"), ("rollouts", "input/output error"))
+    assert same(snap_compare, pictures(broken_box, texts)[(view, *USUAL)])
 
 
 @pytest.mark.parametrize("table", ["runs", "cost"])

@@ -148,7 +148,7 @@ CHANGES: list[Change] = [
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 async def test_nothing_old_stays_on_the_screen(start: Start, change: Change) -> None:
-    async with start(two_runs, wait="87/200") as session:
+    async with start(two_runs, wait="87/200", paints=True) as session:
         await session.until(lambda: "step 87" in log_lines(session)[-1])
         await still(session)
         await change(session)
@@ -157,7 +157,7 @@ async def test_nothing_old_stays_on_the_screen(start: Start, change: Change) -> 
 
 
 async def test_another_row_paints_one_line_of_the_list(start: Start) -> None:
-    async with start(two_runs, wait="87/200") as session:
+    async with start(two_runs, wait="87/200", paints=True) as session:
         await still(session)
         runs = session.app.home.query_one("#runs")
         painted: list[int] = []
