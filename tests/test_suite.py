@@ -16,7 +16,7 @@ EXEMPT = (
     f"{SUPPORT}patience.py",  # ``eventually``, which looks at a condition again and again: the one place that waits so
     # Simulated programs, networks and servers: their delays are what they simulate.
     f"{SUPPORT}fake_engine.py", f"{SUPPORT}fake_stage.py", f"{SUPPORT}floods.py", f"{SUPPORT}line.py",
-    f"{SUPPORT}log_loads.py", f"{SUPPORT}proxy.py", f"{SUPPORT}s3_front.py",
+    f"{SUPPORT}log_loads.py", f"{SUPPORT}proxy.py", f"{SUPPORT}s3_front.py", f"{SUPPORT}watching_laptop.py",
 )  # fmt: skip
 NOT_YET_CONVERTED = (
     "tests/remote/test_tensorboard.py",
@@ -25,9 +25,6 @@ NOT_YET_CONVERTED = (
     "tests/support/job_faults.py",
     "tests/support/logs.py",
     "tests/support/standing.py",
-    "tests/support/terminal.py",
-    "tests/support/watching_laptop.py",
-    "tests/support/windows_laptop.py",
     "tests/tui/screens/test_dialogs.py",
 )
 """Files that still pause. The list only shrinks: a file in it without a pause fails the test."""
