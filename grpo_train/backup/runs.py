@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_train.backup.layout import ARCHIVED_RUNS, KINDS, Home, home_of
+from grpo_train.backup.layout import ARCHIVED_RUNS, KINDS, Home
 from grpo_train.backup.restore import RestoreResult, find_home, restore
 from grpo_train.backup.snapshot import Omitted
-from grpo_train.backup.snapshots import StoredRun
+from grpo_train.backup.snapshots import StoredRun, evaluation_homes
 from grpo_train.backup.take import BackupResult, back_up
 from grpo_train.run_dir import RunDirError, list_evaluations
 from grpo_train.run_dir.errors import UserError, code_of
@@ -108,14 +108,13 @@ def restore_run(
             kinds, name = (kind,), given.removeprefix(f"{kind}/")
     home = _preferred(source, name, kinds)
     done = restore(root, home, source, number=number, as_name=as_name, **options)
-    if home.kind != "training_runs" or as_name:
+    if home.kind not in ("training_runs", ARCHIVED_RUNS) or as_name:
         return done
-    snapshot = StoredRun(source.store, home).snapshot(done.snapshot).manifest
+    stored = StoredRun(source.store, home)
+    manifests = (stored.snapshot(each).manifest for each in reversed(stored.numbers) if each <= done.snapshot)
     others = {key: value for key, value in options.items() if key in ("transfers", "show")}
     evaluations, omitted = [], list(done.omitted)
-    for folder in snapshot.evaluations if snapshot else ():
-        if (other := home_of("eval_runs", folder)) is None:
-            continue
+    for other in evaluation_homes(manifests):
         try:
             added = restore(root, other, source, **others)
         except RunDirError as error:  # another evaluation of this name, or one at work
