@@ -1,4 +1,4 @@
-"""Whatever commands make the snapshots of a run, the newest one is the whole run; make soak PART=edges tries them all."""
+"""Whatever commands make the snapshots of a run, the newest one is the whole run. Soak tries all sequences."""
 
 from __future__ import annotations
 
