@@ -18,7 +18,14 @@ from grpo_train.evaluation.report.step import write_step
 from grpo_train.evaluation.report.table import consolidate
 from grpo_train.run_dir import RunDir, StatusWriter, list_evaluations, read_table
 from tests.support.backups import (
-    backup, bytes_of, folder_destination, home_of, make_evaluation, make_run, newest, set_state,
+    backup,
+    bytes_of,
+    folder_destination,
+    home_of,
+    make_evaluation,
+    make_run,
+    newest,
+    set_state,
 )  # fmt: skip
 
 FACTS = {"checkpoint": "", "task": {}, "eval": {}, "seed": 0, "problems_in_split": 4}

@@ -173,7 +173,8 @@ def test_a_cursor_survives_and_edits_show_as_a_diff(tmp_path: Path) -> None:
     workflow = Workflow(run, config)
     assert (workflow.cursor, edited(run, config)) == (0, [])
     workflow.advance()
-    workflow.advance(failed=True)
+    workflow.advance(failure="the disk is full")
+    assert Workflow(run, config).reasons == {workflow.stages[1].name: "the disk is full"}
     assert read_workflow(run)["done"] == [stage.name for stage in workflow.stages[:2]]
     # The checkpoint is missing: training is done again.
     again = Workflow(run, config)
