@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,8 +67,10 @@ def back_up_run(root: Path, kind: str, name: str, to: Destination, **options: An
     return back_up(root, kind, name, to, evaluations=evaluations, **options)
 
 
-def back_up_all(root: Path, to: Destination, **options: Any) -> tuple[list[BackupResult], list[Failure]]:
-    """Back up everything below a root; one that fails costs none of the others.
+def back_up_all(
+    root: Path, to: Destination, *, then: Callable[[BackupResult], object] = lambda _: None, **options: Any
+) -> tuple[list[BackupResult], list[Failure]]:
+    """Back up everything below a root; one that fails costs none of the others. ``then`` is called after each one.
 
     Raises StoreError where no other would succeed: a destination that cannot be used. Raises RunDirError (``bad_root``)
     where there is nothing to back up and nothing was ever launched.
@@ -84,6 +86,7 @@ def back_up_all(root: Path, to: Destination, **options: Any) -> tuple[list[Backu
             runs = {(row["name"]) for row in list_evaluations(root, name)} if kind == "training_runs" else set()
             evaluations = [each for each in done if each.kind == "eval_runs" and each.name in runs]
             done.append(back_up(root, kind, name, to, evaluations=evaluations, **options))
+            then(done[-1])
         except (UserError, OSError) as error:
             if code_of(error) in ("refused", "no_bucket", "wrong_region", "clock", "full", "unreachable"):
                 raise
