@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -137,7 +137,7 @@ def backup_all(
         options = {"transfers": transfers, "dry_run": dry_run, "show": show}
         done, failed = back_up_all(folder, destination, then=clean, **options)
     if as_json:
-        results = {"done": done, "failed": failed, **({"cleaned": cleaned} if cleanup else {})}
+        results: dict[str, Sequence[Any]] = {"done": done, "failed": failed, **({"cleaned": cleaned} if cleanup else {})}
         print(json.dumps({name: [asdict(each) for each in rows] for name, rows in results.items()}))
     else:
         _show_backups(done, dry_run=dry_run)
