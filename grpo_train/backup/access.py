@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shlex
 import stat
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ LAMBDA_FILE = Path("~/.lambda_s3.env")
 _MAX_BYTES = 64 << 10
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "S3_ENDPOINT_URL", "S3_ENDPOINT")
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+ENDPOINT, REGION = re.compile(r"https?://[^\s/@]+/?"), re.compile(r"[A-Za-z0-9-]+")
 
 
 class AccessError(UserError):
@@ -70,7 +72,7 @@ def read_access(path: Path) -> Access:
     except Unreadable as error:
         raise AccessError(f"{path}: cannot read the credentials: {error}") from None
     try:
-        text = (data or b"").decode()
+        text = (data or b"").decode("utf-8-sig")
     except UnicodeDecodeError:
         raise AccessError(f"{path}: not a text file") from None
     if any(line.strip().startswith("[") for line in text.splitlines()):
@@ -84,6 +86,12 @@ def read_access(path: Path) -> Access:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         if name not in values:
             raise AccessError(f"{path}: {name} is missing; add a line {name}=…")
+    for name in _ENDPOINTS:
+        if name in values and not ENDPOINT.fullmatch(values[name]):
+            raise AccessError(f"{path}: {name} must be an address such as https://s3.example.com, without a path")
+    for name in _REGIONS:
+        if name in values and not REGION.fullmatch(values[name]):
+            raise AccessError(f"{path}: {name} must be a region such as us-east-1")
     return Access(
         str(path),
         values["AWS_ACCESS_KEY_ID"],

@@ -67,7 +67,7 @@ class Bucket(_Described):
     """Folder in the bucket; "" = its top."""
     endpoint: str = Field(default="", pattern=r"^(https?://[^\s/@]+)?/?$")
     """Address of the store; "" = the credentials file's, else Amazon."""
-    region: str = ""
+    region: str = Field(default="", pattern=r"^[A-Za-z0-9-]*$")
     credentials: str = ""
     """File with ``AWS_ACCESS_KEY_ID`` and ``AWS_SECRET_ACCESS_KEY``; "" as in :func:`access.find_access`."""
     ca_file: Annotated[str, BeforeValidator(lambda value: value and _absolute(value))] = ""
@@ -78,6 +78,7 @@ PATTERNS = {
     "name": "use up to 64 letters, digits, '.', '_' and '-', starting with a letter or digit",
     "prefix": "expected a folder without a slash at its ends",
     "endpoint": "expected an address such as https://s3.example.com, without a path",
+    "region": "expected a region such as us-east-1",
 }
 """What is expected of the keys that have a pattern."""
 

@@ -7,13 +7,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from grpo_train.backup.carry import EVENTS
-from grpo_train.backup.layout import ARCHIVED_RUNS, Home, home_of
+from grpo_train.backup.layout import ARCHIVED_RUNS, Home
 from grpo_train.backup.record import Record
 from grpo_train.backup.snapshot import Snapshot, StoredFile
-from grpo_train.backup.snapshots import homes, homes_named, read_manifest
+from grpo_train.backup.snapshots import evaluation_homes, homes, homes_named, read_manifest
 from grpo_train.backup.store import Store, StoreError
 from grpo_train.run_dir import TABLE, RunDir
 from grpo_train.run_dir.notes import NOTE
@@ -52,16 +53,20 @@ def runs_in(store: Store, name: str = "") -> list[Home]:
 
 def newest_manifest(store: Store, home: Home) -> Snapshot | None:
     """The newest snapshot whose manifest is proven; None without one. Raises StoreError where the store fails."""
+    return next(_manifests(store, home), None)
+
+
+def _manifests(store: Store, home: Home) -> Iterator[Snapshot]:
+    """The proven manifests of a run, newest first."""
     names = [name for name in store.folders(home.snapshots) if name.isascii() and name.isdecimal() and len(name) == 6]
     for name in sorted(names, reverse=True):
         try:
-            return read_manifest(store, home, int(name))
+            yield read_manifest(store, home, int(name))
         except Unreadable:
             continue
         except StoreError as error:
             if error.code not in _GONE:
                 raise
-    return None
 
 
 @contextmanager
@@ -71,7 +76,8 @@ def look(store: Store, home: Home, snapshot: Snapshot) -> Iterator[Look]:
         root = Path(name)
         folder = root / "training_runs" / home.name
         problems = _fetch(store, snapshot, RUN_FILES, folder)
-        for each in (found for name in snapshot.evaluations if (found := home_of("eval_runs", name))):
+        before = () if snapshot.evaluations else islice(_manifests(store, home), 2)
+        for each in evaluation_homes((snapshot, *before)):
             evaluation = newest_manifest(store, each)
             if evaluation is not None:
                 problems += _fetch(store, evaluation, EVALUATION_FILES, root / "eval_runs" / each.name)

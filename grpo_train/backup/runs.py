@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_train.backup.layout import ARCHIVED_RUNS, KINDS, Home, home_of
+from grpo_train.backup.layout import ARCHIVED_RUNS, KINDS, Home
 from grpo_train.backup.restore import RestoreResult, find_home, restore
 from grpo_train.backup.snapshot import Omitted
-from grpo_train.backup.snapshots import StoredRun
+from grpo_train.backup.snapshots import StoredRun, evaluation_homes
 from grpo_train.backup.take import BackupResult, back_up
 from grpo_train.run_dir import RunDirError, list_evaluations
 from grpo_train.run_dir.errors import UserError, code_of
@@ -67,8 +67,10 @@ def back_up_run(root: Path, kind: str, name: str, to: Destination, **options: An
     return back_up(root, kind, name, to, evaluations=evaluations, **options)
 
 
-def back_up_all(root: Path, to: Destination, **options: Any) -> tuple[list[BackupResult], list[Failure]]:
-    """Back up everything below a root; one that fails costs none of the others.
+def back_up_all(
+    root: Path, to: Destination, *, then: Callable[[BackupResult], object] = lambda _: None, **options: Any
+) -> tuple[list[BackupResult], list[Failure]]:
+    """Back up everything below a root; one that fails costs none of the others. ``then`` is called after each one.
 
     Raises StoreError where no other would succeed: a destination that cannot be used. Raises RunDirError (``bad_root``)
     where there is nothing to back up and nothing was ever launched.
@@ -84,6 +86,7 @@ def back_up_all(root: Path, to: Destination, **options: Any) -> tuple[list[Backu
             runs = {(row["name"]) for row in list_evaluations(root, name)} if kind == "training_runs" else set()
             evaluations = [each for each in done if each.kind == "eval_runs" and each.name in runs]
             done.append(back_up(root, kind, name, to, evaluations=evaluations, **options))
+            then(done[-1])
         except (UserError, OSError) as error:
             if code_of(error) in ("refused", "no_bucket", "wrong_region", "clock", "full", "unreachable"):
                 raise
@@ -108,14 +111,13 @@ def restore_run(
             kinds, name = (kind,), given.removeprefix(f"{kind}/")
     home = _preferred(source, name, kinds)
     done = restore(root, home, source, number=number, as_name=as_name, **options)
-    if home.kind != "training_runs" or as_name:
+    if home.kind not in ("training_runs", ARCHIVED_RUNS) or as_name:
         return done
-    snapshot = StoredRun(source.store, home).snapshot(done.snapshot).manifest
+    stored = StoredRun(source.store, home)
+    manifests = (stored.snapshot(each).manifest for each in reversed(stored.numbers) if each <= done.snapshot)
     others = {key: value for key, value in options.items() if key in ("transfers", "show")}
     evaluations, omitted = [], list(done.omitted)
-    for folder in snapshot.evaluations if snapshot else ():
-        if (other := home_of("eval_runs", folder)) is None:
-            continue
+    for other in evaluation_homes(manifests):
         try:
             added = restore(root, other, source, **others)
         except RunDirError as error:  # another evaluation of this name, or one at work

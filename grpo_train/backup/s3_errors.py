@@ -10,14 +10,12 @@ from grpo_train.backup.access import Access
 from grpo_train.backup.store import StoreError
 
 _AGAIN = {
-    "BadDigest",
-    "IncompleteBody",
-    "RequestTimeout",
-    "SlowDown",
-    "Throttling",
-    "OperationAborted",
+    "BadDigest", "IncompleteBody", "InternalError", "OperationAborted", "RequestLimitExceeded", "RequestTimeout",
+    "ServiceUnavailable", "SlowDown", "SlowDownRead", "SlowDownWrite", "Throttling", "ThrottlingException",
     "XAmzContentSHA256Mismatch",
-}
+}  # fmt: skip
+"""Also as the answer for one key of several, which has no status of its own."""
+_LACKS = {"NotImplemented", "MethodNotAllowed"}
 _KEY = {"InvalidAccessKeyId": "the access key ID", "SignatureDoesNotMatch": "the secret access key"}
 _ENDED = {"NoSuchUpload", "InvalidPart", "InvalidPartOrder", "EntityTooSmall"}
 _TOKEN = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "ExpiredTokenException"}
@@ -88,6 +86,8 @@ def refusal(
         return refused(f"the bucket '{place.bucket}' is not in region {place.region}; {hint}", "wrong_region")
     if code in _FULL:
         return refused("the store is full", "full")
+    if code in _LACKS or status == 501:
+        return refused(f"{operation}: the store does not have this request ({code or status})", "unsupported")
     if code in ("NoSuchKey", "404"):
         return refused("no such object", "missing")
     if code in _NAME:
@@ -98,6 +98,12 @@ def refusal(
     for value in (place.access.secret, place.access.token, place.access.key_id):
         said = said.replace(value, "…") if value else said
     return refused(f"{operation}: the store answers {code or status} {said}".rstrip())
+
+
+def unusable(place: Place, error: Exception) -> StoreError:
+    """A configuration of boto3 that allows no request: a profile, an endpoint, a region or a login."""
+    said = "".join(c for c in str(error) if c.isprintable())[:300]
+    return StoreError(f"{place.url}: {said}; correct {place.access.source}", code="refused")
 
 
 def clock_problem(offset_s: float) -> str:

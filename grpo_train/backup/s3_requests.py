@@ -12,7 +12,7 @@ from typing import Any
 
 from grpo_train.backup.access import Access
 from grpo_train.backup.content import RateLimit
-from grpo_train.backup.s3_errors import Place, cause_of, date_of, refusal, retry_after
+from grpo_train.backup.s3_errors import Place, cause_of, date_of, refusal, retry_after, unusable
 from grpo_train.backup.store import StoreError
 from grpo_train.run_dir.clock import CLOCK, Clock
 
@@ -192,9 +192,13 @@ class Requests:
                 ) from error
             except exceptions.ParamValidationError as error:
                 raise StoreError(f"{self.place.url}: {error}", code="bad_name") from error
-            except (exceptions.BotoCoreError, exceptions.HTTPClientError, OSError) as error:
+            except (
+                exceptions.HTTPClientError, exceptions.ConnectionError, exceptions.IncompleteReadError, OSError
+            ) as error:  # fmt: skip
                 backoff.wait(self.place.url, cause_of(error, self.place.endpoint))
                 if_broken()
+            except exceptions.BotoCoreError as error:  # a login that has ended, a role that cannot be taken
+                raise unusable(self.place, error) from error
 
     def refusal_of(
         self, facts: dict[str, Any], operation: str, meta: dict[str, Any] | None = None
@@ -223,44 +227,56 @@ class Requests:
 
 
 def _client(access: Access, place: Place, ca_file: str, connections: int, timing: Timing) -> Any:
-    """A boto3 client that tries each request once and adds no checksum of its own."""
+    """A boto3 client that tries each request once and adds no checksum of its own. Raises StoreError.
+
+    Credentials that are given go with their own endpoint and region: profiles and ``~/.aws/config`` are not read.
+    """
     from botocore.config import Config
+    from botocore.exceptions import BotoCoreError
     from botocore.handlers import add_expect_header
 
-    session = _session()
-    # TLS protects a body already. Without it, the signature contains the body's hash.
-    signing = {} if place.endpoint.startswith("http://") else {"payload_signing_enabled": False}
-    client = session.client(
-        "s3",
-        aws_access_key_id=access.key_id or None,
-        aws_secret_access_key=access.secret or None,
-        aws_session_token=access.token or None,
-        endpoint_url=place.endpoint or None,
-        region_name=place.region or session.region_name or "us-east-1",
-        verify=ca_file or None,
-        config=Config(
-            signature_version="s3v4",
-            connect_timeout=timing.silence,
-            read_timeout=timing.silence,
-            retries={"total_max_attempts": 1},
-            request_checksum_calculation="when_required",
-            response_checksum_validation="when_required",
-            max_pool_connections=connections,
-            tcp_keepalive=True,
-            s3={"addressing_style": "path" if place.endpoint else "auto", **signing},
-        ),
-    )
+    try:
+        session = _session(own=not access.key_id)
+        # TLS protects a body already. Without it, the signature contains the body's hash.
+        signing = {} if place.endpoint.startswith("http://") else {"payload_signing_enabled": False}
+        client = session.client(
+            "s3",
+            aws_access_key_id=access.key_id or None,
+            aws_secret_access_key=access.secret or None,
+            aws_session_token=access.token or None,
+            endpoint_url=place.endpoint or None,
+            region_name=place.region or session.region_name or "us-east-1",
+            verify=ca_file or None,
+            config=Config(
+                signature_version="s3v4",
+                connect_timeout=timing.silence,
+                read_timeout=timing.silence,
+                retries={"total_max_attempts": 1},
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+                max_pool_connections=connections,
+                ignore_configured_endpoint_urls=bool(access.key_id),
+                tcp_keepalive=True,
+                s3={"addressing_style": "path" if place.endpoint else "auto", **signing},
+            ),
+        )
+    except (BotoCoreError, ValueError) as error:
+        raise unusable(place, error) from error
     client.meta.events.unregister("before-call.s3", add_expect_header)  # rights were tried before; saves a round trip
     return client
 
 
 @functools.cache
-def _session() -> Any:
-    """What all clients of this process share: reading boto3's data files takes a moment."""
+def _session(own: bool) -> Any:
+    """What all clients of this process share: reading boto3's data files takes a moment.
+
+    ``own``: with the profile, the config and the credentials of this account.
+    """
     import boto3
     import botocore.session
 
-    core = botocore.session.get_session()
+    nothing = (None, None, None, None)
+    core = botocore.session.Session({} if own else {"profile": nothing, "config_file": nothing})
     core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_time_of)
     return boto3.session.Session(botocore_session=core)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -23,6 +24,7 @@ from grpo_train.backup.s3_errors import UploadEnded
 from grpo_train.backup.s3_requests import Requests
 from grpo_train.backup.store import OnBytes, Piece, StoreError
 
+logger = logging.getLogger(__name__)
 PART = 8 << 20
 """Bytes of a part; files up to this size are one request."""
 MAX_PARTS = 10_000
@@ -68,6 +70,8 @@ class Uploader:
         """Whether the store checks SHA-256 checksums, so that they are sent."""
         self.sends_md5 = False
         """Whether files are sent with a Content-MD5 otherwise."""
+        self._lists_uploads = True
+        """Whether the store lists uploads in parts, as far as is known."""
         self._requests = requests
         self._part = part
         self._workers = ThreadPoolExecutor(transfers, thread_name_prefix="upload")
@@ -111,18 +115,28 @@ class Uploader:
         self._requests.call("put_object", Key=key, Body=data, **(_sha256(checksum) if checksum else _md5(data)))
 
     def uploads(self, prefix: str) -> list[dict[str, Any]]:
-        """Uploads in parts that are under way or were cut: ``Key``, ``UploadId``, ``Initiated``."""
+        """Uploads in parts that are under way or were cut: ``Key``, ``UploadId``, ``Initiated``.
+
+        None are known where the store does not list them, which is logged once.
+        """
         found: list[dict[str, Any]] = []
         arguments: dict[str, Any] = {"Prefix": prefix}
-        while True:
+        while self._lists_uploads:
             try:
                 page = self._requests.call("list_multipart_uploads", **arguments)
             except UploadEnded:  # rclone, in a bucket without any
-                return found
+                break
+            except StoreError as error:
+                if error.code != "unsupported":
+                    raise
+                self._lists_uploads = False
+                logger.warning("%s; uploads in parts that are cut stay there and are begun again", error)
+                break
             found += page.get("Uploads", ())
             if not page.get("IsTruncated"):
-                return found
+                break
             arguments |= {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+        return found
 
     def abort(self, key: str, upload_id: str) -> bool:
         """End an upload in parts; returns whether there was one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -158,9 +158,17 @@ def homes_named(store: Store, name: str, kinds: tuple[str, ...] = KINDS) -> list
 
 
 def evaluations_of(store: Store, home: Home) -> list[Home]:
-    """The evaluations that the newest snapshot of a run was taken with."""
-    newest = StoredRun(store, home).newest()
-    names = newest.manifest.evaluations if newest and newest.manifest else ()
+    """The evaluations of a run, as of its newest complete snapshot."""
+    stored = StoredRun(store, home)
+    return evaluation_homes(each.manifest for each in stored.snapshots() if each.is_complete)
+
+
+def evaluation_homes(manifests: Iterable[Snapshot | None]) -> list[Home]:
+    """The evaluations that the first of some snapshots names, newest first.
+
+    A cleanup of an older version made a snapshot that names none: then those of the one before.
+    """
+    names = next((each.evaluations for each in manifests if each and each.evaluations), ())
     return [found for name in names if (found := home_of("eval_runs", name))]
 
 

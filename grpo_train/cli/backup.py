@@ -10,10 +10,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from grpo_train.backup.cleanup import CleanupResult
 from grpo_train.backup.overview import BackupRow, list_backups
 from grpo_train.backup.restore import RestoreResult
 from grpo_train.backup.runs import back_up_all, back_up_run, locate, restore_run
@@ -76,9 +77,7 @@ def backup(
     """
     folder = resolve_root(root)
     with failing(as_json), progress_shown() as show:
-        if not cleanup and (keep_latest or keep):
-            raise RunDirError("--keep-latest and --keep need --cleanup", code="bad_option")
-        number = how_many(keep_latest, keep) if cleanup else 0
+        number = _checkpoints_to_keep(cleanup, keep_latest, keep)
         kind, name = locate(folder, training_run)
         destination = opened(to, folder, limit=limit, transfers=transfers, is_training=any_trains(folder))
         options = {"steps": steps, "transfers": transfers, "dry_run": dry_run, "show": show}
@@ -94,8 +93,19 @@ def backup(
         removed = [asdict(each) for each in cleaned.removed] if cleaned else []
         print(json.dumps({**asdict(result), **({"removed": removed} if cleanup else {})}, indent=1))
     elif cleaned:
-        print(f"{name}: removed {len(cleaned.removed)} checkpoints, {size_text(cleaned.bytes)}")
+        _show_cleaned(cleaned)
     raise typer.Exit(PARTLY if any(each.omitted for each in everything) else DONE)
+
+
+def _checkpoints_to_keep(cleanup: bool, keep_latest: bool, keep: int | None) -> int:
+    """How many a cleanup after the backup keeps; 0 without one. Raises RunDirError."""
+    if not cleanup and (keep_latest or keep):
+        raise RunDirError("--keep-latest and --keep need --cleanup", code="bad_option")
+    return how_many(keep_latest, keep) if cleanup else 0
+
+
+def _show_cleaned(result: CleanupResult) -> None:
+    print(f"{result.run}: removed {len(result.removed)} checkpoints, {size_text(result.bytes)}")
 
 
 def backup_all(
@@ -103,18 +113,36 @@ def backup_all(
     transfers: Transfers = TRANSFERS,
     limit: Limit = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent.")] = False,
+    cleanup: Annotated[
+        bool,
+        typer.Option("--cleanup", help="After each run, remove its backed-up checkpoints as cleanup --yes."),
+    ] = False,
+    keep_latest: KeepLatest = False,
+    keep: Keep = None,
     as_json: AsJson = False,
     root: Root = None,
 ) -> None:
     """Back up every run, evaluation and sweep of a root. One that fails does not stop the others."""
     with failing(as_json), progress_shown() as show:
+        number = _checkpoints_to_keep(cleanup, keep_latest, keep)
         folder = existing_root(root)
         destination = opened(to, folder, limit=limit, transfers=transfers, is_training=any_trains(folder))
-        done, failed = back_up_all(folder, destination, transfers=transfers, dry_run=dry_run, show=show)
+        cleaned: list[CleanupResult] = []
+
+        def clean(result: BackupResult) -> None:
+            if number and result.kind == "training_runs" and not dry_run:
+                run = RunDir(folder / result.kind / result.name)
+                cleaned.append(clean_and_note(run, destination, number, transfers, show))
+
+        options = {"transfers": transfers, "dry_run": dry_run, "show": show}
+        done, failed = back_up_all(folder, destination, then=clean, **options)
     if as_json:
-        print(json.dumps({"done": [asdict(each) for each in done], "failed": [asdict(each) for each in failed]}))
+        results: dict[str, Sequence[Any]] = {"done": done, "failed": failed, **({"cleaned": cleaned} if cleanup else {})}
+        print(json.dumps({name: [asdict(each) for each in rows] for name, rows in results.items()}))
     else:
         _show_backups(done, dry_run=dry_run)
+        for each in cleaned:
+            _show_cleaned(each)
         if not done and not failed:
             print(f"nothing to back up under {folder}")
     for failure in failed:

@@ -21,8 +21,8 @@ from grpo_train.backup.fetch import fetch, source_of
 from grpo_train.backup.job import OnProgress
 from grpo_train.backup.layout import ARCHIVED_RUNS
 from grpo_train.backup.prune import PruneResult, prune
+from grpo_train.backup.runs import back_up_run
 from grpo_train.backup.snapshots import homes, homes_named
-from grpo_train.backup.take import back_up
 from grpo_train.backup.terminate import safe_to_terminate
 from grpo_train.backup.upload import TRANSFERS
 from grpo_train.cli.options import AsJson, Root, RunArgument, TrainingRun
@@ -101,7 +101,7 @@ def clean_and_note(run: RunDir, to: Destination, keep: int, transfers: int, show
     """Clean up, then back up what that changed: the event in the log, and which steps are on the box."""
     result = clean_up(run, to, keep, transfers=transfers, show=show)
     if result.removed:
-        back_up(run.root, "training_runs", run.name, to, transfers=transfers, show=show)
+        back_up_run(run.root, "training_runs", run.name, to, transfers=transfers, show=show)
     return result
 
 

@@ -12,6 +12,9 @@ from grpo_train.run_dir.files import read_json
 MAX_LINE, MAX_TRACEBACK = 4_000, 200_000
 """Characters kept of each line and of a traceback: a ``status.json`` that is too large is not read."""
 
+ERROR = "error: "
+"""How a command begins the line that says why it failed."""
+
 
 def clear_reports(run: RunDir) -> None:
     """Remove the failure reports of earlier stages."""
@@ -76,6 +79,7 @@ def failure(
         has_rank = nproc > 1 and first["rank"] is not None
         error["summary"] = f"rank {first['rank']}: {first['message']}" if has_rank else first["message"]
     else:
-        error["summary"] = f"the {process} ended with exit code {exit_code}"
+        said = next((line for line in reversed(console_tail) if line.startswith(ERROR)), "")
+        error["summary"] = said.removeprefix(ERROR) or f"the {process} ended with exit code {exit_code}"
     error["summary"] = error["summary"][:MAX_LINE]
     return {**error, "console_tail": console_tail}

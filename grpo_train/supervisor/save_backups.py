@@ -1,4 +1,4 @@
-"""Backups after each save (``backup.every_save``), each in a process of its own. Torch-free.
+"""Backups after each save (``backup.every_save``) and of the run as it ended, each in a process of its own. Torch-free.
 
 Nothing here raises or is waited for while the run trains: trouble is an event, a notification and the field ``backup``
 of ``status.json``. A backup at work is ended when a stage backs up or cleans up; the next one continues where it was.
@@ -22,6 +22,8 @@ from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.processes import PARENT_VARIABLE, RUN_ID_VARIABLE
 from grpo_train.supervisor.journal import Journal
 from grpo_train.supervisor.notify import Notifier
+from grpo_train.supervisor.stages import all_stages
+from grpo_train.train.retention import prune_checkpoints
 
 LOOK_S = 1.0
 """Between looks for a new checkpoint."""
@@ -77,14 +79,28 @@ class SaveBackups:
             if is_mine:
                 self._at_work.release()
 
-    def last(self) -> None:
-        """Back up the run as it ended; its status and logs are not written any more."""
-        if self._config.backup.every_save:
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                signal.signal(number, lambda *_: self._cut())
-            with suppress(OSError, ValueError):  # a closed terminal; console.log is part of the backup
-                print(f"grpo-train: backing up {self._run.name}", flush=True)
-            self._back_up(self._newest())
+    def last(self) -> bool:
+        """Back up the run as it ended, wherever its config backs it up; its status is not written any more.
+
+        ``run.keep_last`` may then remove checkpoints that no earlier backup had, which the next snapshot records.
+        Returns False if a backup failed or was cut.
+        """
+        destinations = _destinations(self._config)
+        if not destinations:
+            return True
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda *_: self._cut())
+        with suppress(OSError, ValueError):  # a closed terminal; console.log is part of the backup
+            print(f"grpo-train: backing up {self._run.name}", flush=True)
+        is_stored = self._back_up_to_all(destinations)
+        keep = {"keep_last": self._config.run.keep_last, "keep_every": self._config.run.keep_every}
+        if self._config.backup.every_save and prune_checkpoints(self._run, **keep, only_backed_up=True):
+            is_stored = self._back_up_to_all(destinations)
+        return is_stored
+
+    def _back_up_to_all(self, destinations: list[str | None]) -> bool:
+        stored = [self._back_up(self._newest(), to) for to in destinations]
+        return all(stored)
 
     def _loop(self) -> None:
         while not self._clock.wait(self._ended, LOOK_S):
@@ -93,7 +109,7 @@ class SaveBackups:
                 new = step not in (0, self._done, self._tried)
                 again = step == self._tried != self._done and self._clock.monotonic() - self._tried_at >= AGAIN_S
                 if (new or again) and not (self._paused.is_set() or self._ended.is_set()):
-                    self._back_up(step)
+                    self._back_up(step, self._config.backup.to)
 
     def _newest(self) -> int:
         """Step of the newest checkpoint; 0 without one, and where that cannot be read."""
@@ -102,11 +118,12 @@ class SaveBackups:
         except (UserError, OSError):
             return 0
 
-    def _back_up(self, step: int) -> None:
+    def _back_up(self, step: int, to: str | None) -> bool:
+        """Whether the run is in the store now."""
         self._tried, self._tried_at = step, self._clock.monotonic()
         self._note("running", step)
         try:
-            answer = self._answer()
+            answer = self._answer(to)
         except OSError as error:
             answer = {"error": {"code": "internal", "message": f"cannot start a backup: {error.strerror}"}}
         if "snapshot" in answer:
@@ -117,12 +134,13 @@ class SaveBackups:
             self._note("waiting", step)
         else:
             self._report(step, answer.get("error") or {"code": "killed", "message": "the backup was killed"})
+        return "snapshot" in answer
 
-    def _answer(self) -> dict[str, Any]:
+    def _answer(self, to: str | None) -> dict[str, Any]:
         """The result of a backup, which its exit code is not: the supervisor's reaper may take that. Raises OSError."""
         command = [sys.executable, "-m", "grpo_train.cli", "backup", "--json"]
         command += ["--training-run", self._run.name, "--root", str(self._run.root)]
-        command += ["--to", self._config.backup.to] if self._config.backup.to else []
+        command += ["--to", to] if to else []
         hidden = (RUN_ID_VARIABLE, PARENT_VARIABLE)  # what carries them is ended with each stage
         process = subprocess.Popen(
             command,
@@ -166,3 +184,10 @@ class SaveBackups:
     def _note(self, state: str, step: int, **facts: str) -> None:
         """For the next heartbeat's status."""
         self._journal.status.fields["backup"] = {"state": state, "step": step, **facts}
+
+
+def _destinations(config: Config) -> list[str | None]:
+    """Where the config backs the run up, after saves or as a stage; None = the default destination."""
+    found = [config.backup.to] if config.backup.every_save else []
+    found += [stage.destination for stage in all_stages(config) if stage.kind in ("backup", "cleanup")]
+    return list(dict.fromkeys(found))

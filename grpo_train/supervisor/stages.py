@@ -34,6 +34,11 @@ class Stage:
     """Further options of its command."""
 
     @property
+    def destination(self) -> str | None:
+        """Of a backup or cleanup, in ``backup.yaml``; None = the default."""
+        return self.options[self.options.index("--to") + 1] if "--to" in self.options else None
+
+    @property
     def name(self) -> str:
         """The stage in words; two stages of one name do the same."""
         if self.kind == "train":

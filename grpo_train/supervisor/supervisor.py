@@ -23,7 +23,7 @@ from grpo_train.run_dir.slurm_job import REQUEUE_EXIT, job_fields, node_count
 from grpo_train.supervisor.journal import Journal
 from grpo_train.supervisor.nodes import announced, count_joined
 from grpo_train.supervisor.notify import Notifier
-from grpo_train.supervisor.process import HEARTBEAT_S, LOOK_S, Outcome, StageRunner
+from grpo_train.supervisor.process import HEARTBEAT_S, LEFT_OUT, LOOK_S, Outcome, StageRunner
 from grpo_train.supervisor.progress_line import ProgressLine
 from grpo_train.supervisor.restarts import Restarts
 from grpo_train.supervisor.save_backups import SaveBackups
@@ -118,7 +118,8 @@ class Supervisor:
         if (
             outcome.kind != "killed" and code != REQUEUE_EXIT
         ):  # SLURM does not wait for a backup; the next start makes it
-            self._backups.last()
+            is_stored = self._backups.last()
+            code = code or (0 if is_stored else LEFT_OUT)
         return code
 
     @cached_property
@@ -199,10 +200,11 @@ class Supervisor:
             what, then = f"evaluation of step {stage.until} {stage.dataset}".rstrip(), "training continues"
         else:
             what, then = stage.name, "the workflow continues"
-        self._journal.say(f"{what} failed; {then}")
+        why = str(error.get("summary", ""))
+        self._journal.say(f"{what} failed: {why}; {then}")
         self._journal.event("stage_failed", stage=stage.name, kind=stage.kind, error=error)
-        self._notifier.send("stage_failed", f"{stage.name} failed: {error.get('summary', '')}")
-        self._record(lambda: self._workflow.advance(failed=True))
+        self._notifier.send("stage_failed", f"{stage.name} failed: {why}")
+        self._record(lambda: self._workflow.advance(failure=why))
         self._tries = 0
 
     def _reason_to_stop(self) -> str:
@@ -269,7 +271,8 @@ class Supervisor:
         if state == "stopped" and self.stops.requeue_requested:
             state = "requeued"
         left = kill_all(run_id_of(self._run.path))
-        code = {"finished": 0, "stopped": 0, "killed": 130, "requeued": REQUEUE_EXIT}.get(state, 1)
+        done = LEFT_OUT if self._workflow.failed else 0
+        code = {"finished": done, "stopped": 0, "killed": 130, "requeued": REQUEUE_EXIT}.get(state, 1)
         if state in ("killed", "finished"):
             journal.event(state)
         self._run.clear_stop()
@@ -293,8 +296,8 @@ class Supervisor:
             self._journal.event("stopped_by_itself", reason=own)
             self._notifier.send("stopped_by_itself", f"stopped at step {step}: {own}", step=step)
             return own
-        failed = self._workflow.failed if state == "finished" else []
-        reason = f"failed: {'; '.join(failed)}" if failed else ""
+        failures = self._workflow.failures if state == "finished" else ""
+        reason = f"failed: {failures}" if failures else ""
         if state == "finished":
             self._notifier.send("finished", f"finished at step {step}{f' ({reason})' if reason else ''}", step=step)
         return reason

@@ -36,6 +36,9 @@ class Workflow:
         """Step after which ``workflow.stop_when`` looks at the log: a resumed run does not stop for the same reason."""
         self.failed = [name for name in map(str, recorded.get("failed") or []) if name in self._done_names()]
         """Stages that were passed over because they failed."""
+        reasons = recorded.get("reasons")
+        self.reasons = {str(name): str(why) for name, why in (reasons if isinstance(reasons, dict) else {}).items()}
+        """Why, by name."""
 
     @property
     def current(self) -> Stage | None:
@@ -47,10 +50,17 @@ class Workflow:
         """Whether a later stage trains."""
         return any(stage.kind == "train" for stage in self.stages[self.cursor + 1 :])
 
-    def advance(self, *, failed: bool = False) -> None:
-        """Move past the current stage. Raises OSError."""
-        if failed:
-            self.failed.append(self.stages[self.cursor].name)
+    @property
+    def failures(self) -> str:
+        """What failed and why; "" if nothing did."""
+        return "; ".join(f"{name}: {why}" if (why := self.reasons.get(name)) else name for name in self.failed)
+
+    def advance(self, *, failure: str | None = None) -> None:
+        """Move past the current stage, which has failed with a reason or is done. Raises OSError."""
+        if failure is not None:
+            name = self.stages[self.cursor].name
+            self.failed.append(name)
+            self.reasons[name] = failure
         self.cursor += 1
         self.write()
 
@@ -62,6 +72,7 @@ class Workflow:
             "stages": [stage.name for stage in self.stages],
             "done": self._done_names(),
             "failed": self.failed,
+            "reasons": {name: self.reasons[name] for name in self.failed if name in self.reasons},
             "rules_from": self.rules_from,
         }
         atomic_write(self._file, json.dumps(content, indent=1) + "\n")

@@ -58,6 +58,8 @@ def test_a_file_that_others_can_read_is_refused(home: Path, mode: int) -> None:
         ("AWS_ACCESS_KEY_ID=AKIDNAME\nAWS_SECRET_ACCESS_KEY=", "AWS_SECRET_ACCESS_KEY is missing"),
         (f"[default]\naws_secret_access_key = {SECRET}", "AWS credentials file with"),
         ("x" * 100_000, "cannot read"),
+        (f"{QUOTED}\nAWS_ENDPOINT_URL=files.example.com", "AWS_ENDPOINT_URL must be an address such as https://"),
+        (f"{QUOTED}\nAWS_REGION='us east 1'", "AWS_REGION must be a region such as us-east-1"),
     ],
 )
 def test_unusable_files_are_explained(home: Path, text: str, message: str) -> None:
@@ -76,3 +78,7 @@ def test_no_value_is_shown(home: Path) -> None:
     access = read_access(written(home / "keys", QUOTED))
     for value in (SECRET, "AKIDNAME", "token$HOME"):
         assert value not in f"{access} {access!r}"
+
+
+def test_a_byte_order_mark_is_skipped(home: Path) -> None:
+    assert read_access(written(home / "keys", "\ufeff" + QUOTED)).key_id == read_access(home / "keys").key_id != ""

@@ -168,6 +168,21 @@ def test_cleanup_shows_a_plan_first(root: Path, elsewhere: Path) -> None:
     assert [c.step for c in run.checkpoints()] == [10, 30]
 
 
+def test_all_runs_are_cleaned_up_after_their_own_backup(root: Path, elsewhere: Path) -> None:
+    one, two = make_run(root, "one", 10, 20), make_run(root, "two", 10, 20, 30)
+    make_evaluation(root, "one", "addition", 20)
+    alone = command_here("backup-all", "--keep", "2", root=root)
+    assert (alone.returncode, "need --cleanup" in alone.stderr) == (2, True)
+    dry = command_here("backup-all", "--cleanup", "--keep-latest", "--dry-run", root=root)
+    assert (dry.returncode, [c.step for c in one.checkpoints()]) == (0, [10, 20])
+    done = run_json("backup-all", "--cleanup", "--keep", "2", root=root)
+    assert {each["run"]: len(each["removed"]) for each in done["cleaned"]} == {"one": 0, "two": 1}
+    shown = command_here("backup-all", "--cleanup", "--keep-latest", root=root).stdout
+    assert "one: removed 1 checkpoints" in shown
+    assert [[c.step for c in run.checkpoints()] for run in (one, two)] == [[20], [30]]
+    assert run_json("safe-to-terminate", root=root)["safe"] is True
+
+
 def test_archive_and_prune_from_a_shell(root: Path, disk: Path) -> None:
     run = make_run(root, "one", 10)
     for step in (20, 30):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -10,11 +11,12 @@ from pathlib import Path
 import botocore.auth
 import pytest
 
+from grpo_train.backup import s3_requests
 from grpo_train.backup.access import Access
 from grpo_train.backup.destinations import open_destination
 from grpo_train.backup.s3 import S3Store
 from grpo_train.backup.store import StoreError
-from tests.support.clock import TestClock
+from tests.support.clock import LeapingClock, TestClock
 from tests.support.s3_faults import Fault, Faults, FaultyRequests
 from tests.support.s3_servers import KEY_ID, SECRET, client, server
 from tests.support.stores import bucket_store, describe_bucket, piece_of
@@ -51,6 +53,7 @@ def refused(call: Callable[[], object]) -> StoreError:
         (400, "AuthorizationHeaderMalformed", "wrong_region", "is not in region us-east-1"),
         (403, "QuotaExceeded", "full", "the store is full"),
         (400, "KeyTooLongError", "bad_name", "refuses the name"),
+        (501, "NotImplemented", "unsupported", "put_object: the store does not have this request"),
         (418, "Teapot", "refused", "put_object: the store answers Teapot said by the front"),
     ],
 )
@@ -132,6 +135,61 @@ def test_without_credentials_the_file_is_asked_for() -> None:
     error = refused(lambda: store.write_small("a", b""))
     assert error.code == "refused"
     assert "name it with 'credentials'" in str(error)
+
+
+SSO = """[sso-session s]
+sso_region = us-east-1
+sso_start_url = https://example.com
+sso_registration_scopes = a
+[default]
+sso_session = s
+sso_account_id = 1
+sso_role_name = r
+"""
+
+
+@pytest.mark.parametrize(("text", "variable", "message"), [
+    ("\ufeff[default]\nregion = us-east-1\n", {}, "Unable to parse config file: .*/.aws/config"),
+    (SSO, {}, "SSO"),
+    ("", {"AWS_PROFILE": "nope"}, "profile .nope. could not be found"),
+    ("", {"AWS_ENDPOINT_URL": "files.example.com"}, "Invalid endpoint: files.example.com"),
+    ("[default]\nregion = us east\n", {}, "region"),
+])  # fmt: skip
+def test_what_boto_cannot_use_is_named(
+    home: Path, monkeypatch: pytest.MonkeyPatch, text: str, variable: dict[str, str], message: str
+) -> None:
+    """One line where boto3's own sources are used, and nothing where the credentials are given."""
+    (home / ".aws").mkdir()
+    (home / ".aws" / "config").write_text(text)
+    for name, value in variable.items():
+        monkeypatch.setenv(name, value)
+    s3_requests._session.cache_clear()
+    error = refused(lambda: S3Store(Access("the environment or ~/.aws"), bucket="any").write_small("a", b"x"))
+    assert error.code == "refused"
+    assert re.search(message, str(error))
+    assert "correct the environment or ~/.aws" in str(error)
+    running = server("rclone")
+    bucket_store(running, running.new_bucket()).write_small("a", b"x")
+
+
+def test_a_store_that_cannot_list_uploads(front: Faults, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Said once; whatever was cut is sent again."""
+    store = bucket_store(front.server, front.server.new_bucket(), port=front.port, clock=TestClock())
+    front.add(Fault("refuse", "GET", "uploads", times=99, status=501, code="NotImplemented"))
+    store.write("a", piece_of(tmp_path / "large", b"x" * (6 << 20)))
+    assert store.abort_stale_uploads("", 0.0) == 0
+    (record,) = caplog.records
+    assert "the store does not have this request (NotImplemented); uploads in parts" in record.message
+    assert sum("uploads" in path for method, path in front.seen if method == "GET") == 1
+
+
+@pytest.mark.parametrize("code", ["SlowDown", "InternalError", "ServiceUnavailable"])
+def test_one_key_of_several_is_deleted_again(front: Faults, code: str) -> None:
+    store = bucket_store(front.server, front.server.new_bucket(), port=front.port, clock=LeapingClock())
+    store.write_small("a", b"x")
+    front.add(Fault("refuse", "POST", "delete", code=code, key="some folder/runs/a"))
+    store.delete(["a"])
+    assert store.head("a") is None
 
 
 def test_a_bucket_must_be_named() -> None:

@@ -10,12 +10,23 @@ from pathlib import Path
 import pytest
 
 from grpo_train.backup.destinations import Destination
+from grpo_train.backup.peek import look
 from grpo_train.backup.restore import RestoreResult
 from grpo_train.backup.runs import back_up_run, restore_run
+from grpo_train.backup.snapshots import evaluations_of
 from grpo_train.evaluation.report.step import write_step
 from grpo_train.evaluation.report.table import consolidate
-from grpo_train.run_dir import RunDir, StatusWriter, read_table
-from tests.support.backups import bytes_of, folder_destination, make_evaluation, make_run
+from grpo_train.run_dir import RunDir, StatusWriter, list_evaluations, read_table
+from tests.support.backups import (
+    backup,
+    bytes_of,
+    folder_destination,
+    home_of,
+    make_evaluation,
+    make_run,
+    newest,
+    set_state,
+)  # fmt: skip
 
 FACTS = {"checkpoint": "", "task": {}, "eval": {}, "seed": 0, "problems_in_split": 4}
 
@@ -123,3 +134,22 @@ def test_evaluations_at_work_are_named(run: RunDir, to: Destination) -> None:
         (omitted,) = restored(run, to).omitted
     assert omitted.code == "run_is_live"
     assert not (tree(run) / "step_20_addition").exists()
+
+
+def test_a_snapshot_without_evaluations_is_that_of_an_older_cleanup(
+    run: RunDir, to: Destination, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        older.setattr("grpo_train.backup.take._named", lambda *_: ())
+        set_state(run, "finished")
+        assert backup(run, to).snapshot == 2
+    assert not newest(run, to).evaluations
+    (home,) = evaluations_of(to.store, home_of(run))
+    assert home.name == "one_addition"
+    with look(to.store, home_of(run), newest(run, to)) as found:
+        assert [row["name"] for row in list_evaluations(found.run.root, "one")] == ["one_addition"]
+    (evaluation,) = restore_run(tmp_path / "other", "one", to).evaluations
+    assert evaluation.name == "one_addition"
+    set_state(run, "stopped")
+    assert backup(run, to).snapshot == 3
+    assert newest(run, to).evaluations, "and is repaired by the next"

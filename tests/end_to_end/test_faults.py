@@ -319,7 +319,7 @@ def test_a_failed_evaluation_is_named(root: Path) -> None:
         rollout__max_prompt_length=512, rollout__max_completion_length=8,
     )  # fmt: skip
     done = grpo_train("train", "--cfg", cfg, "--run-name", "no_test", root=root)
-    assert done.returncode == 0, done.stdout
-    assert "evaluation of step 1 failed; training continues" in done.stdout
+    assert done.returncode == 3, done.stdout
+    assert "evaluation of step 1 failed: " in done.stdout
     assert "has no test split" in done.stdout
     assert state(run_of(root, "no_test")) == "finished"

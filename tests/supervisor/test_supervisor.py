@@ -21,7 +21,7 @@ from grpo_train.run_dir.files import append_jsonl
 from grpo_train.run_dir.processes import find_by_run_id, run_id_of
 from grpo_train.supervisor.join import Member
 from grpo_train.supervisor.nodes import read_meeting
-from grpo_train.supervisor.process import HEARTBEAT_S, KILL_GRACE_S, LOOK_S
+from grpo_train.supervisor.process import HEARTBEAT_S, KILL_GRACE_S, LEFT_OUT, LOOK_S
 from grpo_train.supervisor.resume import refuse_live
 from grpo_train.supervisor.stages import Stage, plan, stage_environment, thread_count
 from grpo_train.supervisor.supervisor import Supervisor
@@ -211,12 +211,13 @@ def test_a_meeting_without_all_machines_is_named(run: RunDir) -> None:
 def test_a_failed_evaluation_is_passed_over(run: RunDir) -> None:
     config = config_of(run__total_steps=2, run__eval_every=1)
     with supervised(run, config, {"train": [["train:1"], ["train:2"]], "eval": [["exit:1"]]}) as it:
-        assert (it.ended(), it.status["state"]) == (0, "finished")
+        assert (it.ended(), it.status["state"]) == (LEFT_OUT, "finished")
     assert [stage.name for stage in it.starts] == [
         "train to step 1", "evaluate step 1", "train to step 2", "evaluate step 2",
     ]  # fmt: skip
-    assert "evaluation of step 1 failed; training continues" in it.console
-    assert it.status["reason"] == "failed: evaluate step 1; evaluate step 2"
+    said = "the store says no"
+    assert f"evaluation of step 1 failed: {said}; training continues" in it.console
+    assert it.status["reason"] == f"failed: evaluate step 1: {said}; evaluate step 2: {said}"
 
 
 def test_leftover_processes_prevent_a_resume(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from grpo_train.config.schema import Config
 from grpo_train.config.sections.workflow import Collapse, Plateau
 from grpo_train.run_dir import RunDir, create_run
 from grpo_train.run_dir.evaluations import list_evaluations
-from grpo_train.supervisor.process import HEARTBEAT_S, LOOK_S
+from grpo_train.supervisor.process import HEARTBEAT_S, LEFT_OUT, LOOK_S
 from grpo_train.supervisor.stages import Stage, all_stages, plan
 from grpo_train.supervisor.stop_rules import StopRules, collapse, over_budget, plateau
 from grpo_train.supervisor.workflow import (
@@ -173,7 +173,8 @@ def test_a_cursor_survives_and_edits_show_as_a_diff(tmp_path: Path) -> None:
     workflow = Workflow(run, config)
     assert (workflow.cursor, edited(run, config)) == (0, [])
     workflow.advance()
-    workflow.advance(failed=True)
+    workflow.advance(failure="the disk is full")
+    assert Workflow(run, config).reasons == {workflow.stages[1].name: "the disk is full"}
     assert read_workflow(run)["done"] == [stage.name for stage in workflow.stages[:2]]
     # The checkpoint is missing: training is done again.
     again = Workflow(run, config)
@@ -292,8 +293,7 @@ def test_a_workflow_runs_every_stage(root: Path, backups: Path) -> None:
     assert (done.returncode, state(run)["state"], state(run)["reason"]) == (0, "finished", None), done.stdout
     finished = [row["stage"] for row in rows(run, "events.jsonl") if row["event"] == "stage_done"]
     assert finished == names(load_config(cfg.read_text()))
-    listed = json.loads(command_here("list-backups", "--json", root=root).stdout)
-    assert any(run.name in json.dumps(row) for row in listed)
+    assert json.loads(command_here("safe-to-terminate", "--json", root=root).stdout)["safe"], "its end is stored, too"
     left = [checkpoint.step for checkpoint in run.checkpoints()]
     assert left[-1] == 2
     assert 1 not in left, "read back from the backup and removed"
@@ -369,22 +369,26 @@ def test_a_failed_backup_does_not_end_training(tmp_path: Path) -> None:
             assert it.console.count(f"back up at step 3 failed; next attempt in {wait_s} s") == 1
             assert it.status["state"] == "running"
             it.clock.advance(wait_s + LOOK_S)
-        assert (it.ended(), it.status["state"]) == (0, "finished")
-    assert it.status["reason"] == "failed: back up at step 2; back up at step 3"
+        assert (it.ended(), it.status["state"]) == (LEFT_OUT, "finished")
+    said = "the store says no"
+    assert it.status["reason"] == f"failed: back up at step 2: {said}; back up at step 3: {said}"
+    assert [row["error"]["summary"] for row in rows(run, "events.jsonl") if row["event"] == "stage_failed"] == [
+        said
+    ] * 2
     assert [stage.until for stage in it.starts if stage.kind == "backup"] == [2, 3, 3, 3, 3]
     assert events(run).count("stage_failed") == 2
-    assert "back up at step 3 failed; the workflow continues" in it.console
+    assert f"back up at step 3 failed: {said}; the workflow continues" in it.console
     assert steps_logged(run) == [1, 2, 3]
 
 
 @pytest.mark.parametrize(("code", "event", "reason"), [
-    (2, "stage_failed", "failed: back up at step 1"),  # a usage error: no attempt would help
+    (2, "stage_failed", "failed: back up at step 1: the store says no"),  # a usage error: no attempt would help
     (3, "stage_incomplete", None),
 ])  # fmt: skip
 def test_exit_codes_of_a_backup(tmp_path: Path, code: int, event: str, reason: str | None) -> None:
     run = planned_run(tmp_path, run__total_steps=1, workflow__stages=["train", "backup"])
     with supervised(run, config_of(run), {"train": [["train:1"]], "backup": [[f"exit:{code}"]]}) as it:
-        assert (it.ended(), it.status["state"], it.status["reason"]) == (0, "finished", reason)
+        assert (it.ended(), it.status["state"], it.status["reason"]) == (LEFT_OUT if reason else 0, "finished", reason)
     assert [stage.kind for stage in it.starts] == ["train", "backup"]
     assert event in events(run)
 

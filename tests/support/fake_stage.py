@@ -46,6 +46,7 @@ def main() -> int:
             atomic_write(run.path / "control" / "error_rank0.json", to_json(report) + "\n")
             return 1
         elif kind == "exit":
+            print("error: the store says no", file=sys.stderr)
             return int(value)
         elif kind in ("killed", "stopped"):
             os.kill(os.getpid(), signal.SIGKILL if kind == "killed" else signal.SIGSTOP)

@@ -24,6 +24,7 @@ from tests.support.s3_checksums import Checksums
 from tests.support.s3_servers import Server
 
 _ERROR = "<?xml version='1.0' encoding='UTF-8'?><Error><Code>{}</Code><Message>said by the front</Message></Error>"
+_DELETED = "<DeleteResult><Error><Key>{}</Key><Code>{}</Code></Error></DeleteResult>"
 Answer = tuple[int, dict[str, str], bytes]
 """Status, headers and body."""
 
@@ -48,8 +49,12 @@ class Fault:
     headers: dict[str, str] = field(default_factory=dict)
     """Of the answer; they replace the server's."""
     seconds: float = 0.0
+    key: str = ""
+    """The one of several keys that is refused in an answer with status 200."""
 
     def refusal(self) -> Answer:
+        if self.key:
+            return 200, self.headers, _DELETED.format(self.key, self.code).encode()
         return self.status, self.headers, _ERROR.format(self.code).encode()
 
 
@@ -121,7 +126,7 @@ class FaultyRequests(Faults):
         from grpo_train.backup.s3_requests import _session
 
         self._session = URLLib3Session(verify=self.server.ca_file)
-        self._events = _session().events
+        self._events = _session(own=False).events
         self._events.register("before-send.s3", self._send)
         return self
 

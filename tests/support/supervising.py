@@ -21,6 +21,7 @@ from unittest.mock import patch
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.processes import kill_all, run_id_of
+from grpo_train.supervisor.save_backups import SaveBackups
 from grpo_train.supervisor.stages import Stage
 from grpo_train.supervisor.supervisor import Supervisor
 from tests.support.clock import TestClock
@@ -95,7 +96,7 @@ def supervised(
         so_far = sum(each.kind == stage.kind for each in it.starts)
         return fake_command(run, *attempts[min(so_far, len(attempts)) - 1])
 
-    with patch.object(Stage, "command", command):
+    with patch.object(Stage, "command", command), patch.object(SaveBackups, "last", lambda _: True):
         it.thread.start()
         try:
             yield it
