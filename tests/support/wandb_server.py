@@ -52,9 +52,7 @@ class WandbServer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """W&B's files of rows are sent at once instead of every 15 s."""
-        more = {"WANDB_ERROR_REPORTING": "false", "WANDB__FILE_STREAM_TRANSMIT_INTERVAL": "0.2"}
-        return {"WANDB_BASE_URL": self.url, "WANDB_API_KEY": KEY, **more}
+        return {"WANDB_BASE_URL": self.url, "WANDB_API_KEY": KEY, "WANDB_ERROR_REPORTING": "false"}
 
     # answers -------------------------------------------------------------------------------------------------
 
