@@ -137,7 +137,9 @@ def backup_all(
         options = {"transfers": transfers, "dry_run": dry_run, "show": show}
         done, failed = back_up_all(folder, destination, then=clean, **options)
     if as_json:
-        results: dict[str, Sequence[Any]] = {"done": done, "failed": failed, **({"cleaned": cleaned} if cleanup else {})}
+        results: dict[str, Sequence[Any]] = {"done": done, "failed": failed}
+        if cleanup:
+            results["cleaned"] = cleaned
         print(json.dumps({name: [asdict(each) for each in rows] for name, rows in results.items()}))
     else:
         _show_backups(done, dry_run=dry_run)
