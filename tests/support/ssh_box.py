@@ -120,6 +120,7 @@ def connect(screen: Terminal, *answers: tuple[str, str]) -> None:
 def answer_question(screen: Terminal, question: str, answer: str) -> None:
     """Type the answer to a question of ssh, in its dialog."""
     screen.wait_for("log in to h200", question, timeout=30)
+    screen.settle()
     screen.paste(answer)
     screen.wait_for("•" * 20)
     screen.press("Enter")
@@ -130,21 +131,17 @@ def choose_config(screen: Terminal, name: str, label: str) -> None:
     """Open the launch form and choose a config by the beginning of its name."""
     screen.press("n")
     screen.wait_for("launch a run on h200", "processes")
-    screen.press_and_see("Tab", at="  config  ")
+    screen.settle()
+    screen.press("Tab")  # from the button to the configs
+    screen.settle()
     screen.press("Enter")  # open the list
     screen.wait_for("code_game.yaml")
     screen.type(name)
+    screen.settle()
     screen.press("Enter")
     screen.wait_gone("code_game.yaml")  # the list is closed
     screen.wait_for(label)
-
-
-def tab_to(screen: Terminal, field: str) -> None:
-    """Tab from the configs of the launch form to another field."""
-    for label in ("config", "start from", "processes", "overrides", "run name"):  # the first Tab leaves the configs
-        screen.press_and_see("Tab", at=f"  {label}  ")
-        if label == field:
-            return
+    screen.settle()
 
 
 def confirm(screen: Terminal) -> None:

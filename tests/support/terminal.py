@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import queue
-import re
 import secrets
 import shlex
 import subprocess
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -24,14 +21,10 @@ def unlink_socket(name: str) -> None:
 
 PANE_IS_DEAD = "Pane is dead"
 """Printed by tmux when the command has ended."""
-STYLE = re.compile(r"\x1b\[[\d;]*m")
 
 
 class Terminal:
-    """A command in a tmux pane of 120 x 40 cells.
-
-    A client in tmux's control mode reads the screen, only when the command has written something.
-    """
+    """A command in a tmux pane of 120 x 40 cells."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], columns: int = 120, rows: int = 40
@@ -40,20 +33,8 @@ class Terminal:
         variables = [f"{name}={value}" for name, value in environment.items()]
         command_line = shlex.join(["env", "-u", "TMUX", "-u", "COLUMNS", "-u", "LINES", *variables, *command])
         size = ["-x", str(columns), "-y", str(rows)]
-        self._tmux(
-            *("start-server", ";", "set-option", "-g", "remain-on-exit", "on", ";"),
-            *("new-session", "-d", "-s", "screen", *size, command_line),
-        )
-        self._client = subprocess.Popen(
-            ["tmux", "-u", "-L", self._socket, "-C", "attach-session", "-t", "screen"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        self._written = threading.Event()
-        """The command has written something since the last look."""
-        self._replies: queue.Queue[str] = queue.Queue()
-        self._reader = threading.Thread(target=self._read, name="terminal", daemon=True)
-        self._reader.start()
-        self._replies.get(timeout=PATIENCE * 60)  # to attach-session
+        self._tmux("new-session", "-d", "-s", "screen", *size, command_line)
+        self._tmux("set-option", "-t", "screen", "remain-on-exit", "on")
 
     def __enter__(self) -> Terminal:
         return self
@@ -63,53 +44,23 @@ class Terminal:
             print(f"the screen was:\n{self.screen()}")
         self._tmux("kill-server")
         unlink_socket(self._socket)
-        self._client.communicate()
-        self._reader.join()
 
     def _tmux(self, *arguments: str) -> str:
         command = ["tmux", "-L", self._socket, "-f", "/dev/null", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
         return done.stdout
 
-    def _read(self) -> None:
-        """Take what tmux says to its client: replies to commands, and that the command has written something."""
-        assert self._client.stdout is not None
-        reply: list[str] | None = None
-        for line in iter(self._client.stdout.readline, b""):
-            if line.startswith((b"%end ", b"%error ")):
-                self._replies.put("\n".join(reply or []))
-                reply = None
-            elif reply is not None:
-                reply.append(line.decode(errors="replace").rstrip("\n"))
-            elif line.startswith(b"%begin "):
-                reply = []
-            elif line.startswith(b"%output "):
-                self._written.set()
-        self._replies.put("")
-
-    def _ask(self, *command: str) -> str:
-        """The reply to a command of tmux; empty once the server has ended."""
-        assert self._client.stdin is not None
-        with suppress(BrokenPipeError):
-            self._client.stdin.write(f"{shlex.join(command)}\n".encode())
-            self._client.stdin.flush()
-        return self._replies.get(timeout=PATIENCE * 60)
-
     def screen(self) -> str:
         """Current text of the screen."""
-        return self._ask("capture-pane", "-p", "-t", "screen")
+        return self._tmux("capture-pane", "-p", "-t", "screen")
 
     def press(self, *keys: str) -> None:
         """Press keys, by their tmux names (``Enter``, ``Tab``, ``C-b``, ``n``)."""
-        self._ask("send-keys", "-t", "screen", *keys)
+        self._tmux("send-keys", "-t", "screen", *keys)
 
     def type(self, text: str) -> None:
         """Type text literally."""
-        self._ask("send-keys", "-t", "screen", "-l", text)
-
-    def resize(self, columns: int, rows: int) -> None:
-        """Wait for something that only the new size shows: tmux crops the old screen until the command writes."""
-        self._ask("resize-window", "-t", "screen", "-x", str(columns), "-y", str(rows))
+        self._tmux("send-keys", "-t", "screen", "-l", text)
 
     def paste(self, text: str) -> None:
         """Type text that no command line may show."""
@@ -119,19 +70,7 @@ class Terminal:
 
     def history(self) -> str:
         """Text of the screen and everything that scrolled off it."""
-        return self._ask("capture-pane", "-p", "-J", "-S", "-", "-t", "screen")
-
-    def _until(self, look: Callable[[], bool], timeout: float, what: str) -> None:
-        """Look whenever the command has written something, until ``look`` finds it."""
-        self._written.set()
-
-        def found() -> bool:
-            if not self._written.is_set():
-                return False
-            self._written.clear()
-            return look()
-
-        eventually(found, timeout, what)
+        return self._tmux("capture-pane", "-p", "-J", "-S", "-", "-t", "screen")
 
     def wait_for(self, *texts: str, timeout: float = 60.0) -> str:
         """Wait until all of ``texts`` are on the screen; returns the screen."""
@@ -140,33 +79,31 @@ class Terminal:
         def shown() -> bool:
             nonlocal screen
             screen = self.screen()
-            if any(text.startswith(PANE_IS_DEAD) for text in texts) and PANE_IS_DEAD not in screen:
+            if all(text in screen for text in texts):
+                return True
+            if any(text.startswith(PANE_IS_DEAD) for text in texts):
                 # tmux 3.3a may miss that its child ended, until the next one does.
-                self._ask("run-shell", "-b", "true")
-                self._written.set()
-            return all(text in screen for text in texts)
+                self._tmux("run-shell", "-b", "true")
+            return False
 
         try:
-            self._until(shown, timeout, "")
+            eventually(shown, timeout, rest_s=0.1)
         except AssertionError:
             raise AssertionError(f"not on the screen: {texts}\n{screen}") from None
         return screen
 
     def wait_gone(self, text: str, timeout: float = 30.0) -> str:
         """Wait until ``text`` is no longer on the screen; returns the screen."""
-        self._until(lambda: text not in self.screen(), timeout, f"still on the screen: {text}")
+        eventually(lambda: text not in self.screen(), timeout, f"still on the screen: {text}", rest_s=0.1)
         return self.screen()
 
-    def press_and_see(self, *keys: str, at: str = "") -> None:
-        """Press keys and wait until the lines with the text ``at`` look different: what has the focus has its color.
-
-        The app hands a key to what has the focus when the key arrives, so that the next key must wait for it.
-        """
-
-        def look() -> list[str]:
-            lines = self._ask("capture-pane", "-p", "-e", "-t", "screen").splitlines()
-            return [line for line in lines if at in STYLE.sub("", line)]
-
-        before = look()
-        self.press(*keys)
-        self._until(lambda: look() != before, 30, f"{keys} changed nothing: {before}")
+    def settle(self, still_s: float = 0.4, timeout: float = 20.0) -> str:
+        """Wait until the screen stops changing; returns the screen."""
+        deadline = time.monotonic() + PATIENCE * timeout
+        before, since = self.screen(), time.monotonic()
+        while time.monotonic() - since < still_s:
+            assert time.monotonic() < deadline, f"the screen keeps changing\n{before}"
+            time.sleep(0.05)
+            if (now := self.screen()) != before:
+                before, since = now, time.monotonic()
+        return before
