@@ -97,12 +97,13 @@ def test_questions_are_answered_over_the_link(engine_box: Box, run: RunDir) -> N
             ("step_0", 0), ("step_0", 1), ("step_2", 0), ("step_2", 1),
         ]  # fmt: skip
         assert all(each["rewards"].keys() == {"accuracy"} for each in shown)
-        commands = commands_with(opened["ask"])
+        folder = str(asks_folder(run.root) / opened["ask"])
+        commands = commands_with(folder)
         assert commands
         assert SECRET_WORD not in "".join(commands) + send(client, "capture_pane", session="ask_first")["text"]
         assert asks_folder(run.root).stat().st_mode & 0o77 == 0
         assert send(client, "close_ask", ask=opened["ask"], idempotency_key="c") == {"left": []}
-        eventually(lambda: not commands_with(opened["ask"]), what="tmux ends with its last session")
+        eventually(lambda: not commands_with(folder), what="tmux ends with its last session")
         assert send(client, "list_sessions")["sessions"] == []
         assert list(asks_folder(run.root).iterdir()) == []
         assert refusal(client, "ask", ask=opened["ask"], prompt="1+1", idempotency_key="d").code == "ask_ended"
