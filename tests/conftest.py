@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-import platformdirs
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -52,24 +51,6 @@ def what_tests_share() -> dict[str, object]:
     """Of this process: priority, working directory, and handlers of signals."""
     handlers = {number.name: signal.getsignal(number) for number in signal.Signals}
     return {"priority": os.nice(0), "directory": os.getcwd(), **handlers}
-
-
-@pytest.fixture(scope="session", autouse=True)
-def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Configuration, state and caches of the tests, so that the user's own are neither read nor changed.
-
-    uv keeps its settings and its cache: an environment with torch would be downloaded again.
-    """
-    folder, settings = tmp_path_factory.mktemp("xdg"), Path(platformdirs.user_config_dir("uv"))
-    (folder / "config").mkdir()
-    if settings.is_dir():
-        (folder / "config" / "uv").symlink_to(settings)
-    with pytest.MonkeyPatch.context() as patch:
-        if "UV_CACHE_DIR" not in os.environ:
-            patch.setenv("UV_CACHE_DIR", platformdirs.user_cache_dir("uv"))
-        for kind in ("config", "state", "cache", "data"):
-            patch.setenv(f"XDG_{kind.upper()}_HOME", str(folder / kind))
-        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.remote.conftest import no_ssh_agent
+from tests.remote.conftest import _own_directories
 
-__all__ = ["no_ssh_agent"]
+__all__ = ["_own_directories"]
 
 
 @pytest.fixture(scope="package", autouse=True)

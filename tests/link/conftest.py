@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.remote.conftest import box, no_ssh_agent, proxy, root, ssh_box, sshd, tmux_socket
+from tests.remote.conftest import _own_directories, box, proxy, root, ssh_box, sshd, tmux_socket
 from tests.support.agent import RawAgent
 from tests.support.logs import root_of
 from tests.support.ssh_lab import Lab, lab
 
-__all__ = ["box", "chance", "no_ssh_agent", "proxy", "root", "ssh_box", "sshd", "tmux_socket"]
+__all__ = ["_own_directories", "box", "chance", "proxy", "root", "ssh_box", "sshd", "tmux_socket"]
 
 
 @pytest.fixture

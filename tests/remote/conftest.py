@@ -21,9 +21,12 @@ FAKE_ENGINE = Path(__file__).resolve().parents[1] / "support" / "fake_engine.py"
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_ssh_agent() -> Iterator[None]:
-    """No keys of the user, and the language that the agent sets for tmux."""
+def _own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the bundle's cache and the user's configuration in temporary directories."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         patch.delenv("SSH_AUTH_SOCK", raising=False)
         patch.setenv("LC_ALL", "C.UTF-8")  # as an agent sets it: tmux
         store_agent(build().path().parent, sys.executable)

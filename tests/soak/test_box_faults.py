@@ -16,7 +16,7 @@ from remote.boxes import Box
 from remote.events import RunsReported
 from tests.link.test_box_faults import kill_server, machine, reached, reboot, shows
 from tests.link.test_jobs import linked, row_of
-from tests.remote.conftest import box, no_ssh_agent, tmux_socket
+from tests.remote.conftest import _own_directories, box, tmux_socket
 from tests.remote.test_jobs import ask, state
 from tests.support.agent import eventually
 from tests.support.engine import config_text
@@ -24,7 +24,7 @@ from tests.support.job_faults import engines
 from tests.support.machine import Machine
 
 BIN = Path(sys.executable).parent
-__all__ = ["box", "machine", "no_ssh_agent", "tmux_socket"]
+__all__ = ["_own_directories", "box", "machine", "tmux_socket"]
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from remote.boxes import Box
-from tests.remote.conftest import box, no_ssh_agent, root, tmux_socket
+from tests.remote.conftest import _own_directories, box, root, tmux_socket
 from tests.support.job_faults import MOMENTS, agent_killed, laptop_killed
 
-__all__ = ["box", "no_ssh_agent", "root", "tmux_socket"]
+__all__ = ["_own_directories", "box", "root", "tmux_socket"]
 SEED = os.environ.get("GRPO_LINK_SEED") or str(random.randrange(10**6))
 TRIALS = int(os.environ.get("GRPO_LINK_TRIALS", "200"))
 

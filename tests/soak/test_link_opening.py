@@ -18,11 +18,11 @@ import pytest
 
 from remote.events import Link
 from remote.timing import Timing
-from tests.link.conftest import no_ssh_agent
+from tests.link.conftest import _own_directories
 from tests.support.opening import TRANSPORT, Places, mask, opening, side_by_side
 from tests.support.proxy import Fault
 
-__all__ = ["no_ssh_agent"]
+__all__ = ["_own_directories"]
 STRIDE = int(os.environ.get("LINK_STRIDE", "1"))
 LANES = 4
 REAL = Timing(backoff_first=0.01, backoff_most=0.05, settled_after=60.0)

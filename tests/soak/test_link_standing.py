@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.remote.conftest import no_ssh_agent
+from tests.remote.conftest import _own_directories
 from tests.soak.endurance import Plan, endure
 from tests.soak.standing_faults import KINDS
 from tests.support.log_loads import LOADS
 from tests.support.opening import TRANSPORT
 
-__all__ = ["no_ssh_agent"]
+__all__ = ["_own_directories"]
 SEED = os.environ.get("LINK_SEED") or secrets.token_hex(4)
 FAULTS = int(os.environ.get("LINK_FAULTS", "1000"))
 LANES = int(os.environ.get("LINK_LANES", "3"))

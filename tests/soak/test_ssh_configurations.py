@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.link.test_ssh_configurations import assert_documented
-from tests.remote.conftest import no_ssh_agent
+from tests.remote.conftest import _own_directories
 from tests.support.ssh_case import Case
 from tests.support.ssh_cases import CASES
 
-__all__ = ["no_ssh_agent"]
+__all__ = ["_own_directories"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

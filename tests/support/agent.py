@@ -263,7 +263,8 @@ class Drained(ThreadTransport):
 
     def _drain(self) -> None:
         while not self._ended:
-            select.select([self._near], [], [])
+            with suppress(OSError, ValueError):  # the client has closed it, which ends what can be taken
+                select.select([self._near], [], [])
             with self._lock:
                 self._take()
 
