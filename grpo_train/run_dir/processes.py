@@ -21,6 +21,10 @@ RUN_ID_VARIABLE = "GRPO_RUN_ID"
 PARENT_VARIABLE = "GRPO_PARENT_PID"
 NODE_VARIABLE = "GRPO_NODE"
 """``MEETING.HOST`` on a machine that takes part in a run of another one, for its failure reports."""
+STARTING_S = 1.0
+"""A program that the kernel has not started by then is passed over."""
+PF_EXITING, PF_KTHREAD = 0x4, 0x200000
+"""Flags of ``/proc/PID/stat``: what they mark has no environment any more, or never had one."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +48,16 @@ def boot_id() -> str:
 
 def start_ticks(pid: int) -> int | None:
     """Start time of a live process in clock ticks after boot; None for a missing or zombie process."""
+    fields = _stat(pid)
+    return None if not fields or fields[0] in "ZX" else int(fields[19])
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields of ``/proc/PID/stat`` from the third (the state) on; [] of a process that is gone."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
-        return None
-    return None if fields[0] in "ZX" else int(fields[19])
+        return []
 
 
 def identity() -> ProcessIdentity:
@@ -76,10 +85,29 @@ def variable_in(pid: int, name: str) -> str:
     """A variable that a process was started with; "" without it, and of a process that is gone or another user's."""
     prefix = os.fsencode(f"{name}=")
     try:
-        entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        entries = _environment(pid).split(b"\0")
     except OSError:
         return ""
     return next((os.fsdecode(entry[len(prefix) :]) for entry in entries if entry.startswith(prefix)), "")
+
+
+def _environment(pid: int) -> bytes:
+    """The environment that a process was started with. Raises OSError.
+
+    While the kernel starts its program, after the parent has gone on, it shows none; that is waited for.
+    """
+    give_up_at = time.monotonic() + STARTING_S
+    while not (data := Path(f"/proc/{pid}/environ").read_bytes()) and _is_starting(pid):
+        if time.monotonic() > give_up_at:
+            break
+        time.sleep(0.001)
+    return data
+
+
+def _is_starting(pid: int) -> bool:
+    """Whether the place of a process's environment in memory is not known yet; an empty environment has a place."""
+    fields = _stat(pid)
+    return bool(fields) and not int(fields[6]) & (PF_EXITING | PF_KTHREAD) and fields[48] == "0"
 
 
 def find_by_run_id(run_id: str) -> list[int]:

@@ -22,7 +22,7 @@ from grpo_train.run_dir import RunDir, RunDirError, create_run
 from grpo_train.run_dir.mounts import Mount
 from grpo_train.run_dir.processes import identity, run_id_of
 from tests.support.backups import contents, folder_destination, make_evaluation, make_run, objects, set_state, train_to
-from tests.support.engine import running, wait_for_process
+from tests.support.engine import running
 from tests.train.test_retention import announce
 
 
@@ -89,7 +89,6 @@ def test_live_work_forbids_termination(run: RunDir, disk: Destination) -> None:
 def other_process_at_work(run: RunDir) -> Iterator[None]:
     command = ["tail", "-f", "/dev/null"]
     with running(command, run.root, run_id_of(run.path), GRPO_RUN_ID=run_id_of(run.path)):
-        wait_for_process(run)
         yield
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from grpo_train.run_dir.processes import (
+    _is_starting,
     find_by_run_id,
     identity,
     is_alive,
@@ -130,3 +131,22 @@ def test_child_dies_with_its_parent(run_id: str, imports: str) -> None:
     parent.wait()
     wait_for(lambda: not find_by_run_id(run_id), f"the end of {pid}", timeout=15)
     assert parent.stdout.read() == ""
+
+
+def test_a_process_is_found_as_soon_as_it_is_started(run_id: str) -> None:
+    """The kernel shows no environment while it starts the program."""
+    for _ in range(200):
+        with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env={"GRPO_RUN_ID": run_id}) as child:
+            assert find_by_run_id(run_id) == [child.pid]
+            child.kill()
+
+
+def test_neither_kernel_threads_nor_empty_environments_are_waited_for() -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={}) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(b"up\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == b"up\n"
+        assert not [pid for pid in (2, child.pid) if _is_starting(pid)]
+        child.kill()

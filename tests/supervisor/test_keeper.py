@@ -27,7 +27,6 @@ from tests.support.engine import (
     steps_logged,
     train_here,
     wait_for,
-    wait_for_process,
     write_config,
 )
 
@@ -130,7 +129,6 @@ def test_leftover_processes_are_waited_for(root: Path, tmux: Path) -> None:
         ["cat"], stdin=subprocess.PIPE, env={**environment(root), "GRPO_RUN_ID": run_id_of(run.path)}
     )
     try:
-        wait_for_process(run)
         (kept,) = keep(root)
     finally:
         left.communicate()

@@ -25,7 +25,7 @@ from grpo_train.supervisor.process import HEARTBEAT_S, KILL_GRACE_S, LEFT_OUT, L
 from grpo_train.supervisor.resume import refuse_live
 from grpo_train.supervisor.stages import Stage, plan, stage_environment, thread_count
 from grpo_train.supervisor.supervisor import Supervisor
-from tests.support.engine import config_text, wait_for, wait_for_process
+from tests.support.engine import config_text, wait_for
 from tests.support.supervising import supervised
 
 
@@ -225,7 +225,6 @@ def test_leftover_processes_prevent_a_resume(tmp_path: Path) -> None:
     environment = {"GRPO_RUN_ID": run_id_of(run.path)}
     left = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=environment)
     try:
-        wait_for_process(run)
         with pytest.raises(RunDirError, match=rf"processes of one are still running: \[{left.pid}\] .*stop --now"):
             refuse_live(run)
     finally:

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from grpo_train.run_dir import RunDir
-from grpo_train.run_dir.processes import find_by_run_id, run_id_of
+from grpo_train.run_dir.processes import find_by_run_id
 from tests.support.forked import Fork, run_forked
 from tests.support.patience import PATIENCE, eventually
 
@@ -167,11 +167,6 @@ def running(command: list[str], root: Path, run_id: str, *, real: bool = False, 
         for pid in find_by_run_id(run_id):
             os.kill(pid, signal.SIGKILL)
         process.communicate(timeout=30)
-
-
-def wait_for_process(run: RunDir) -> None:
-    """Wait until a process of a run can be found: for a moment after its start, the kernel shows no environment."""
-    wait_for(lambda: find_by_run_id(run_id_of(run.path)), f"a process of {run.name}")
 
 
 def at_start(folder: Path, code: str) -> dict[str, str]:
