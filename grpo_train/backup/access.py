@@ -21,6 +21,7 @@ _MAX_BYTES = 64 << 10
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "S3_ENDPOINT_URL", "S3_ENDPOINT")
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 ENDPOINT, REGION = re.compile(r"https?://[^\s/@]+/?"), re.compile(r"[A-Za-z0-9-]+")
+AN_ENDPOINT, A_REGION = "an address such as https://s3.example.com, without a path", "a region such as us-east-1"
 
 
 class AccessError(UserError):
@@ -86,12 +87,10 @@ def read_access(path: Path) -> Access:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         if name not in values:
             raise AccessError(f"{path}: {name} is missing; add a line {name}=…")
-    for name in _ENDPOINTS:
-        if name in values and not ENDPOINT.fullmatch(values[name]):
-            raise AccessError(f"{path}: {name} must be an address such as https://s3.example.com, without a path")
-    for name in _REGIONS:
-        if name in values and not REGION.fullmatch(values[name]):
-            raise AccessError(f"{path}: {name} must be a region such as us-east-1")
+    for names, pattern, wanted in ((_ENDPOINTS, ENDPOINT, AN_ENDPOINT), (_REGIONS, REGION, A_REGION)):
+        for name in names:
+            if name in values and not pattern.fullmatch(values[name]):
+                raise AccessError(f"{path}: {name} must be {wanted}")
     return Access(
         str(path),
         values["AWS_ACCESS_KEY_ID"],

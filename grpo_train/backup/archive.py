@@ -20,7 +20,7 @@ from grpo_train.backup.runs import back_up_run
 from grpo_train.backup.take import BackupResult, back_up
 from grpo_train.backup.upload import TRANSFERS
 from grpo_train.backup.verify import VerifyResult, verify
-from grpo_train.run_dir import RunDir, RunDirError, StatusWriter, list_evaluations
+from grpo_train.run_dir import RunDir, RunDirError, StatusWriter
 from grpo_train.run_dir.files import fsync_path, remove_tree, sync_tree
 from grpo_train.run_dir.manifest import problem_of
 from grpo_train.run_dir.notes import write_note
@@ -90,11 +90,7 @@ def archive_run(
 
 def _finish(root: Path, name: str, to: Destination, transfers: int, show: OnProgress | None) -> ArchiveResult:
     """Back up a run that was moved, and read what was not read yet."""
-    evaluations = [
-        back_up(root, "eval_runs", row["name"], to, transfers=transfers, show=show)
-        for row in list_evaluations(root, name)
-    ]
-    done = back_up(root, ARCHIVED_RUNS, name, to, transfers=transfers, show=show, evaluations=evaluations)
+    done = back_up_run(root, ARCHIVED_RUNS, name, to, transfers=transfers, show=show)
     home = Home(ARCHIVED_RUNS, name, done.identity)
     checked = verify(root, home, to, only_unread=True, transfers=transfers, show=show)
     return ArchiveResult(os.fspath(root / ARCHIVED_RUNS / name), done, checked)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from grpo_train.backup.access import A_REGION, AN_ENDPOINT, ENDPOINT, REGION
 from grpo_train.run_dir.credentials import find_secret
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.suggest import did_you_mean
@@ -65,9 +66,9 @@ class Bucket(_Described):
     """"" = ``S3_BUCKET`` of the credentials file."""
     prefix: str = Field(default="", pattern=r"^[^/].*[^/]$|^[^/]?$")
     """Folder in the bucket; "" = its top."""
-    endpoint: str = Field(default="", pattern=r"^(https?://[^\s/@]+)?/?$")
+    endpoint: str = Field(default="", pattern=f"^({ENDPOINT.pattern})?$")
     """Address of the store; "" = the credentials file's, else Amazon."""
-    region: str = Field(default="", pattern=r"^[A-Za-z0-9-]*$")
+    region: str = Field(default="", pattern=f"^({REGION.pattern})?$")
     credentials: str = ""
     """File with ``AWS_ACCESS_KEY_ID`` and ``AWS_SECRET_ACCESS_KEY``; "" as in :func:`access.find_access`."""
     ca_file: Annotated[str, BeforeValidator(lambda value: value and _absolute(value))] = ""
@@ -77,8 +78,8 @@ class Bucket(_Described):
 PATTERNS = {
     "name": "use up to 64 letters, digits, '.', '_' and '-', starting with a letter or digit",
     "prefix": "expected a folder without a slash at its ends",
-    "endpoint": "expected an address such as https://s3.example.com, without a path",
-    "region": "expected a region such as us-east-1",
+    "endpoint": f"expected {AN_ENDPOINT}",
+    "region": f"expected {A_REGION}",
 }
 """What is expected of the keys that have a pattern."""
 

@@ -29,6 +29,8 @@ KINDS = (
     "training_runs", "eval_runs", "sweeps", "rl_runs", ARCHIVED_RUNS, ARCHIVED_CHECKPOINTS,
 )  # fmt: skip
 """Folders of the root, and of a store, whose directories are backed up."""
+RUNS = (ARCHIVED_RUNS, "training_runs")
+"""Those of training runs, which have evaluations. An archived run is newer than what it was before."""
 SNAPSHOTS, MANIFEST_NAME, COMPLETE, CLAIM = "snapshots", "manifest.json", "COMPLETE", "claim-"
 READ_BACK = "READ_BACK"
 MARK, PRUNING = "PRUNE", "PRUNING"

@@ -7,11 +7,11 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from grpo_train.backup.carry import EVENTS
-from grpo_train.backup.layout import ARCHIVED_RUNS, Home
+from grpo_train.backup.layout import RUNS, Home
 from grpo_train.backup.record import Record
 from grpo_train.backup.snapshot import Snapshot, StoredFile
 from grpo_train.backup.snapshots import evaluation_homes, homes, homes_named, read_manifest
@@ -22,8 +22,6 @@ from grpo_train.run_dir.safe_json import Unreadable
 
 RUN_FILES = ("launch.json", "config.yaml", "status.json", NOTE, EVENTS, "logs/train_log.jsonl")
 EVALUATION_FILES = ("eval_config.yaml", "status.json", TABLE)
-RUNS = (ARCHIVED_RUNS, "training_runs")
-"""An archived run is newer than what it was before."""
 _GONE = ("missing", "damaged")
 
 
@@ -76,8 +74,7 @@ def look(store: Store, home: Home, snapshot: Snapshot) -> Iterator[Look]:
         root = Path(name)
         folder = root / "training_runs" / home.name
         problems = _fetch(store, snapshot, RUN_FILES, folder)
-        before = () if snapshot.evaluations else islice(_manifests(store, home), 2)
-        for each in evaluation_homes((snapshot, *before)):
+        for each in evaluation_homes(chain([snapshot], islice(_manifests(store, home), 1, None))):
             evaluation = newest_manifest(store, each)
             if evaluation is not None:
                 problems += _fetch(store, evaluation, EVALUATION_FILES, root / "eval_runs" / each.name)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_train.backup.layout import ARCHIVED_RUNS, KINDS, Home
+from grpo_train.backup.layout import KINDS, RUNS, Home
 from grpo_train.backup.restore import RestoreResult, find_home, restore
 from grpo_train.backup.snapshot import Omitted
-from grpo_train.backup.snapshots import StoredRun, evaluation_homes
+from grpo_train.backup.snapshots import evaluations_of
 from grpo_train.backup.take import BackupResult, back_up
 from grpo_train.run_dir import RunDirError, list_evaluations
 from grpo_train.run_dir.errors import UserError, code_of
@@ -50,7 +50,7 @@ def locate(root: Path, given: str) -> tuple[str, str]:
 
 def everything(root: Path) -> Iterator[tuple[str, str]]:
     """(kind, name) of every directory of a root that is backed up; evaluations before the runs that name them."""
-    for kind in sorted(KINDS, key=lambda kind: kind in ("training_runs", ARCHIVED_RUNS)):
+    for kind in sorted(KINDS, key=lambda kind: kind in RUNS):
         folder = root / kind
         if folder.is_dir():
             names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
@@ -60,7 +60,7 @@ def everything(root: Path) -> Iterator[tuple[str, str]]:
 def back_up_run(root: Path, kind: str, name: str, to: Destination, **options: Any) -> BackupResult:
     """:func:`back_up`, for a training run after its evaluations. Raises as that."""
     evaluations = []
-    if kind == "training_runs":
+    if kind in RUNS:
         others = {key: value for key, value in options.items() if key != "steps"}
         names = [row["name"] for row in list_evaluations(root, name)]
         evaluations = [back_up(root, "eval_runs", each, to, **others) for each in names]
@@ -83,7 +83,7 @@ def back_up_all(
     failed: list[Failure] = []
     for kind, name in found:
         try:
-            runs = {(row["name"]) for row in list_evaluations(root, name)} if kind == "training_runs" else set()
+            runs = {(row["name"]) for row in list_evaluations(root, name)} if kind in RUNS else set()
             evaluations = [each for each in done if each.kind == "eval_runs" and each.name in runs]
             done.append(back_up(root, kind, name, to, evaluations=evaluations, **options))
             then(done[-1])
@@ -111,13 +111,11 @@ def restore_run(
             kinds, name = (kind,), given.removeprefix(f"{kind}/")
     home = _preferred(source, name, kinds)
     done = restore(root, home, source, number=number, as_name=as_name, **options)
-    if home.kind not in ("training_runs", ARCHIVED_RUNS) or as_name:
+    if home.kind not in RUNS or as_name:
         return done
-    stored = StoredRun(source.store, home)
-    manifests = (stored.snapshot(each).manifest for each in reversed(stored.numbers) if each <= done.snapshot)
     others = {key: value for key, value in options.items() if key in ("transfers", "show")}
     evaluations, omitted = [], list(done.omitted)
-    for other in evaluation_homes(manifests):
+    for other in evaluations_of(source.store, home, number):
         try:
             added = restore(root, other, source, **others)
         except RunDirError as error:  # another evaluation of this name, or one at work

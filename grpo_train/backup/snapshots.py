@@ -6,13 +6,26 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
-from grpo_train.backup.layout import CLAIM, COMPLETE, KINDS, MANIFEST_NAME, MARK, SNAPSHOTS, Home, home_of
+from grpo_train.backup.layout import (
+    ARCHIVED_RUNS,
+    CLAIM,
+    COMPLETE,
+    KINDS,
+    MANIFEST_NAME,
+    MARK,
+    SNAPSHOTS,
+    Home,
+    home_of,
+)
 from grpo_train.backup.snapshot import MAX_MANIFEST_BYTES, Part, Snapshot, parse_snapshot
 from grpo_train.backup.store import Entry, Store, StoreError
 from grpo_train.run_dir.safe_json import Unreadable
 
 _MAX_COMPLETE_BYTES = 4096
+_LOOK_BACK = 3
+"""Snapshots; a run without evaluations may have hundreds."""
 
 
 @dataclass(frozen=True)
@@ -157,18 +170,22 @@ def homes_named(store: Store, name: str, kinds: tuple[str, ...] = KINDS) -> list
     return [home for home in found if name in (home.name, f"{home.name}--{home.identity}", home.identity)]
 
 
-def evaluations_of(store: Store, home: Home) -> list[Home]:
-    """The evaluations of a run, as of its newest complete snapshot."""
-    stored = StoredRun(store, home)
-    return evaluation_homes(each.manifest for each in stored.snapshots() if each.is_complete)
+def evaluations_of(store: Store, home: Home, number: int | None = None) -> list[Home]:
+    """The evaluations of a run as of a snapshot. ``None``: the newest, with those that it got in the archive."""
+    snapshots = StoredRun(store, home).snapshots()
+    found = evaluation_homes(each.manifest for each in snapshots if number is None or each.number <= number)
+    if number is None and home.kind == "training_runs":
+        archived = StoredRun(store, Home(ARCHIVED_RUNS, home.name, home.identity)).newest()
+        found += evaluation_homes([archived.manifest]) if archived else []
+    return list(dict.fromkeys(found))
 
 
 def evaluation_homes(manifests: Iterable[Snapshot | None]) -> list[Home]:
     """The evaluations that the first of some snapshots names, newest first.
 
-    A cleanup of an older version made a snapshot that names none: then those of the one before.
+    A cleanup of an older version made a snapshot that names none: then those of one shortly before it.
     """
-    names = next((each.evaluations for each in manifests if each and each.evaluations), ())
+    names = next((each.evaluations for each in islice(manifests, _LOOK_BACK) if each and each.evaluations), ())
     return [found for name in names if (found := home_of("eval_runs", name))]
 
 

@@ -15,7 +15,7 @@ from grpo_train.backup.lineage import Lineage, find_lineage
 from grpo_train.backup.plan import Plan, planned, without
 from grpo_train.backup.record import Record, read_record
 from grpo_train.backup.snapshot import Omitted, Snapshot
-from grpo_train.backup.snapshots import evaluation_homes
+from grpo_train.backup.snapshots import StoredSnapshot, evaluation_homes
 from grpo_train.backup.upload import TRANSFERS, Sent, send
 from grpo_train.run_dir import RunDirError
 from grpo_train.run_dir.errors import UserError
@@ -79,7 +79,7 @@ def back_up(
         record = read_record(folder)
         lineage = find_lineage(to.store, to.trust.store_id, Home(kind, name, record.identity), folder, record)
         plan = planned(root, folder, lineage, record, steps, job)
-        plan.snapshot = replace(plan.snapshot, evaluations=_named(evaluations, lineage))
+        plan.snapshot = replace(plan.snapshot, evaluations=_named(evaluations, lineage.previous))
         done = _dry(lineage, plan) if dry_run else _stored(folder, lineage, plan, record, to, transfers, job)
         return replace(done, destination=to.name, ahead=lineage.ahead, evaluations=tuple(evaluations))
 
@@ -129,18 +129,12 @@ def _stored(
     return _result(done, sent, is_new=True)
 
 
-def _named(evaluations: Sequence[BackupResult], lineage: Lineage) -> tuple[str, ...]:
-    """Folders of the evaluations of a run: those just stored, and others that its earlier snapshots name."""
-    previous, stored = lineage.previous, lineage.stored
-    earlier: list[Home] = []
-    if previous and previous.manifest and previous.home == stored.home:
-        numbers = (number for number in reversed(stored.numbers) if number <= previous.number)
-        earlier = evaluation_homes(stored.snapshot(number).manifest for number in numbers)
-    elif previous:
-        earlier = evaluation_homes([previous.manifest])
+def _named(evaluations: Sequence[BackupResult], previous: StoredSnapshot | None) -> tuple[str, ...]:
+    """Folders of the evaluations of a run: those just stored, and others that the snapshot before names."""
     new = [Home("eval_runs", each.name, each.identity) for each in evaluations]
     names = {each.name for each in new}
-    return tuple(f"{each.name}--{each.identity}" for each in (*new, *(e for e in earlier if e.name not in names)))
+    before = [each for each in evaluation_homes([previous.manifest]) if each.name not in names] if previous else []
+    return tuple(f"{each.name}--{each.identity}" for each in (*new, *before))
 
 
 def _dry(lineage: Lineage, plan: Plan) -> BackupResult:

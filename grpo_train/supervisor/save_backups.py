@@ -43,6 +43,8 @@ class SaveBackups:
         self._clock = journal.clock
         self._thread = threading.Thread(target=self._loop, name="backups", daemon=True)
         self._ended, self._paused = threading.Event(), threading.Event()
+        self._stopped = threading.Event()
+        """A signal came while the run was backed up as it ended."""
         self._at_work = threading.Lock()
         """Held while a backup runs, and by :meth:`paused`."""
         self._process: subprocess.Popen[bytes] | None = None
@@ -89,18 +91,26 @@ class SaveBackups:
         if not destinations:
             return True
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, lambda *_: self._cut())
-        with suppress(OSError, ValueError):  # a closed terminal; console.log is part of the backup
-            print(f"grpo-train: backing up {self._run.name}", flush=True)
+            signal.signal(number, lambda *_: self._stop())
+        self._print(f"backing up {self._run.name}")
         is_stored = self._back_up_to_all(destinations)
-        keep = {"keep_last": self._config.run.keep_last, "keep_every": self._config.run.keep_every}
-        if self._config.backup.every_save and prune_checkpoints(self._run, **keep, only_backed_up=True):
-            is_stored = self._back_up_to_all(destinations)
+        if is_stored and self._config.backup.every_save:
+            keep_last, keep_every = self._config.run.keep_last, self._config.run.keep_every
+            removed = prune_checkpoints(self._run, keep_last=keep_last, keep_every=keep_every, only_backed_up=True)
+            is_stored = not removed or self._back_up_to_all(destinations)
+        if not is_stored:
+            name = self._run.name
+            self._print(f"{name} is not backed up as it ended: grpo-train backup --training-run {name}")
         return is_stored
 
     def _back_up_to_all(self, destinations: list[str | None]) -> bool:
-        stored = [self._back_up(self._newest(), to) for to in destinations]
+        stored = [not self._stopped.is_set() and self._back_up(self._newest(), to) for to in destinations]
         return all(stored)
+
+    def _print(self, text: str) -> None:
+        """On the terminal only: console.log is part of the backup."""
+        with suppress(OSError, ValueError):  # a closed terminal
+            print(f"grpo-train: {text}", flush=True)
 
     def _loop(self) -> None:
         while not self._clock.wait(self._ended, LOOK_S):
@@ -129,7 +139,7 @@ class SaveBackups:
         if "snapshot" in answer:
             self._done, self._failing = step, False
             self._note("done", step)
-        elif self._paused.is_set() or self._ended.is_set() or answer.get("error", {}).get("code") == "busy":
+        elif self._is_cut() or answer.get("error", {}).get("code") == "busy":
             self._tried = self._done  # it was ended, or another backup is at work: soon again
             self._note("waiting", step)
         else:
@@ -153,7 +163,7 @@ class SaveBackups:
         self._process = process
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, process.pid, NICE)
-        if self._paused.is_set() or (self._ended.is_set() and threading.current_thread() is self._thread):
+        if self._is_cut():
             self._cut()
         assert process.stdout is not None
         with process.stdout:
@@ -165,6 +175,19 @@ class SaveBackups:
         except ValueError:
             return {}
         return answer if isinstance(answer, dict) else {}
+
+    def _is_cut(self) -> bool:
+        """Whether this thread's backups are ended on purpose."""
+        has_ended = self._ended.is_set() and self._is_beside()
+        return self._paused.is_set() or self._stopped.is_set() or has_ended
+
+    def _is_beside(self) -> bool:
+        """Whether this is the thread that backs up beside the training."""
+        return threading.current_thread() is self._thread
+
+    def _stop(self) -> None:
+        self._stopped.set()
+        self._cut()
 
     def _cut(self) -> None:
         if process := self._process:
@@ -178,7 +201,8 @@ class SaveBackups:
             return  # said once, until a backup succeeds
         self._failing = True
         self._journal.event("backup_failed", step=step, code=code, error=message)
-        self._journal.say(f"backup of step {step} failed: {message}; training continues")
+        then = "; training continues" if self._is_beside() else ""
+        self._journal.say(f"backup of step {step} failed: {message}{then}")
         self._notifier.send("stage_failed", f"backup of step {step} failed: {message}", step=step)
 
     def _note(self, state: str, step: int, **facts: str) -> None:

@@ -115,11 +115,9 @@ class Supervisor:
             with sample_gpus(self._run, config.tracking.gpu_interval, self._clock), self._backups.beside():
                 outcome = self._run_stages()
             code = self._end(outcome)
-        if (
-            outcome.kind != "killed" and code != REQUEUE_EXIT
-        ):  # SLURM does not wait for a backup; the next start makes it
-            is_stored = self._backups.last()
-            code = code or (0 if is_stored else LEFT_OUT)
+        # SLURM does not wait for a backup; the next start makes it.
+        if outcome.kind != "killed" and code != REQUEUE_EXIT and not self._backups.last():
+            return code or LEFT_OUT
         return code
 
     @cached_property

@@ -34,11 +34,8 @@ class Workflow:
         self.cursor = position(self.stages, recorded, run.newest_step(), plan(run.newest_step(), config))
         self.rules_from = int(to_float(recorded.get("rules_from")) or 0)
         """Step after which ``workflow.stop_when`` looks at the log: a resumed run does not stop for the same reason."""
-        self.failed = [name for name in map(str, recorded.get("failed") or []) if name in self._done_names()]
-        """Stages that were passed over because they failed."""
-        reasons = recorded.get("reasons")
-        self.reasons = {str(name): str(why) for name, why in (reasons if isinstance(reasons, dict) else {}).items()}
-        """Why, by name."""
+        self.failed = {name: why for name, why in _failed(recorded).items() if name in self._done_names()}
+        """Stages that were passed over because they failed, and why; "" where an older version did not note it."""
 
     @property
     def current(self) -> Stage | None:
@@ -53,14 +50,12 @@ class Workflow:
     @property
     def failures(self) -> str:
         """What failed and why; "" if nothing did."""
-        return "; ".join(f"{name}: {why}" if (why := self.reasons.get(name)) else name for name in self.failed)
+        return "; ".join(f"{name}: {why}" if why else name for name, why in self.failed.items())
 
     def advance(self, *, failure: str | None = None) -> None:
         """Move past the current stage, which has failed with a reason or is done. Raises OSError."""
         if failure is not None:
-            name = self.stages[self.cursor].name
-            self.failed.append(name)
-            self.reasons[name] = failure
+            self.failed[self.stages[self.cursor].name] = failure
         self.cursor += 1
         self.write()
 
@@ -72,13 +67,19 @@ class Workflow:
             "stages": [stage.name for stage in self.stages],
             "done": self._done_names(),
             "failed": self.failed,
-            "reasons": {name: self.reasons[name] for name in self.failed if name in self.reasons},
             "rules_from": self.rules_from,
         }
         atomic_write(self._file, json.dumps(content, indent=1) + "\n")
 
     def _done_names(self) -> list[str]:
         return [stage.name for stage in self.stages[: self.cursor]]
+
+
+def _failed(recorded: dict[str, Any]) -> dict[str, str]:
+    """``failed`` of a ``workflow.json``: name to reason, or the names alone."""
+    failed = recorded.get("failed") or {}
+    pairs = failed.items() if isinstance(failed, dict) else ((name, "") for name in failed)
+    return {str(name): str(why) for name, why in pairs}
 
 
 def workflow_file(run: RunDir) -> Path:

@@ -151,5 +151,5 @@ def test_a_snapshot_without_evaluations_is_that_of_an_older_cleanup(
     (evaluation,) = restore_run(tmp_path / "other", "one", to).evaluations
     assert evaluation.name == "one_addition"
     set_state(run, "stopped")
-    assert backup(run, to).snapshot == 3
+    assert back_up_run(run.root, "training_runs", "one", to).snapshot == 3
     assert newest(run, to).evaluations, "and is repaired by the next"

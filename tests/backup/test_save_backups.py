@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -174,6 +175,33 @@ def test_finished_run_can_lose_its_box(make_root: Callable[[], Path], disk: Path
     assert {step.step for step in newest(run, to).steps} == {1, 2, 3}
     assert newest(run, to).state == "finished"
     assert [checkpoint.step for checkpoint in run.checkpoints()] == [3], "keep_last holds once all are stored"
+
+
+ENDS = "workflow: {stages: [train, cleanup: {to: gone}, backup: {to: disk}]}"
+
+
+def test_the_end_goes_wherever_the_config_backs_up(
+    run: RunDir, disk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One destination that fails is named and costs the others nothing; a signal ends them all."""
+    handlers: dict[int, Callable[..., Any]] = {}
+    monkeypatch.setattr("signal.signal", handlers.__setitem__)
+    write_destinations({"name": "disk", "folder": str(disk)}, {"name": "gone", "folder": str(disk / "gone")})
+    config = load_config(ENDS)
+    journal = Journal(run, ProgressLine(False))
+    with closing(journal):
+        backups = SaveBackups(run, config, journal, Notifier(run, config.notify))
+        assert not backups.last()
+        assert newest(run, open_destination("disk", run.root, write=False)).number == 1
+        assert [(event["step"], event["code"]) for event in rows_of(run, "backup_failed")] == [(10, "no_bucket")]
+        said = capsys.readouterr().out
+        assert "backup of step 10 failed: " in said
+        assert "one is not backed up as it ended: grpo-train backup --training-run one" in said
+        (disk / "gone").mkdir()
+        assert backups.last()
+        handlers[signal.SIGTERM]()
+        assert not backups.last()
+        assert len(rows_of(run, "backup_failed")) == 1, "it was ended, it did not fail"
 
 
 def test_failed_backup_is_shown(run: RunDir) -> None:

@@ -10,7 +10,7 @@ from tests.support.backup_sequences import Box
 from tests.support.stores import other_disk, write_destinations
 
 SEQUENCES = (
-    "cleanup", "evaluate cleanup", "evaluate archive", "cleanup restore cleanup", "restore resume backup",
+    "archive evaluate backup", "evaluate cleanup", "evaluate archive", "cleanup restore cleanup", "restore resume backup",
     "evaluate resume cleanup", "cleanup prune restore", "archive restore evaluate archive",
 )  # fmt: skip
 

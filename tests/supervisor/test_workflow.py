@@ -174,11 +174,12 @@ def test_a_cursor_survives_and_edits_show_as_a_diff(tmp_path: Path) -> None:
     assert (workflow.cursor, edited(run, config)) == (0, [])
     workflow.advance()
     workflow.advance(failure="the disk is full")
-    assert Workflow(run, config).reasons == {workflow.stages[1].name: "the disk is full"}
+    assert workflow.failures == f"{workflow.stages[1].name}: the disk is full"
+    assert read_workflow(run)["failed"] == {workflow.stages[1].name: "the disk is full"}
     assert read_workflow(run)["done"] == [stage.name for stage in workflow.stages[:2]]
     # The checkpoint is missing: training is done again.
     again = Workflow(run, config)
-    assert (again.cursor, again.failed) == (0, [])
+    assert (again.cursor, again.failed) == (0, {})
     assert [stage.name for stage in remaining(run, config, 2)] == names(config)[2:]
     assert edited(run, load_config(NIGHT, ["run.total_steps=9"])) == [], "more steps are not an edit"
     other = load_config(NIGHT.replace("num_problems: 200", "num_problems: 50"))

@@ -62,7 +62,7 @@ class Box:
             table.write(f"{self._evaluations},step,ok,0.5\n")
 
     def _cleanup(self) -> bool:
-        return bool(self._json("cleanup", "--training-run", "one", "--keep-latest", "--yes")["removed"])
+        return bool(self._json("cleanup", "--training-run", "one", "--keep-latest", "--yes").get("removed"))
 
     def _archive(self) -> bool:
         return bool(self._json("archive", "one"))
