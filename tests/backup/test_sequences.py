@@ -10,8 +10,8 @@ from tests.support.backup_sequences import Box
 from tests.support.stores import other_disk, write_destinations
 
 SEQUENCES = (
-    "archive evaluate backup", "evaluate cleanup", "evaluate archive", "cleanup restore cleanup", "restore resume backup",
-    "evaluate resume cleanup", "cleanup prune restore", "archive restore evaluate archive",
+    "archive evaluate backup", "evaluate cleanup", "evaluate archive", "cleanup restore cleanup",
+    "restore resume backup", "evaluate resume cleanup", "cleanup prune restore", "archive restore evaluate archive",
 )  # fmt: skip
 
 
