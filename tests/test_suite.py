@@ -16,14 +16,8 @@ EXEMPT = (
     f"{SUPPORT}patience.py",  # ``eventually``, which looks at a condition again and again: the one place that waits so
     # Simulated programs, networks and servers: their delays are what they simulate.
     f"{SUPPORT}fake_engine.py", f"{SUPPORT}fake_stage.py", f"{SUPPORT}floods.py", f"{SUPPORT}line.py",
-    f"{SUPPORT}log_loads.py", f"{SUPPORT}proxy.py", f"{SUPPORT}s3_front.py",
+    f"{SUPPORT}log_loads.py", f"{SUPPORT}proxy.py", f"{SUPPORT}s3_front.py", f"{SUPPORT}watching_laptop.py",
 )  # fmt: skip
-NOT_YET_CONVERTED = (
-    "tests/support/terminal.py",
-    "tests/support/watching_laptop.py",
-    "tests/support/windows_laptop.py",
-)
-"""Files that still pause. The list only shrinks: a file in it without a pause fails the test."""
 CANDIDATE = re.compile(r"sleep|\.(pause|wait|join|poll|select)\(|\bselect\(")
 
 
@@ -91,22 +85,14 @@ def limit_of(call: ast.Call) -> ast.expr | None:
     return limit if isinstance(limit, ast.Constant | ast.Name | ast.Attribute | ast.BinOp | ast.Call) else None
 
 
-def pauses() -> dict[str, list[str]]:
-    """File to its pauses."""
-    found = {}
+def test_no_test_pauses() -> None:
+    found = []
     for path in sorted((REPOSITORY / "tests").rglob("*.py")):
         name = path.relative_to(REPOSITORY).as_posix()
         text = path.read_text()
         if not name.startswith(EXEMPT) and CANDIDATE.search(text):
-            found[name] = [f"{name}:{line}: {source}" for line, source in pauses_in(ast.parse(text))]
-    return {name: lines for name, lines in found.items() if lines}
-
-
-def test_no_test_pauses() -> None:
-    found = pauses()
-    new = [line for name, lines in found.items() if name not in NOT_YET_CONVERTED for line in lines]
-    assert not new, "pauses:\n" + "\n".join(new)
-    assert sorted(NOT_YET_CONVERTED) == [name for name in found if name in NOT_YET_CONVERTED], "remove the others"
+            found += [f"{name}:{line}: {source}" for line, source in pauses_in(ast.parse(text))]
+    assert not found, "pauses:\n" + "\n".join(found)
 
 
 def test_each_form_of_a_pause_is_found() -> None:

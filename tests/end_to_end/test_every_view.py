@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 
 import pytest
 
 from grpo_train.run_dir import open_run, write_manifest
 from grpo_train.run_dir.files import to_json, utc_from
-from tests.end_to_end.test_views import SIZES, STARTED, open_app, write_run
+from tests.end_to_end.test_views import STARTED, open_app, write_run
 from tests.support.agent import eventually
 from tests.support.ssh_box import SshBox, ssh_box
 from tests.support.terminal import Terminal
@@ -19,13 +20,15 @@ VIEWS = {
     "1": (" runs 2 ", "needs you"),
     "2": ("smoothing:", "range: 1–200"),
     "3": ("groups by", "prompt 0 of step 200"),
-    "4": ("console.log", "line 2999"),
+    "4": ("console.log", "line 2990"),  # above the notifications
     "5": ("last 2 hours", "CPU "),
-    "6": ("two to twelve runs side by side", "marks the run"),
+    "6": ("two to twelve runs side by side",),
 }
 """What each view shows, by its key."""
-LOADING = {"2": "smoothing:", "3": "groups by", "4": "asking the box", "5": "last 2 hours", "6": "2 runs (A pinned)"}
+LOADING = {"2": "smoothing:", "4": "asking the box", "6": "2 runs (A pinned)", "3": "groups by", "5": "last 2 hours"}
 """What each shows before the box has answered."""
+SIZES = {(120, 40): "7 history", (80, 24): "6 7"}
+"""Of the terminal, and a part of the app's last line there."""
 
 
 def resumable_run(root: Path, name: str) -> None:
@@ -50,30 +53,46 @@ def box(tmp_path: Path) -> Iterator[SshBox]:
         yield box
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_a_run_is_handled_from_every_view(box: SshBox, size: tuple[int, int]) -> None:
+class Sizes:
+    """A terminal that changes between :data:`SIZES` whenever it has shown something."""
+
+    def __init__(self, screen: Terminal) -> None:
+        self.screen = screen
+        self._others = cycle([(80, 24), (120, 40)])
+
+    def show(self, *texts: str) -> None:
+        """Wait for texts in the present size and in the other one, which stays."""
+        self.screen.wait_for(*texts)
+        size = next(self._others)
+        self.screen.resize(*size)
+        self.screen.wait_for(*texts, SIZES[size])
+
+
+def test_a_run_is_handled_from_every_view(box: SshBox) -> None:
+    """Three times a view, the terminal changes its size: what a view shows is looked for in both."""
     run = open_run(box.root, "low")
 
     def state() -> str:
         return run.observed_state().state
 
-    with box.app(columns=size[0], rows=size[1]) as screen:
+    with box.app() as screen:
+        sizes = Sizes(screen)
         open_app(screen)
         screen.press("g")
         screen.wait_for("✖ low  crashed")  # the selected one
         for key, shown in VIEWS.items():
             screen.press(key)
-            screen.wait_for(*shown)
+            sizes.show(*shown)
             screen.press("r")
             screen.wait_for("resume low", "exact command")
             screen.press("Enter")
             eventually(lambda: state() == "running", 30)
-            screen.wait_for("low  running", *shown)
+            sizes.show("low  running", *shown)
             attach_and_return(screen)
             screen.wait_for("low  running", *shown)
             screen.press("s")
             eventually(lambda: state() == "stopped", 30)
-            screen.wait_for("low  stopped", *shown)
+            sizes.show("low  stopped", *shown)
 
 
 def attach_and_return(screen: Terminal) -> None:
@@ -85,9 +104,10 @@ def attach_and_return(screen: Terminal) -> None:
     screen.wait_for("grpo-tui │ h200")
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_a_cut_while_a_view_loads(box: SshBox, size: tuple[int, int]) -> None:
-    with box.app(columns=size[0], rows=size[1]) as screen:
+def test_a_cut_while_a_view_loads(box: SshBox) -> None:
+    """In both sizes of the terminal."""
+    with box.app() as screen:
+        sizes = Sizes(screen)
         open_app(screen)
         screen.press("g", "Space")
         screen.wait_for("1 marked")
@@ -96,9 +116,9 @@ def test_a_cut_while_a_view_loads(box: SshBox, size: tuple[int, int]) -> None:
         for key, loading in LOADING.items():
             box.proxy.black_hole()
             screen.press(key)
-            screen.wait_for(loading)
+            sizes.show(loading)
             box.proxy.resume() if key in "35" else box.proxy.reset()
-            screen.wait_for(*(VIEWS[key] if key != "6" else ("B high", "reward")))
+            sizes.show(*(VIEWS[key] if key != "6" else ("B high", "reward")))
             screen.wait_gone("asking the box")
         screen.press("1")
-        screen.wait_for(*VIEWS["1"], "● ", " ms")
+        sizes.show(*VIEWS["1"], "● ", " ms")

@@ -19,7 +19,7 @@ from tests.remote.conftest import FAKE_ENGINE
 from tests.support.agent import eventually
 from tests.support.modes import modes_below
 from tests.support.recording_app import make_command
-from tests.support.ssh_box import SshBox, choose_config, confirm, connect, ssh_box
+from tests.support.ssh_box import SshBox, choose_config, confirm, connect, ssh_box, tab_to
 from tests.support.terminal import Terminal
 
 CONFIG = {
@@ -49,23 +49,14 @@ def launch(screen: Terminal, box: SshBox, processes: int) -> RunDir:
     tab_to(screen, "processes")
     screen.type(str(processes))
     screen.wait_for("✔", "supervise", f"{processes} process")
-    screen.settle()
-    screen.press("Enter")  # on to the button
-    screen.settle()
+    screen.press("Enter")
+    screen.wait_for_focus("Launch")
     confirm(screen)
     run = eventually(lambda: list_runs(box.root), 30)[0]
     screen.wait_for("running", timeout=90)
     eventually(lambda: sum(1 for _ in run.read_log("train_log.jsonl")) >= 3, 90)
     screen.wait_for("step 3", "reward", timeout=30)
     return run
-
-
-def tab_to(screen: Terminal, label: str) -> None:
-    """Tab through the form to the field called ``label``."""
-    order = ["config", "text", "start from", "processes", "overrides", "run name"]
-    for _ in range(order.index(label)):
-        screen.press("Tab")
-        screen.settle()  # Textual hands a key to the widget that has the focus when the key arrives
 
 
 def test_launch_stop_evaluate_resume_by_key(tmp_path: Path, root: Path) -> None:
@@ -104,13 +95,14 @@ def test_launch_stop_evaluate_resume_by_key(tmp_path: Path, root: Path) -> None:
 
         screen.press("r")
         screen.wait_for("resume", "--from-step", timeout=20)
-        screen.settle()
-        screen.press("BTab", "BTab", "BTab", "BTab")  # from the button to the number of steps
-        screen.settle()
+        for label in ("Resume", "Cancel", "overrides", "processes", "more steps"):
+            screen.wait_for_focus(label)
+            if label != "more steps":
+                screen.press("BTab")
         screen.type("3")
         screen.wait_for("--additional-steps 3", timeout=20)
         screen.press("Enter")
-        screen.settle()
+        screen.wait_for_focus("Resume")
         confirm(screen)
         eventually(lambda: run.observed_state().state == "finished", 120)
         screen.wait_for("finished", timeout=30)

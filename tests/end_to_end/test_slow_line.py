@@ -29,7 +29,7 @@ def open_in_charts(folder: Path, steps: int) -> None:
             screen.wait_gone("coarse", timeout=120)
             whole_s = time.monotonic() - began
             opened = came(line)
-            go_to(screen, f"step {spike}", "the charts at this step")
+            go_to(screen, f"step {spike:,}", "the charts at this step")
             screen.wait_for(f"step {spike:,}", f"{SPIKE}")
             screen.press("+")
             screen.wait_gone(f"range: 1–{steps:,}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from grpo_train.run_dir.files import to_json, utc_from
-from tests.support.ssh_box import SshBox, ssh_box
+from tests.support.ssh_box import SshBox, accept_host_key, ssh_box
 from tests.support.terminal import Terminal
 
 SPIKE = 140
@@ -62,20 +62,17 @@ def box(tmp_path: Path) -> Iterator[SshBox]:
 
 def open_app(screen: Terminal, *shown: str) -> None:
     """Accept the host key and wait for the runs."""
-    screen.wait_for("unknown host key", "SHA256:", timeout=30)
-    screen.press("Right", "Enter")
+    accept_host_key(screen)
     screen.wait_for(*(shown or ("high", "low", "200/400")), timeout=30)
-    screen.settle()
 
 
-def go_to(screen: Terminal, text: str, help_text: str) -> None:
-    """Go to something by the command palette."""
+def go_to(screen: Terminal, name: str, help_text: str) -> None:
+    """Go to something by the command palette, which lists only this once the last letter has arrived."""
     screen.press(":")
     screen.wait_for("Search for commands")
-    screen.type(text)
-    screen.wait_for(help_text)
-    screen.settle()
-    screen.press("Down", "Enter")
+    screen.type(name)
+    screen.wait_for(f"  {name}\n  {help_text}")
+    screen.press("Enter")
     screen.wait_gone(help_text)
 
 
@@ -90,12 +87,12 @@ def test_from_a_spike_to_two_samples_and_back(box: SshBox, size: tuple[int, int]
         box.proxy.reset()  # the way goes on over a new connection
         screen.press("Enter")
         screen.wait_for(f"step {SPIKE}", f"prompt 0 of step {SPIKE}")
-        screen.settle()
         screen.press("Enter")
         screen.wait_for("because", "right", "wrong")
-        screen.settle()
-        screen.press("Space", "j")
-        screen.settle()
+        screen.press("Space")
+        screen.wait_for("1 marked")
+        screen.press("j")
+        screen.wait_for(f"│ prompt 1 of step {SPIKE}")
         screen.press("d")
         screen.wait_for("#0", "#1", "reward 2.00", "reward 0.00")
         screen.press("2")
@@ -130,7 +127,7 @@ def test_a_log_is_searched_on_the_box(box: SshBox, size: tuple[int, int]) -> Non
         screen.wait_for("console.log", "line 2999")
         box.proxy.reset()
         screen.press("/")
-        screen.settle()
+        screen.wait_for("a regular expression")
         screen.type("OutOfMem")
         screen.press("Enter")
         screen.wait_for("torch.OutOfMemoryError", "line 1233", "line 1235")

@@ -13,7 +13,7 @@ from grpo_train.run_dir import list_runs
 from grpo_train.run_dir.version import VERSION
 from tests.support.agent import eventually
 from tests.support.engine import REPOSITORY
-from tests.support.ssh_box import choose_config, confirm, connect, ssh_box
+from tests.support.ssh_box import choose_config, confirm, connect, ssh_box, tab_to
 
 
 def uv() -> str:
@@ -80,12 +80,10 @@ def test_the_demo_config_launches_over_ssh(
     with ssh_box(tmp_path, root) as box, box.app(installed / "grpo-tui") as screen:
         connect(screen)
         choose_config(screen, "demo", "demo.yaml  (this machine)")
-        for _ in range(3):
-            screen.press("Tab")
-            screen.settle()
+        tab_to(screen, "processes")
         screen.wait_for("✔", "supervise", timeout=30)
-        screen.press("Enter")  # from the field of processes to the button
-        screen.settle()
+        screen.press("Enter")
+        screen.wait_for_focus("Launch")
         confirm(screen)
         started = eventually(lambda: list_runs(root), 30)[0]
         eventually(lambda: sum(1 for _ in started.read_log("train_log.jsonl")) >= 2, 90)

@@ -28,7 +28,7 @@ from tests.support.agent import RawAgent, eventually
 from tests.support.canaries import EncryptedKey, ProcessWatch, app_command, canary, ssh_agent, write_private
 from tests.support.engine import command_here
 from tests.support.lambda_api import LambdaApi, instance
-from tests.support.ssh_box import SshBox, answer_question, confirm, connect, ssh_box
+from tests.support.ssh_box import SshBox, answer_question, confirm, connect, ssh_box, tab_to
 from tests.support.ssh_lab import TWO_FACTORS, pam_secret
 from tests.support.terminal import Terminal
 
@@ -167,23 +167,21 @@ def _launch(screen: Terminal, evidence: Evidence) -> None:
     """Two refusals in the launch form, then a launch."""
     screen.press("n")
     screen.wait_for("launch a run on h200", "✔", "supervise", timeout=30)
-    screen.settle()
-    screen.press("Tab")  # from the button to the configs
-    screen.settle()
+    screen.press("Tab")
+    screen.wait_for_focus("config")
     _choose(screen, "Down")
     evidence.screens["config"] = screen.wait_for("holds a Hugging Face token", timeout=20)
     _choose(screen, "Up")
     screen.wait_for("✔", "supervise", timeout=20)
-    _go_to_overrides(screen)
+    tab_to(screen, "overrides")
     screen.paste(f"task.password={evidence.planted['override']}")
     screen.wait_for("'task.password' holds a secret", timeout=20)
     screen.press("C-u")
     screen.wait_for("✔", "supervise", timeout=20)
     screen.type("run.seed=3")
     screen.wait_for("✔", "run.seed=3", "--set", timeout=20)
-    screen.settle()
-    screen.press("Enter")  # on to the button
-    screen.settle()
+    screen.press("Enter")
+    screen.wait_for_focus("Launch")
     confirm(screen)
     screen.wait_for("running", "reward", timeout=30)
 
@@ -192,17 +190,9 @@ def _choose(screen: Terminal, key: str) -> None:
     """Choose another config in the list that has the focus."""
     screen.press("Enter")
     screen.wait_for(GOOD, BAD)  # both: the list is open
-    for pressed in (key, "Enter"):
-        screen.settle()
-        screen.press(pressed)
-    screen.settle()
-
-
-def _go_to_overrides(screen: Terminal) -> None:
-    """From the configs."""
-    for _ in range(4):
-        screen.press("Tab")
-        screen.settle()
+    screen.wait_for_focus(".yaml")
+    screen.press(key, "Enter")
+    screen.wait_for_focus("config")
 
 
 def _use(screen: Terminal, evidence: Evidence) -> None:
@@ -231,9 +221,9 @@ def _crash(screen: Terminal, evidence: Evidence) -> None:
     """Type a secret into a form, and meet a bug there."""
     screen.press("n")
     screen.wait_for("launch a run on h200", "✔", timeout=30)
-    screen.settle()
     screen.press("Tab")
-    _go_to_overrides(screen)
+    screen.wait_for_focus("config")
+    tab_to(screen, "overrides")
     screen.paste(f"run.token={evidence.planted['override']}CRASH")
     screen.wait_for("planted bug", "Pane is dead", timeout=20)
     evidence.screens["crash"] = screen.history()

@@ -24,6 +24,14 @@ STRINGS = re.compile(r"\x1b[\]P^_X][^\x07\x1b\x9c]{0,40}")
 POINTER = re.compile(r"\x1b\]22;[a-z-]*(?:\x07|\x1b\\)")
 """The shape of the mouse pointer, the only such sequence that the app writes."""
 
+TABS = ("console", "rollouts", "checkpoints", "health", "train_log")
+"""Of the log panel, in the order of the key ``l``."""
+OPENS = {
+    "n": "launch a run on", "e": "evaluate live", "r": "stop it first", "a": "To return", "K": "kill run",
+    "?": " Panels ", ":": "Search for commands", "b": "runs on other boxes",
+}  # fmt: skip
+"""Keys, and what opens or, where the action is refused, is notified."""
+
 
 class Recording:
     """A program in a tmux with ``set-clipboard on``, and the bytes that it writes to its pseudo-terminal."""
@@ -80,18 +88,19 @@ def test_a_hostile_box(tmp_path: Path, environment: dict[str, str]) -> None:
     with recorded(tmp_path, command, environment) as recording:
         screen = recording.screen
         screen.wait_for("live", "other", "failed", "▲", timeout=60)
-        for _ in range(6):  # every tab
+        for tab in TABS:
             screen.press("l")
-            screen.settle(0.2)
-        for _ in range(5):  # every run, with its error
+            screen.wait_for_focus(tab)
+        for run in ("● other", "✖ failed", "▲ odd", "▲ mid", "▲ run"):  # with their errors
             screen.press("Down")
-            screen.settle(0.2)
+            screen.wait_for(f"▌{run}")
         screen.press("Home")
-        for key in ("n", "e", "r", "a", "K", "?", ":", "b"):
+        screen.wait_for(" ● live  running")
+        for key, text in OPENS.items():
             screen.press(key)
-            screen.settle(0.3)
+            screen.wait_for(text)
             screen.press("Escape")
-            screen.settle(0.2)
+            screen.wait_gone(text)
         screen.press("s")  # refused; the box reports a crash and failed topics
         screen.wait_for("cannot stop", "refused")
         screen.press("Escape")
@@ -121,9 +130,11 @@ def test_planted_run_directories_over_the_real_agent(tmp_path: Path, environment
     with recorded(tmp_path, command, environment) as recording:
         screen = recording.screen
         screen.wait_for("first", "second", "▲", timeout=60)
-        for _ in range(3):
-            screen.press("Down", "l")
-            screen.settle()
+        for run, tab in zip(("● alive", "▲ run"), TABS, strict=False):
+            screen.press("Down")
+            screen.wait_for(f"▌{run}")
+            screen.press("l")
+            screen.wait_for_focus(tab)
         write_run(root, "first", state="crashed", error={"summary": "boom" + PLANTED, "console_tail": [PLANTED]})
         screen.wait_for("crashed", "boom", timeout=30)
         screen.wait_for("● alive")

@@ -104,14 +104,21 @@ def ssh_box(
             unlink_socket(socket)
 
 
+def accept_host_key(screen: Terminal) -> None:
+    screen.wait_for("unknown host key", "SHA256:", timeout=30)
+    screen.wait_for_focus("Reject")
+    screen.press("Right")
+    screen.wait_for_focus("Accept and remember")
+    screen.press("Enter")
+    screen.wait_gone("SHA256:")
+
+
 def connect(screen: Terminal, *answers: tuple[str, str]) -> None:
-    """Accept the host key (the refusing button has the focus), answer questions, and wait for the list of runs.
+    """Accept the host key, answer questions, and wait for the list of runs.
 
     ``answers``: a part of each question, and its answer.
     """
-    screen.wait_for("unknown host key", "SHA256:", timeout=30)
-    screen.press("Right", "Enter")
-    screen.wait_gone("SHA256:")
+    accept_host_key(screen)
     for question, answer in answers:
         answer_question(screen, question, answer)
     screen.wait_for("press n", timeout=30)
@@ -120,7 +127,6 @@ def connect(screen: Terminal, *answers: tuple[str, str]) -> None:
 def answer_question(screen: Terminal, question: str, answer: str) -> None:
     """Type the answer to a question of ssh, in its dialog."""
     screen.wait_for("log in to h200", question, timeout=30)
-    screen.settle()
     screen.paste(answer)
     screen.wait_for("•" * 20)
     screen.press("Enter")
@@ -131,17 +137,26 @@ def choose_config(screen: Terminal, name: str, label: str) -> None:
     """Open the launch form and choose a config by the beginning of its name."""
     screen.press("n")
     screen.wait_for("launch a run on h200", "processes")
-    screen.settle()
-    screen.press("Tab")  # from the button to the configs
-    screen.settle()
+    screen.press("Tab")  # from the button, or from nowhere while the form is checked, to the configs
+    screen.wait_for_focus("config")
     screen.press("Enter")  # open the list
     screen.wait_for("code_game.yaml")
+    screen.wait_for_focus("(this machine)")
     screen.type(name)
-    screen.settle()
     screen.press("Enter")
     screen.wait_gone("code_game.yaml")  # the list is closed
     screen.wait_for(label)
-    screen.settle()
+
+
+def tab_to(screen: Terminal, field: str) -> None:
+    """Tab from the configs of the launch form to another field."""
+    screen.wait_for_focus("config")
+    screen.press("Tab")  # to the text, where nothing shows the focus
+    for label in ("start from", "processes", "overrides", "run name"):
+        screen.press("Tab")
+        screen.wait_for_focus(label)
+        if label == field:
+            return
 
 
 def confirm(screen: Terminal) -> None:

@@ -52,7 +52,8 @@ class WandbServer:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {"WANDB_BASE_URL": self.url, "WANDB_API_KEY": KEY, "WANDB_ERROR_REPORTING": "false"}
+        access = {"WANDB_BASE_URL": self.url, "WANDB_API_KEY": KEY, "WANDB_ERROR_REPORTING": "false"}
+        return {**access, "WANDB__FILE_STREAM_TRANSMIT_INTERVAL": "1"}  # wandb sends every 15 s by itself
 
     # answers -------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ import os
 import select
 import signal
 import sys
-import time
 from types import SimpleNamespace
 
 BLOCKED = ("fcntl", "pty", "tty", "pwd", "grp", "resource", "termios", "syslog")
@@ -24,7 +23,6 @@ GONE = {
     select: ("epoll", "poll"),
     signal: ("SIGHUP", "SIGKILL", "SIGQUIT", "SIGUSR1", "SIGWINCH"),
 }  # fmt: skip
-WAIT_S = 20.0
 
 
 def become_windows() -> None:
@@ -50,6 +48,7 @@ async def shown(boxes_file: str) -> dict[str, str]:
     """The screens."""
     from grpo_tui import cli, demo
     from grpo_tui.app import GrpoApp
+    from tests.support.patience import eventually
 
     arguments = cli.parser().parse_args(["--boxes", boxes_file, "--fresh"])
     app = GrpoApp(cli.app_options(arguments))
@@ -57,22 +56,26 @@ async def shown(boxes_file: str) -> dict[str, str]:
     async with app.run_test(size=(120, 40)) as pilot:
 
         async def until(*texts: str) -> str:
-            deadline = time.monotonic() + WAIT_S
-            while True:
-                text = "\n".join(strip.text.rstrip() for strip in app.screen._compositor.render_strips())
-                assert "internal error" not in text, text
-                if all(each in text for each in texts):
-                    return text
-                assert time.monotonic() < deadline, text
-                await pilot.pause(0.05)
+            screen = ""
+
+            def shown() -> bool:
+                nonlocal screen
+                screen = "\n".join(strip.text.rstrip() for strip in app.screen._compositor.render_strips())
+                return "internal error" in screen or all(text in screen for text in texts)
+
+            try:
+                await asyncio.to_thread(eventually, lambda: app.call_from_thread(shown))
+            except AssertionError:
+                raise AssertionError(f"not on the screen: {texts}\n{screen}") from None
+            assert "internal error" not in screen, screen
+            return screen
 
         await until("unknown host key", "SHA256:")
         await pilot.press("right", "enter")
         await until("run_here")
         for key in "2345671":
             await pilot.press(key)
-            await pilot.pause(0.1)
-            await until()
+            await until(f"▸{key}")
         await pilot.press("b")
         await until(
             "runs on other boxes continue", "now", "Windows has no tmux: use grpo-tui inside WSL, or another box"
