@@ -12,7 +12,7 @@ class Excerpt(Static):
     """Grows with its text up to ``max-height``."""
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        return self.visual.get_height({}, width)
+        return self.visual.get_height({}, max(width, 1))  # less than nothing is left in a tiny terminal
 
     def render(self) -> Content:
         text, (width, height) = self.visual, self.size

@@ -285,7 +285,7 @@ def test_more_logs_than_descriptors(tmp_path: Path) -> None:
         readers = [LogReader(agent, log.name) for log in logs]
         for reader in readers:
             reader.until(HEAD)
-        assert 16 <= len(agent.open_files(tmp_path)) <= 32
+        eventually(lambda: 16 <= len(agent.open_files(tmp_path)) <= 32)  # one that it changes may be counted twice
         for log in logs[::2]:
             append(log, b"more\n")
         for log in logs[1::2]:

@@ -20,13 +20,13 @@ from tests.support.sshd import Sshd, store_agent
 FAKE_ENGINE = Path(__file__).resolve().parents[1] / "support" / "fake_engine.py"
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep the bundle's cache and the user's configuration in temporary directories."""
+    """Keep the bundle's cache and the user's configuration in temporary directories, the same in each such module."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        for name in ("XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+            (folder := tmp_path_factory.getbasetemp() / name).mkdir(exist_ok=True)
+            patch.setenv(name, str(folder))
         patch.delenv("SSH_AUTH_SOCK", raising=False)
         patch.setenv("LC_ALL", "C.UTF-8")  # as an agent sets it: tmux
         store_agent(build().path().parent, sys.executable)

@@ -89,6 +89,7 @@ def ssh_box(
             "HOME": str(laptop),
             "XDG_CONFIG_HOME": str(laptop / "config"),
             "XDG_CACHE_HOME": str(laptop / "cache"),
+            "XDG_STATE_HOME": str(laptop / "state"),
             "TERM": "xterm-256color",
             "LC_ALL": "C.UTF-8",
             "OMP_NUM_THREADS": "1",

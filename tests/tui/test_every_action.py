@@ -160,3 +160,28 @@ async def test_the_keys_of_a_view_are_shown(start: Start) -> None:
             await session.until(lambda: session.text().splitlines()[-1].endswith("7"), "one line")
             short = [f" {key.partition(' ')[0]} " for key in keys]
             await session.until(lambda short=short: all(key in session.text().splitlines()[-1] for key in short))
+
+
+OPENING = {
+    "home": ("launch", "eval", "ask", "attach", "restore", "kill", "boxes", "terminable", "tracking", "help", "palette"),
+    "box": ("send_line", "spare", "get", "put"),
+}
+"""Actions that open each form and each kind of dialog, in their views."""
+
+
+async def test_every_form_and_dialog_lives_in_any_size(start: Start) -> None:
+    async with start(box, wait="87/200") as session:
+        for view, names in OPENING.items():
+            await show(session, view)
+            shown = session.app.screen
+            keys = {action.id: action.keys[0] for action in actions_in(session, view)}
+            for name in names:
+                await session.press(keys[name])
+                await session.until(lambda shown=shown: session.app.screen is not shown, name)
+                for size in ((1, 1), (2, 60), (11, 24), (300, 2), (120, 40)):
+                    await session.pilot.resize_terminal(*size)
+                    assert session.app.return_code is None, f"{name} ended the app at {size}"
+                    await session.until(lambda size=size: session.app.size == size, f"{name} in {size}")
+                    session.text()
+                while session.app.screen is not shown:
+                    await session.press("escape")
