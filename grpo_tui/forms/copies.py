@@ -17,6 +17,7 @@ from grpo_tui.forms.form import FieldError, field
 from grpo_tui.model.copies import Get, Put
 from grpo_tui.screens.dialog import Dialog
 from grpo_tui.widgets.excerpt import Excerpt
+from grpo_tui.widgets.line_input import LineInput
 
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp
@@ -107,7 +108,7 @@ class GetForm(_CopyForm[Get]):
         wholes.append(("run without checkpoints: logs, evaluations, configuration", "none"))
         choices += [(text, (run, steps)) for text, steps in wholes]
         yield from field("what", Select(choices, id="what", compact=True, value=choices[0][1], allow_blank=False))
-        folder = Input(str(downloads.folder()), id="folder", compact=True, suggester=PathSuggester())
+        folder = LineInput(str(downloads.folder()), id="folder", compact=True, suggester=PathSuggester())
         yield from field("into folder", folder)
 
     def note(self) -> str:
@@ -133,9 +134,9 @@ class PutForm(_CopyForm[Put]):
         self.heading = f"copy to {box}"
 
     def compose_fields(self) -> ComposeResult:
-        source = Input(id="source", placeholder="~/models/start", compact=True, suggester=PathSuggester())
+        source = LineInput(id="source", placeholder="~/models/start", compact=True, suggester=PathSuggester())
         yield from field("from here", source)
-        yield from field("to", Input(id="to", placeholder="checkpoints/NAME", compact=True))
+        yield from field("to", LineInput(id="to", placeholder="checkpoints/NAME", compact=True))
 
     def note(self) -> str:
         return "The second path is below the box's root. Nothing is overwritten; an interrupted copy continues."

@@ -24,6 +24,7 @@ from grpo_train.run_dir.credentials import find_secret
 from grpo_tui.model.tasks import RequestFunction
 from grpo_tui.screens.dialog import Dialog
 from grpo_tui.widgets.excerpt import Excerpt
+from grpo_tui.widgets.line_input import LineInput
 from remote.protocol import RemoteError
 from remote.protocol.backups import ArchiveRequest, BackUpRequest, RestoreRequest
 from remote.protocol.jobs import EvaluateRequest, LaunchRequest, ResumeRequest
@@ -355,4 +356,4 @@ def field(label: str, *widgets: Widget) -> ComposeResult:
 
 def text_field(label: str, id: str, placeholder: str, **options: Any) -> ComposeResult:
     """A labeled text input."""
-    yield from field(label, Input(id=id, placeholder=placeholder, compact=True, **options))
+    yield from field(label, LineInput(id=id, placeholder=placeholder, compact=True, **options))

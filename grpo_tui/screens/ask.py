@@ -21,6 +21,7 @@ from grpo_tui.model.ask import AskLog, Form, listed, read_form
 from grpo_tui.model.formatting import one_line, shortened
 from grpo_tui.screens.dialog import ConfirmScreen, Dialog, Question
 from grpo_tui.widgets.ask_page import AskPanel, AskSource
+from grpo_tui.widgets.line_input import LineInput
 from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class AskScreen(Dialog[None]):
     def compose_body(self) -> ComposeResult:
         store = self.grpo.store
         yield AskPanel(store, AskSource(store, lambda: self.answers, lambda: self._said), self._status, id="answers")
-        yield Input(placeholder="question, or #12 for a held-out problem", id="prompt")
+        yield LineInput(placeholder="question, or #12 for a held-out problem", id="prompt")
         with Horizontal(id="how"):
             for name, label, value, hint in (
                 ("checkpoints", "checkpoints", str(self._step), "40,0"),
@@ -93,7 +94,7 @@ class AskScreen(Dialog[None]):
                 ("seed", "seed", "0", ""),
             ):
                 yield Label(label)
-                yield Input(value, placeholder=hint, id=name, select_on_focus=name != "checkpoints")
+                yield LineInput(value, placeholder=hint, id=name, select_on_focus=name != "checkpoints")
         yield Static("", id="problem")
 
     def compose_buttons(self) -> ComposeResult:

@@ -17,6 +17,7 @@ from grpo_tui.fleet.watch import Fleet, priced_and_placed
 from grpo_tui.model.formatting import money, one_line, padded, short_age, short_duration, shortened
 from grpo_tui.screens.dialog import Dialog
 from grpo_tui.widgets.excerpt import Excerpt
+from grpo_tui.widgets.line_input import LineInput
 from remote.boxes import Box, problem_of
 from remote.transports.choice import explain
 
@@ -165,7 +166,7 @@ class AddBoxScreen(Dialog[Box]):
             for key, label, example, hint in _FIELDS:
                 with Horizontal(classes="field"):
                     yield Label(label, classes="label")
-                    yield Input(placeholder=example, id=f"box-{key}", compact=True)
+                    yield LineInput(placeholder=example, id=f"box-{key}", compact=True)
                 yield Label(hint, classes="under")
         yield Static("", id="field-hint")
         yield Excerpt("", id="problem")

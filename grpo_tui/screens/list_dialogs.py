@@ -16,6 +16,7 @@ from grpo_train.run_dir.notes import MAX_NOTE
 from grpo_tui.model.run_columns import column
 from grpo_tui.model.run_list import Order
 from grpo_tui.screens.dialog import Dialog
+from grpo_tui.widgets.line_input import LineInput
 
 CHOICES_SHOWN = 400
 
@@ -68,7 +69,7 @@ class ColumnsScreen(Dialog[tuple[str, ...]]):
         self.columns, self.others = list(chosen), [name for name in others if name not in chosen]
 
     def compose_body(self) -> ComposeResult:
-        yield Input(id="search", placeholder="part of a name", compact=True)
+        yield LineInput(id="search", placeholder="part of a name", compact=True)
         yield OptionList(id="choices")
         note = "space: show or hide · < >: move · /: search metrics and config keys · enter: save"
         yield Static(Content.from_markup("[$grpo-muted]$note[/]", note=note), classes="message")
@@ -151,7 +152,7 @@ class NoteScreen(Dialog[str]):
         self.heading, self.note = f"note on {run}", note
 
     def compose_body(self) -> ComposeResult:
-        yield Input(self.note, id="note", max_length=MAX_NOTE, compact=True)
+        yield LineInput(self.note, id="note", max_length=MAX_NOTE, compact=True)
         text = "stored in the run's directory; the filter searches it · enter: save · empty: remove"
         yield Static(Content.from_markup("[$grpo-muted]$text[/]", text=text), classes="message")
 

@@ -7,6 +7,7 @@ from textual.content import Content
 from textual.widgets import Button, Input, Static
 
 from grpo_tui.screens.dialog import TextDialog
+from grpo_tui.widgets.line_input import LineInput
 from remote.events import QuestionAsked
 
 _NOTES = {
@@ -33,7 +34,7 @@ class QuestionScreen(TextDialog[str]):
     def compose_below(self) -> ComposeResult:
         note = _NOTES.get(self.question.kind, "asked once; not stored")
         if self.typed:
-            yield Input(password=not self.question.echo, id="answer", compact=True)
+            yield LineInput(password=not self.question.echo, id="answer", compact=True)
         yield Static(Content.from_markup("[$grpo-muted]$note[/]", note=note), classes="message")
 
     def compose_buttons(self) -> ComposeResult:

@@ -7,6 +7,7 @@ from textual.content import Content
 from textual.widgets import Button, Input, Static
 
 from grpo_tui.screens.dialog import ConfirmScreen, TextDialog
+from grpo_tui.widgets.line_input import LineInput
 from remote.protocol.shells import MAX_LINE
 
 
@@ -21,7 +22,7 @@ class LineScreen(TextDialog[str]):
         yield Static(Content("It is typed into the session, followed by Enter."), classes="message")
 
     def compose_below(self) -> ComposeResult:
-        yield Input(id="answer", placeholder="a command", compact=True, max_length=MAX_LINE)
+        yield LineInput(id="answer", placeholder="a command", compact=True, max_length=MAX_LINE)
 
     def compose_buttons(self) -> ComposeResult:
         yield Button("Cancel", id="cancel", compact=True)

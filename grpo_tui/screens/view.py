@@ -19,6 +19,7 @@ from grpo_tui.actions.registry import ACTIONS
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.header import HeaderBar
 from grpo_tui.widgets.key_bar import KeyBar, ViewBar
+from grpo_tui.widgets.line_input import LineInput
 from grpo_tui.widgets.panel import StoreView
 
 if TYPE_CHECKING:
@@ -100,10 +101,10 @@ class ViewScreen(Screen[None]):
         yield HeaderBar(self.store, self.readonly, id="header")
         yield from self.panels()
         if self.FILTER_HINT:
-            yield Input(id="filter", placeholder=self.FILTER_HINT, compact=True)
+            yield LineInput(id="filter", placeholder=self.FILTER_HINT, compact=True)
             yield Static(id="mistake")
         if self.GOES_TO_STEPS:
-            yield Input(id="go-to", placeholder="step; enter goes there", restrict="[0-9,_ ]*", compact=True)
+            yield LineInput(id="go-to", placeholder="step; enter goes there", restrict="[0-9,_ ]*", compact=True)
         yield KeyBar(self.store, self.registry, self.readonly, view=self.NAME, id="keys")
         yield ViewBar(self.store, self.registry, view=self.NAME, id="views")
 

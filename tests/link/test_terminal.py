@@ -70,7 +70,9 @@ def environment(tmp_path: Path) -> dict[str, str]:
     alarms = home / "config" / "grpo-tui" / "alarms.yaml"
     alarms.parent.mkdir(parents=True)
     alarms.write_text("terminal: []\n")  # the app's own bell, for what needs the user, is not in question here
-    names = {"HOME": str(home)} | {f"XDG_{name}_HOME": str(home / name.lower()) for name in ("CONFIG", "CACHE", "STATE")}
+    names = {"HOME": str(home)} | {
+        f"XDG_{name}_HOME": str(home / name.lower()) for name in ("CONFIG", "CACHE", "STATE")
+    }
     return {**names, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", "GRPO_TUI_TMUX_SOCKET": f"grpo-{tmp_path.name}"}
 
 

@@ -163,7 +163,19 @@ async def test_the_keys_of_a_view_are_shown(start: Start) -> None:
 
 
 OPENING = {
-    "home": ("launch", "eval", "ask", "attach", "restore", "kill", "boxes", "terminable", "tracking", "help", "palette"),
+    "home": (
+        "launch",
+        "eval",
+        "ask",
+        "attach",
+        "restore",
+        "kill",
+        "boxes",
+        "terminable",
+        "tracking",
+        "help",
+        "palette",
+    ),
     "box": ("send_line", "spare", "get", "put"),
 }
 """Actions that open each form and each kind of dialog, in their views."""

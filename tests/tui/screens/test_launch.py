@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from rich.text import Text
+from textual import events
 from textual.widgets import Button, Input, Select, TextArea
 
 from grpo_tui.forms.launch import LaunchScreen
@@ -77,6 +78,15 @@ async def test_path_of_weights_is_checked_by_the_box(start: Start) -> None:
         fill(session, "ckpt-path", "/data/model")
         await session.until(lambda: not session.app.screen.query_one("#go").disabled)
         assert session.client.asked_for("launch")[-1]["ckpt"] == "/data/model"
+
+
+async def test_pasted_lines_are_one_line(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await opened(session, "n", LaunchScreen)
+        await session.focus("#overrides")
+        session.app.post_message(events.Paste("run.total_steps=9\nrun.seed=3\r\n"))
+        words = ["run.total_steps=9", "run.seed=3"]
+        await session.until(lambda: any(asked["overrides"] == words for asked in session.client.asked_for("launch")))
 
 
 async def test_overrides_are_split_like_in_a_shell(start: Start) -> None:
