@@ -153,6 +153,8 @@ class CodeGameTask(ProgramTask, AdversarialTask):
             won, reason = not predicted, "predicted" if predicted else "ok"
             metrics["code_game/predicted"] = float(predicted)
             metrics["code_game/no_answer"] = float(answer is None)
+            metrics["reward/avg_batch_reward"] = WIN if won else LOSS
+            metrics["reward/successful_predictions_count"] = float(predicted)
         return Verdict(
             correct=won,
             formatted=play.is_valid,

@@ -8,6 +8,13 @@ from typing import Any
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.files import JsonlWriter, to_float
 
+ALIASES = {"reward": "reward/mean"}
+"""Keys that TensorBoard and W&B get under another name of the field, too."""
+
+
+def with_aliases(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    return {**metrics, **{alias: metrics[key] for key, alias in ALIASES.items() if key in metrics}}
+
 
 class RunLogs:
     """Logs of a run's steps, flushed per step."""
@@ -31,7 +38,7 @@ class RunLogs:
         self._ratios.write(ratios)
         self._train.write(metrics)
         if self._board is not None:
-            for key, value in metrics.items():
+            for key, value in with_aliases(metrics).items():
                 if key != "step" and (scalar := to_float(value)) is not None:
                     self._board.add_scalar(key, scalar, metrics["step"])
             self._board.flush()

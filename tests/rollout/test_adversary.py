@@ -96,6 +96,7 @@ def test_opponent_decides_valid_programs() -> None:
     assert f"What exactly does this Python program print?\n```python\n{FIBONACCI}\n```" in oracle.problems[0].prompt
     logged = means([sample.grade.verdict.metrics for sample in samples if sample])
     assert (logged["code_game/valid"], logged["code_game/predicted"]) == (0.5, 0.75)
+    assert (logged["reward/avg_batch_reward"], logged["reward/successful_predictions_count"]) == (-0.5, 3.0)
 
 
 def test_opponent_is_not_asked_without_valid_programs() -> None:

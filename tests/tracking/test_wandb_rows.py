@@ -11,6 +11,7 @@ import pytest
 from grpo_train.config import load_config
 from grpo_train.config.loading import dump_config
 from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.files import append_jsonl
 from grpo_train.tracking.wandb import settings
 from grpo_train.tracking.wandb.rows import (
     Generation,
@@ -67,14 +68,18 @@ def test_keys_are_those_of_the_field() -> None:
     entry = entry_of(row)
     assert entry is not None
     assert math.isnan(entry.pop("train/loss"))
-    assert entry == {"train/global_step": 3, "train/step": 3, "train/reward": 0.5, "completions/mean_length": 7}
+    assert entry == {
+        "train/global_step": 3, "train/step": 3, "train/reward": 0.5, "reward/mean": 0.5, "completions/mean_length": 7,
+    }  # fmt: skip
     assert entry_of({"reward": 1}) is None
 
 
 def test_evaluations_are_sent_once(tmp_path: Path) -> None:
     run = make_run(tmp_path, "a", accuracy=(0.4, 0.5))
+    append_jsonl(run.logs / "eval_log.jsonl", {"step": 10, "gsm8k_eval/pass_rate": 0.5, "other_eval/pass_rate": 1.0})
     first, second = evaluations_after(run, {})
     assert (first["train/global_step"], second["eval/gsm8k/accuracy"]) == (0, 0.5)
+    assert {key for key in (*first, *second) if "pass_rate" in key} == {"gsm8k_eval/pass_rate"}
     assert last_evaluated(second) == {"gsm8k": 10}
     assert evaluations_after(run, last_evaluated(first)) == [second]
     assert evaluations_after(run, last_evaluated(second)) == []

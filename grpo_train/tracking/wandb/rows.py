@@ -11,6 +11,7 @@ from grpo_train.run_dir import RunDir, list_evaluations
 from grpo_train.run_dir.files import ByteRange, to_float
 from grpo_train.run_dir.formats import current_row
 from grpo_train.run_dir.safe_json import Unreadable, open_regular, parse_object, read_lines
+from grpo_train.tracking.logs import with_aliases
 
 LOG = "train_log.jsonl"
 STEP = "train/global_step"
@@ -76,15 +77,21 @@ def entry_of(row: Mapping[str, Any]) -> dict[str, float] | None:
         return None
     values = {
         key if "/" in key else f"train/{key}": number
-        for key, value in row.items()
+        for key, value in with_aliases(row).items()
         if key not in NOT_METRICS and (number := to_float(value)) is not None
     }
     return {STEP: int(step), LOGGED: int(step), **values}
 
 
 def evaluations_after(run: RunDir, sent: Mapping[str, float]) -> list[dict[str, float]]:
-    """The evaluated steps that are later than those sent, in order; ``sent``: dataset to its last step."""
+    """The evaluated steps that are later than those sent, in order; ``sent``: dataset to its last step.
+
+    Beside the columns of the table, each has what TensorBoard got, such as ``mbpp_eval/pass_rate``.
+    """
     found = []
+    logged: dict[Any, dict[str, Any]] = {}
+    for row in run.read_log("eval_log.jsonl"):
+        logged.setdefault(row.get("step"), {}).update(row)
     for evaluation in list_evaluations(run.root, run.name):
         dataset = str(evaluation.get("dataset") or evaluation["name"].removeprefix(f"{run.name}_"))
         for row in evaluation["metrics"]:
@@ -93,6 +100,9 @@ def evaluations_after(run: RunDir, sent: Mapping[str, float]) -> list[dict[str, 
             if row["status"] != "ok" or step is None or step <= sent.get(dataset, -1):
                 continue
             values = {f"eval/{dataset}/{key}": number for key, number in numbers.items()}
+            for key, value in logged.get(int(step), {}).items():
+                if key.startswith(f"{dataset}_eval/") and (number := to_float(value)) is not None:
+                    values[key] = number
             found.append({STEP: int(step), f"eval/{dataset}/step": int(step), **values})
     return sorted(found, key=lambda entry: entry[STEP])
 
