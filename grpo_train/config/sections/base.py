@@ -25,7 +25,7 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _reject_what_yaml_accepts(cls, value: Any, info: ValidationInfo) -> Any:
-        """Reject YAML's yes, on and true for numbers, which Python would read as 1, and texts that UTF-8 cannot hold."""
+        """Reject YAML's yes, on and true for numbers, which Python would read as 1, and half characters."""
         if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
             raise PydanticCustomError("boolean", "input should not be true or false")
         if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
