@@ -10,6 +10,7 @@ row has
   and verl, or in ``task.answer_field``; ``task.grader`` names the grader (see
   :mod:`grpo_train.tasks.shared.graders`);
 - its own template in ``template`` or ``task.template_field``, optionally;
+- ``tools`` and ``chat_template_kwargs``, optionally, which the model's chat template gets as from TRL;
 - any other columns, which reward functions get.
 
 Without a test split a tenth of the problems is held out by a hash of their text and ``task.split_seed``, so that adding
@@ -26,10 +27,9 @@ from pathlib import Path
 from grpo_train.config import schema
 from grpo_train.rewards.types import Attempt, NoSplitError, Problem, Split, TaskError, Verdict
 from grpo_train.tasks.shared.base import TaskDefaults, TaskKind
-from grpo_train.tasks.shared.conversation import ask_conversation
 from grpo_train.tasks.shared.data_fields import MAPPED, Fields, Row
 from grpo_train.tasks.shared.graders import grader_of
-from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask, check_template
+from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, check_template
 from grpo_train.tasks.shared.user_data import Data, Source, read_data, source_of
 
 PROMPTS = ("prompt", "messages", "question")
@@ -89,10 +89,7 @@ class JsonlTask(TaskDefaults):
         return rows
 
     def problem(self, split: Split, index: int) -> Problem:
-        row = self.rows(split)[index]
-        if row.turns:
-            return ask_conversation(self.config, index, row.turns, row.answer, row.template, row.record)
-        return ask(self.config, index, row.question, row.answer, template=row.template, data=row.record)
+        return self.rows(split)[index].problem(self.config, index)
 
     def judge(self, attempt: Attempt) -> Verdict:
         return grader_of(self.grader).judge(attempt)

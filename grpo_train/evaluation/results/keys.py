@@ -62,7 +62,13 @@ def decoding(config: Config, task: Task) -> dict[str, Any]:
 
 def problems_key(problems: Sequence[Problem]) -> str:
     """Fingerprint of the data: every problem with its templated prompt and its gold answer."""
-    return digest([[p.index, p.prompt, p.answer, p.question, list(p.messages), _plain(p.data)] for p in problems])
+    return digest(
+        [
+            [p.index, p.prompt, p.answer, p.question, list(p.messages), _plain(p.data)]
+            + ([_plain(p.template_arguments)] if p.template_arguments else [])
+            for p in problems
+        ]
+    )
 
 
 def _plain(data: Any) -> Any:

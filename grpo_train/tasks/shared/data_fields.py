@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from grpo_train.config import schema
 from grpo_train.rewards.math_answer import last_boxed
 from grpo_train.run_dir.suggest import nearest
-from grpo_train.tasks.shared.base import TaskError
+from grpo_train.tasks.shared.base import Problem, TaskError
 from grpo_train.tasks.shared.conversation import Turns, ask_conversation, question_of, turns_of
 from grpo_train.tasks.shared.graders import grader_of
 from grpo_train.tasks.shared.template import ask
@@ -20,6 +21,7 @@ ANSWERED = "messages"
 
 MAPPED = ("solution", "ground_truth", "reward_model.ground_truth")
 """Names of the gold answer in datasets for TRL and verl, used where a file has no ``answer``."""
+KWARGS = "chat_template_kwargs"
 MISSING = object()
 
 
@@ -71,6 +73,23 @@ class Row:
     record: dict[str, Any]
     turns: Turns = ()
     """The prompt's messages, if it is a conversation."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """``tools`` and ``chat_template_kwargs``, for the model's chat template."""
+
+    def problem(self, config: schema.Task, index: int) -> Problem:
+        """The problem of this row. Raises TaskError for a template that does not fit it."""
+        made = (
+            ask_conversation(config, index, self.turns, self.answer, self.template, self.record)
+            if self.turns
+            else ask(config, index, self.question, self.answer, template=self.template, data=self.record)
+        )
+        if self.arguments and not made.messages:
+            name = "tools" if "tools" in self.arguments else KWARGS
+            raise TaskError(
+                f"'{name}' is for a model's chat template, and this prompt does not go through one: remove the "
+                "column, or set task.template: chat"
+            )
+        return replace(made, template_arguments=self.arguments) if self.arguments else made
 
 
 def row_of(location: str, record: dict[str, Any], fields: Fields, config: schema.Task, grader: str) -> Row:
@@ -88,15 +107,41 @@ def row_of(location: str, record: dict[str, Any], fields: Fields, config: schema
     if template is not None and not (isinstance(template, str) and template.strip()):
         raise TaskError(f"{location}: '{fields.template}' {_defect(record, fields.template)} (task.template_field)")
     try:
-        ask(schema.Task(), 0, "", "", template=template)
-        if turns:
-            ask_conversation(config, 0, turns, answer, template, None)
+        row = Row(question, answer, template, record, turns, _template_arguments(record))
+        row.problem(config, 0)
     except TaskError as error:
         message = str(error)
-        if template is not None:
+        if template is not None and message.startswith("task.template: "):
             message = f"'{fields.template}': {message.removeprefix('task.template: ')}"
         raise TaskError(f"{location}: {message}") from error
-    return Row(question, answer, template, record, turns)
+    return row
+
+
+def _template_arguments(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Variables of the chat template, from the columns that TRL reads them from; a cell may be JSON text.
+
+    Raises TaskError for what cannot be one.
+    """
+    tools, variables = (_without_none(_from_json(record.get(name))) for name in ("tools", KWARGS))
+    if isinstance(tools, list) and not all(isinstance(tool, Mapping) for tool in tools):
+        raise TaskError("'tools' has a tool that is not an object (a JSON schema)")
+    if variables and not isinstance(variables, Mapping):
+        raise TaskError(f"'{KWARGS}' is {type(variables).__name__}, expected an object")
+    return {**({"tools": tools} if tools and isinstance(tools, list) else {}), **(variables or {})}
+
+
+def _from_json(value: Any) -> Any:
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def _without_none(value: Any) -> Any:
+    """A value without the fields that Parquet adds to objects which do not have them."""
+    if isinstance(value, Mapping):
+        return {name: _without_none(inner) for name, inner in value.items() if inner is not None}
+    return [_without_none(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _prompt(location: str, record: dict[str, Any], fields: Fields) -> tuple[str, Turns]:
