@@ -30,6 +30,7 @@ from grpo_train.policy.locate import (
 )
 from grpo_train.rewards import load_rewards
 from grpo_train.rewards.signatures import TRL_PREFIX, split_prefix
+from grpo_train.rewards.user_code import absolute_name
 from grpo_train.rollout.vllm.server import check_servers
 from grpo_train.run_dir import RunDir, create_run
 from grpo_train.run_dir.errors import UserError
@@ -197,15 +198,12 @@ def _pinned(section: schema.Task) -> dict[str, Any]:
 
 
 def _absolute(task: schema.Task, root: Path) -> dict[str, Any]:
-    """The ``task`` keys that hold paths, made absolute, and a dataset of the hub at its commit; names and modules stay
-    unchanged."""
+    """The ``task`` keys that hold paths, made absolute, and a dataset of the hub at its commit; built-in names and
+    installed modules stay unchanged."""
 
     def function(name: str) -> str:
         plain, is_trl = split_prefix(name)
-        file, _, inner = plain.rpartition(":")
-        if not file.endswith(".py"):
-            return name
-        return f"{TRL_PREFIX if is_trl else ''}{os.path.abspath(Path(file).expanduser())}:{inner}"
+        return f"{TRL_PREFIX if is_trl else ''}{absolute_name(plain)}" if ":" in plain else name
 
     return {
         "path": None if task.path is None else _data_path(task.path, root),
