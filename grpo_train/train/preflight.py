@@ -33,7 +33,7 @@ from grpo_train.rewards.signatures import TRL_PREFIX, split_prefix
 from grpo_train.rewards.user_code import absolute_name
 from grpo_train.rollout.vllm.server import check_servers
 from grpo_train.run_dir import RunDir, create_run
-from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.errors import UserError, no_engine
 from grpo_train.run_dir.files import read_json
 from grpo_train.run_dir.root import SWEEP_VARIABLE, Launch
 from grpo_train.run_dir.slurm_job import node_count
@@ -56,13 +56,9 @@ SHAPE = {
 
 
 def check_engine() -> None:
-    """Raise PolicyError if torch is not installed: a laptop's installation has ``grpo-train`` too."""
+    """Raise UserError if torch is not installed."""
     if importlib.util.find_spec("torch") is None:
-        raise PolicyError(
-            "torch is not installed in this environment; install the engine: make setup in a checkout, or "
-            "pip install 'grpo-tui[train]'",
-            code="no_engine",
-        )
+        raise no_engine("torch")
 
 
 def check_nodes(config: Config) -> None:
