@@ -47,7 +47,8 @@ for words in json.loads(sys.argv[1]):
 RUN = ["--training-run", "one"]
 NEEDING = [
     ["report", "one"], ["compare", *RUN, "--steps", "0,1"], ["eval", *RUN], ["eval", "--model", "tiny"],
-    ["regrade", *RUN], ["export", *RUN], ["bench"], ["fit", "--cfg", "config/demo.yaml"], ["train", "--cfg", "config/demo.yaml"],
+    ["regrade", *RUN], ["export", *RUN], ["bench"], ["fit", "--cfg", "config/demo.yaml"],
+    ["train", "--cfg", "config/demo.yaml"],
     ["resume", *RUN], ["sweep", "config/demo.yaml"], ["generate", *RUN, "--prompt", "1+1="], ["selftest"],
     ["check-dataset", "gsm8k"], ["check-dataset", "hf:acme/sums"], ["check-dataset", "a.parquet"],
     ["check-dataset", "a.jsonl", "--model", "tiny"], ["fetch-model", "acme/model", "--to", "model"],
