@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from grpo_train.rollout.chat import prompt_text
+from grpo_train.run_dir.safe_json import half_character
 from grpo_train.tasks import Mixture, Problem, Task, TaskError, data_order
 from grpo_train.tasks.shared.base import fingerprint
 from grpo_train.tasks.shared.mixture import MixtureOrder
@@ -102,6 +103,9 @@ def encode(problems: Sequence[Problem], tokenizer: Any) -> list[tuple[int, ...]]
     for is_chat in (False, True):
         indices = [index for index, problem in enumerate(problems) if bool(problem.messages) == is_chat]
         texts = [prompt_text(problems[i], tokenizer) for i in indices]
+        for index, text in zip(indices, texts, strict=True):
+            if half := half_character(text):
+                raise TaskError(f"the prompt of problem {problems[index].index} {half}")
         # A chat template writes its special tokens itself.
         ids = tokenizer(texts, add_special_tokens=not is_chat)["input_ids"] if texts else []
         encoded.update(zip(indices, map(tuple, ids), strict=True))

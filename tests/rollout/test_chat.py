@@ -153,3 +153,12 @@ def test_tools_and_variables_of_rows_are_used(tokenizer: Any, tmp_path: Path, as
     fixed = replace(with_tools, template_arguments={"add_generation_prompt": False})
     with pytest.raises(TaskError, match=r"column 'chat_template_kwargs.add_generation_prompt' is set by the trainer"):
         encode([fixed], tokenizer)
+
+
+@pytest.mark.parametrize("messages", [(), (("user", "1+2\ud83d"),)])
+def test_half_a_character_of_any_task_is_an_error(tokenizer: Any, messages: tuple[tuple[str, str], ...]) -> None:
+    tokenizer.chat_template = QWEN
+    problem = Problem(7, "1+2\ud83d", "3", "1+2", messages)
+    assert problems_key([problem])
+    with pytest.raises(TaskError, match=r"the prompt of problem 7 has \\ud83d, half of a character: write it whole"):
+        encode([problem], tokenizer)

@@ -196,4 +196,4 @@ def _other(record: dict[str, Any], name: str, key: str = "task.prompt_field") ->
 
 
 def _columns(record: dict[str, Any]) -> str:
-    return ", ".join(list(record)[:8])
+    return ", ".join(list(record)[:8]) or "no fields"

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from grpo_train.rewards.types import TaskError
+from grpo_train.run_dir.safe_json import half_character
 
 SUFFIXES = (".jsonl", ".parquet", ".csv", ".tsv", ".json")
 """Kinds of data files; where a directory has a split in several kinds, the first of them is read."""
@@ -228,12 +229,8 @@ def _object(location: str, row: Any, text: str) -> dict[str, Any] | TaskError:
         return TaskError(f"{location}: expected an object, found a {type(row).__name__}")
     if SURROGATE.search(text):
         for name, value in row.items():
-            try:
-                json.dumps([name, value], ensure_ascii=False).encode()
-            except UnicodeEncodeError as error:
-                half = ascii(error.object[error.start])[1:-1]
-                shown = name.encode(errors="backslashreplace").decode()
-                return TaskError(f"{location}: '{shown}' has {half}, half of a character: write it whole or remove it")
+            if half := half_character(json.dumps([name, value], ensure_ascii=False)):
+                return TaskError(f"{location}: '{name.encode(errors='backslashreplace').decode()}' {half}")
     return row
 
 
