@@ -60,10 +60,18 @@ def absolute_name(name: str) -> str:
 
 
 def folders_of(file: Path) -> list[Path]:
-    """Where the imports of a user's file are looked up: its folder, and the one that holds its package."""
+    """Where the imports of a user's file are looked up: its folder, and the one that holds its package.
+
+    A folder without ``__init__.py`` is a package of the files that import from it by its name.
+    """
     root = file.parent
     while (root / "__init__.py").is_file():
         root = root.parent
+    for name in imported_names(file, root):
+        for folder in root.parents:
+            if "." in name and files_of(name, [folder]) and file.is_relative_to(folder / name.partition(".")[0]):
+                root = folder
+                break
     return list(dict.fromkeys([file.parent, root]))
 
 

@@ -25,7 +25,7 @@ from grpo_train.rollout.prompts import PromptSource
 from grpo_train.rollout.self_play import SelfPlay
 from grpo_train.run_dir import Checkpoint, RunDir
 from grpo_train.run_dir.removal import remove_leftovers
-from grpo_train.tasks import Mixture, load_task
+from grpo_train.tasks import Mixture, TaskError, load_task
 from grpo_train.tasks.shared.adversarial import AdversarialTask
 from grpo_train.tasks.shared.self_play import SelfPlayTask
 from grpo_train.train import buffer as buffers
@@ -132,6 +132,10 @@ class TrainingState:
             if isinstance(self.task, Mixture)
             else dict(zip([""], self.filters.values(), strict=False)),
         )
+        if any(other != self.source.fingerprints for other in world.gather(self.source.fingerprints)):
+            raise TaskError(
+                "task.path: the processes read different training problems; copy the same files to each machine"
+            )
         decay = config.algorithm.noise_scale_decay
         self.noise_scale = GradientNoiseScale(decay=decay) if config.algorithm.noise_scale else None
 

@@ -161,6 +161,7 @@ def test_functions_from_a_module_in_the_cwd(user_file: Path, monkeypatch: pytest
         "score:score",
         "{0}/pkg_of_score/deep/score.py:score",
         "pkg_of_score.deep.score:score",
+        "bare_of_score.score:score",
     ],
 )
 def test_imports_of_a_user_file_work_from_any_directory(
@@ -176,6 +177,8 @@ def test_imports_of_a_user_file_work_from_any_directory(
         "pkg_of_score/deep/score.py": f"from .near import three\nfrom pkg_of_score.far import three\n{trl}",
         "pkg_of_score/deep/near.py": "three = None\n",
         "pkg_of_score/far.py": "from helper_of_score import three\n",
+        "bare_of_score/score.py": f"from bare_of_score.near import three\n{trl}",
+        "bare_of_score/near.py": "def three(): return 3.0\n",
     }
     for file, text in sources.items():
         (tmp_path / "launch" / file).parent.mkdir(parents=True, exist_ok=True)

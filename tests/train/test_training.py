@@ -24,6 +24,7 @@ from grpo_train.train.distributed import World
 from grpo_train.train.gradients import GradientSum
 from grpo_train.train.resume import prompts_drawn
 from grpo_train.train.token_metrics import TokenSums
+from grpo_train.train.worker import main
 from tests.support.engine import (
     assert_same_run,
     events,
@@ -310,6 +311,21 @@ def test_changed_data_is_said_and_recorded(root: Path, tmp_path: Path, capfd: py
         if differs:
             assert said()[0].startswith(f"training problems: saved with {count}, resumed with ")
             assert "this resume is not bit-exact: training problems: saved with" in capfd.readouterr().out
+
+
+def test_processes_must_read_the_same_data(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    gather = World.gather
+
+    def other_data(world: World, value: Any) -> list[Any]:
+        is_data = isinstance(value, dict) and "sha256" in value.get("", {})
+        return [value, {"": {"problems": 1, "sha256": "x"}}] if is_data else gather(world, value)
+
+    monkeypatch.setattr(World, "gather", other_data)
+    assert main(["--cfg", str(write_config(root)), "--root", str(root), "--run-name", "differs"]) != 0
+    captured = capfd.readouterr()
+    assert "the processes read different training problems; copy the same files" in captured.out + captured.err
 
 
 @pytest.mark.parametrize(
