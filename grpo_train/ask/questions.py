@@ -10,6 +10,7 @@ from grpo_train.config.schema import Config
 from grpo_train.export.shape import SAMPLES, shape_of
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.safe_json import half_character
 from grpo_train.tasks import Problem, Task
 from grpo_train.tasks.shared.self_play import SelfPlayTask
 
@@ -35,6 +36,8 @@ def own_question(text: str, task: Task, config: Config) -> Question:
     """A question in the prompt of the run. Raises QuestionError where the run's prompts do not hold a question."""
     if not text.strip():
         raise QuestionError("the question is empty")
+    if half := half_character(text):
+        raise QuestionError(f"the question {half}")
     _check_kind(task)
     split = config.eval.split
     problems = [task.problem(split, index) for index in range(min(SAMPLES, task.size(split)))]

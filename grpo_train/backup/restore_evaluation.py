@@ -44,7 +44,7 @@ def complete_evaluation(
         label = (read_json(folder / "status.json", MAX_RUN_FILE_BYTES, finite=True) or {}).get("dataset")
         if not isinstance(label, str):
             return [], failed
-        consolidate(folder, label, unfinished_steps(folder))
+        consolidate(folder, label, [each for each in unfinished_steps(folder) if f"{each.name}_{label}" not in shown])
         return sorted(name_and_step(folder / name, label)[1] for name in shown if "/" not in name), failed
 
 

@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from grpo_train.cli.output import fail
 from grpo_train.config.environment import load_environment
-from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.errors import UserError, no_engine
 from grpo_train.run_dir.garbage import end_at_once, pause_collection, resume_collection
 from grpo_train.run_dir.umask import set_umask
 from grpo_train.run_dir.version import FORMAT, VERSION
@@ -89,7 +89,8 @@ PLACES = {name: (place, panel) for panel, places in COMMANDS.items() for name, p
 
 
 class Commands(TyperGroup):
-    """Commands that are imported when they run. A UserError that one does not handle is a usage error."""
+    """Commands that are imported when they run. A UserError that one does not handle is a usage error, as is a library
+    that is not installed."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -106,6 +107,11 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except UserError as error:
             fail(error, 2)
+        except ModuleNotFoundError as error:
+            library = (error.name or "").partition(".")[0]
+            if library in ("", "grpo_train") or library in sys.stdlib_module_names:
+                raise
+            fail(no_engine(library), 2)
 
 
 @cache

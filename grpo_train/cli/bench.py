@@ -27,6 +27,7 @@ from grpo_train.policy.device import check_device
 from grpo_train.run_dir import resolve_root
 from grpo_train.run_dir.errors import UserError
 from grpo_train.supervisor.stages import compute_environment, thread_count
+from grpo_train.train.preflight import check_engine
 
 MODELS = ("auto", "tiny", *QWEN2_5)
 PEERS = ("generate", "trl")
@@ -54,6 +55,7 @@ def bench(
     The model has random weights, so nothing is downloaded. Takes minutes and uses the GPU. The checkpoint is written
     below the root and removed.
     """
+    check_engine()
     peers = [name for name in against.split(",") if name]
     if unknown := sorted(set(peers) - set(PEERS)):
         fail(f"--against {','.join(unknown)}: choose from {', '.join(PEERS)}", 2)

@@ -137,7 +137,7 @@ def _is_path(dataset: str) -> bool:
 
 def _reader(backbone: str, root: Path) -> Reader:
     from grpo_train.policy.tokenizer import load_tokenizer
-    from grpo_train.rollout.chat import chat_text
+    from grpo_train.rollout.chat import prompt_text
     from grpo_train.rollout.prompts import encode
 
     tokenizer = load_tokenizer(backbone, root)
@@ -147,6 +147,6 @@ def _reader(backbone: str, root: Path) -> Reader:
             return [len(ids) for ids in encode(problems, tokenizer)]
 
         def text(self, problem: Problem) -> str:
-            return chat_text(problem.messages, tokenizer) if problem.messages else problem.prompt
+            return prompt_text(problem, tokenizer)
 
     return Model()

@@ -43,6 +43,9 @@ class Problem:
     task: str = ""
     """In a mixture: label of the part it belongs to."""
 
+    template_arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """With ``messages``: ``tools`` and other variables of the model's chat template, by name."""
+
     @property
     def columns(self) -> dict[str, Any]:
         """What a reward function written for TRL gets by name: ``question``, ``answer``, and the columns of the row."""

@@ -10,13 +10,16 @@ Two behaviors of common templates are unsuitable for training and are overridden
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+import re
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from jinja2 import TemplateError
 
-from grpo_train.tasks import TaskError
+from grpo_train.tasks import Problem, TaskError
 
 DATE = datetime(2024, 7, 26)
 """Today's date for chat templates that ask for it."""
@@ -25,8 +28,20 @@ DATE_CODES = ("%d", "%b", "%B", "%Y", "%m", "%y", "%a", "%A", "%H", "%I", "%M", 
 MARK = "<<<the completion begins here>>>"
 
 
-def chat_text(messages: Sequence[tuple[str, str]], tokenizer: Any) -> str:
+def prompt_text(problem: Problem, tokenizer: Any) -> str:
+    """The prompt of a problem as the model gets it. Raises TaskError as :func:`chat_text`."""
+    if not problem.messages:
+        return problem.prompt
+    return chat_text(problem.messages, tokenizer, problem.template_arguments)
+
+
+def chat_text(
+    messages: Sequence[tuple[str, str]], tokenizer: Any, arguments: Mapping[str, Any] = MappingProxyType({})
+) -> str:
     """Render (role, text) messages as a prompt, special tokens written out.
+
+    ``arguments`` are further variables of the chat template, such as ``tools``; one that the template does not use is
+    an error.
 
     The prompt ends with the text of a final "assistant" message, unchanged: the start of the answer. Raises TaskError
     if the model has no chat template, or its template rejects these messages.
@@ -35,6 +50,8 @@ def chat_text(messages: Sequence[tuple[str, str]], tokenizer: Any) -> str:
         raise TaskError(
             "task.template: chat: this model has no chat template (base models have none); use r1 or your own text"
         )
+    template = tokenizer.get_chat_template(tools=arguments.get("tools"))
+    _check_arguments(arguments, template, tokenizer)
     is_started = messages[-1][0] == "assistant"
     turns = [{"role": role, "content": text} for role, text in messages]
     if is_started:
@@ -42,9 +59,10 @@ def chat_text(messages: Sequence[tuple[str, str]], tokenizer: Any) -> str:
     try:
         text: str = tokenizer.apply_chat_template(
             turns,
-            chat_template=with_fixed_date(tokenizer.get_chat_template()),
+            chat_template=with_fixed_date(template),
             tokenize=False,
             add_generation_prompt=not is_started,
+            **arguments,
         )
     except TemplateError as error:
         fix = "remove task.system_prompt" if messages[0][0] == "system" else "use another task.template"
@@ -57,6 +75,16 @@ def chat_text(messages: Sequence[tuple[str, str]], tokenizer: Any) -> str:
             "task.template: chat: this model's chat template drops the start of the answer; use another task.template"
         )
     return prompt
+
+
+def _check_arguments(arguments: Mapping[str, Any], template: str, tokenizer: Any) -> None:
+    """Raise TaskError for an argument that the template does not use, or that is set here."""
+    ours = {"messages", *inspect.signature(tokenizer.apply_chat_template).parameters} - {"tools", "documents"}
+    for name in arguments:
+        column = "tools" if name == "tools" else f"chat_template_kwargs.{name}"
+        if name in ours or not re.search(rf"\b{re.escape(name)}\b", template):
+            why = "is set by the trainer" if name in ours else "is not used by this model's chat template"
+            raise TaskError(f"column '{column}' {why}; remove it from the rows")
 
 
 def with_fixed_date(template: str) -> str:

@@ -1,5 +1,5 @@
-"""The prompts of each step: a pure function of seed, position and data. The position follows from the step, and with
-``rollout.filter_groups`` from a counter in the checkpoint."""
+"""The prompts of each step: a pure function of seed, position and data. The position is the number of prompts drawn so
+far, which a checkpoint has."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from grpo_train.rollout.chat import chat_text
+from grpo_train.rollout.chat import prompt_text
+from grpo_train.run_dir.safe_json import half_character
 from grpo_train.tasks import Mixture, Problem, Task, TaskError, data_order
+from grpo_train.tasks.shared.base import fingerprint
 from grpo_train.tasks.shared.mixture import MixtureOrder
 
 
@@ -40,6 +42,8 @@ class PromptSource:
         self._keep = keep or {}
         self._seed, self._tokenizer, self._max_prompt_length = seed, tokenizer, max_prompt_length
         self._pools: dict[str, list[Prompt]] = {}
+        self.fingerprints: dict[str, dict[str, Any]] = {}
+        """Of the training problems of each part, by its label."""
         self._too_long: dict[str, int] = {}
         parts = task.parts if isinstance(task, Mixture) else {"": task}
         for label, part in parts.items():
@@ -60,6 +64,7 @@ class PromptSource:
         """Draw the prompts of a mixture's part (of a single task: "") from ``task`` from now on. Raises TaskError."""
         size = min(limit or task.size("train"), task.size("train"))
         problems = [task.problem("train", index) for index in range(size)]
+        self.fingerprints[label] = fingerprint(problems)
         if label in self._keep:
             problems = list(filter(self._keep[label], problems))
             if not problems:
@@ -78,19 +83,15 @@ class PromptSource:
                 f"longer (the shortest has {shortest} tokens)"
             )
 
-    def at(self, buffer_index: int, buffer_size: int) -> list[Prompt]:
-        """Prompts of a buffer 0, 1, …: ``buffer_size`` consecutive positions of the data order."""
-        return self.draw(buffer_index * buffer_size, buffer_size)
-
     def draw(self, first: int, count: int) -> list[Prompt]:
         """Prompts of ``count`` consecutive positions of the data order."""
         pools = list(self._pools.values())
         places = (self._order.at(first + k) for k in range(count))
         return [pools[part][data_order(len(pools[part]), self._seed, place)] for part, place in places]
 
-    def epoch(self, buffers: int, buffer_size: int, extra: int = 0) -> float:
-        """Epochs of data used by the first ``buffers`` buffers and ``extra`` prompts."""
-        return (buffers * buffer_size + extra) / sum(map(len, self._pools.values()))
+    def epoch(self, count: int) -> float:
+        """Epochs of data used by the first ``count`` prompts."""
+        return count / sum(map(len, self._pools.values()))
 
 
 def encode(problems: Sequence[Problem], tokenizer: Any) -> list[tuple[int, ...]]:
@@ -101,7 +102,10 @@ def encode(problems: Sequence[Problem], tokenizer: Any) -> list[tuple[int, ...]]
     encoded: dict[int, tuple[int, ...]] = {}
     for is_chat in (False, True):
         indices = [index for index, problem in enumerate(problems) if bool(problem.messages) == is_chat]
-        texts = [chat_text(problems[i].messages, tokenizer) if is_chat else problems[i].prompt for i in indices]
+        texts = [prompt_text(problems[i], tokenizer) for i in indices]
+        for index, text in zip(indices, texts, strict=True):
+            if half := half_character(text):
+                raise TaskError(f"the prompt of problem {problems[index].index} {half}")
         # A chat template writes its special tokens itself.
         ids = tokenizer(texts, add_special_tokens=not is_chat)["input_ids"] if texts else []
         encoded.update(zip(indices, map(tuple, ids), strict=True))

@@ -19,6 +19,15 @@ class UserError(Exception):
             self.code = code
 
 
+def no_engine(library: str) -> UserError:
+    """The error of what needs a library of the engine: a laptop's installation has ``grpo-train`` without them."""
+    return UserError(
+        f"{library} is not installed in this environment; install the engine: make setup in a checkout, or "
+        "pip install 'grpo-tui[train]'",
+        code="no_engine",
+    )
+
+
 def code_of(error: BaseException) -> str:
     """The code of any failure: a :class:`UserError`'s own, ``disk_full``, ``read_only``, ``io`` or ``internal``."""
     if isinstance(error, UserError):

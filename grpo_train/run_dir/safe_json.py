@@ -97,6 +97,15 @@ def read_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
             start, kept = offset, b""
 
 
+def half_character(text: str) -> str:
+    """What is wrong with a text that UTF-8 cannot hold, for a message; "" for any other."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return f"has {ascii(text[error.start])[1:-1]}, half of a character: write it whole or remove it"
+    return ""
+
+
 def type_name(value: Any) -> str:
     """What a JSON value is, for a message."""
     names = {str: "a string", bool: "true or false", int: "a number", float: "a number", list: "an array"}

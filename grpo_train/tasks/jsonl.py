@@ -6,9 +6,11 @@ row has
 
 - ``prompt``, a text or messages (TRL's conversational format, rendered by the model's chat template), or ``messages``
   whose last turn is the user's, or ``question``; ``task.prompt_field`` names another field;
-- the gold answer in ``answer`` or ``task.answer_field``; ``task.grader`` names the grader (see
+- the gold answer in ``answer``, in ``solution``, ``ground_truth`` or ``reward_model.ground_truth`` of datasets for TRL
+  and verl, or in ``task.answer_field``; ``task.grader`` names the grader (see
   :mod:`grpo_train.tasks.shared.graders`);
 - its own template in ``template`` or ``task.template_field``, optionally;
+- ``tools`` and ``chat_template_kwargs``, optionally, which the model's chat template gets as from TRL;
 - any other columns, which reward functions get.
 
 Without a test split a tenth of the problems is held out by a hash of their text and ``task.split_seed``, so that adding
@@ -25,10 +27,9 @@ from pathlib import Path
 from grpo_train.config import schema
 from grpo_train.rewards.types import Attempt, NoSplitError, Problem, Split, TaskError, Verdict
 from grpo_train.tasks.shared.base import TaskDefaults, TaskKind
-from grpo_train.tasks.shared.conversation import ask_conversation
-from grpo_train.tasks.shared.data_fields import Fields, Row
+from grpo_train.tasks.shared.data_fields import MAPPED, Fields, Row
 from grpo_train.tasks.shared.graders import grader_of
-from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask, check_template
+from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, check_template
 from grpo_train.tasks.shared.user_data import Data, Source, read_data, source_of
 
 PROMPTS = ("prompt", "messages", "question")
@@ -43,7 +44,9 @@ def load(config: schema.Task) -> JsonlTask:
     """The task on ``config.path``; rows are read when first used. Raises TaskError."""
     is_default = config.prompt_field == schema.Task.model_fields["prompt_field"].default
     prompts = PROMPTS if is_default else (config.prompt_field,)
-    return load_rows(config, config.name, Fields(prompts, (config.answer_field,), config.template_field), config.grader)
+    mapped = MAPPED if config.answer_field == schema.Task.model_fields["answer_field"].default else ()
+    fields = Fields(prompts, (config.answer_field,), config.template_field, mapped=mapped)
+    return load_rows(config, config.name, fields, config.grader)
 
 
 def load_rows(config: schema.Task, name: str, fields: Fields, grader_name: str) -> JsonlTask:
@@ -86,10 +89,7 @@ class JsonlTask(TaskDefaults):
         return rows
 
     def problem(self, split: Split, index: int) -> Problem:
-        row = self.rows(split)[index]
-        if row.turns:
-            return ask_conversation(self.config, index, row.turns, row.answer, row.template, row.record)
-        return ask(self.config, index, row.question, row.answer, template=row.template, data=row.record)
+        return self.rows(split)[index].problem(self.config, index)
 
     def judge(self, attempt: Attempt) -> Verdict:
         return grader_of(self.grader).judge(attempt)

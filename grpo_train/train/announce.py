@@ -6,7 +6,7 @@ from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir
 from grpo_train.tasks import TaskDefaults
 from grpo_train.train.distributed import World
-from grpo_train.train.resume import new_keys, process_differences
+from grpo_train.train.resume import data_differences, new_keys, process_differences
 from grpo_train.train.state import TrainingState
 
 NAMED = 3
@@ -50,6 +50,10 @@ def _notes(config: Config, world: World, state: TrainingState) -> list[str]:
         *state.forward.notes,
         *filter(None, [state.compiling.note]),
     ]
+    if state.step and "data" not in state.saved_info:
+        notes.append(
+            "the checkpoint has no fingerprint of the training problems (from an earlier version); saved from now on"
+        )
     epsilon = config.algorithm.epsilon
     if config.algorithm.loss_type == "gspo" and epsilon is not None and epsilon > GSPO_EPSILON:
         notes.append(f"algorithm.epsilon {epsilon:g} hardly clips with gspo; its paper uses 0.0003 and 0.0004")
@@ -61,6 +65,7 @@ def _notes(config: Config, world: World, state: TrainingState) -> list[str]:
 def _differences(config: Config, world: World, state: TrainingState) -> list[str]:
     """Reasons why a resume is not bit-exact."""
     differences = process_differences(state.saved_info, state.info())
+    differences += data_differences(state.saved_info, state.source.fingerprints)
     differences += [f"{key}: was {old}, is {new}" for key, (old, new) in state.changes.items()]
     if added := new_keys(state.saved_info.get("config") or {}, config):
         named = ", ".join(added[:NAMED])

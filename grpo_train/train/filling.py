@@ -59,7 +59,8 @@ def fill_buffer(
     if config.rollout.filter_groups:
         filled = _fill_filtered(state, buffer_index, my_groups, config, world)
         return replace(filled, sync_seconds=sync_seconds)
-    prompts = state.source.at(buffer_index, config.rollout.buffer_size)
+    prompts = state.source.draw(state.num_prompts, config.rollout.buffer_size)
+    state.num_prompts += len(prompts)
     with state.policy.autocast():  # tasks and reward functions grade completions while others are generated
         rollouts = state.collector.collect(buffer_index, my_groups, [prompts[k] for k in my_groups])
     return Filled(rollouts, gather_samples(rollouts, my_groups, config, world), sync_seconds=sync_seconds)
@@ -87,7 +88,7 @@ def _fill_filtered(
     state: TrainingState, buffer_index: int, my_groups: Sequence[int], config: Config, world: World
 ) -> Filled:
     size, generations = config.rollout.buffer_size, config.rollout.num_generations
-    first = buffer_index * size + state.extra_prompts
+    first = state.num_prompts
     groups: list[list[Sample | None]] = []
     scored: list[list[ScoredSample]] = []
     has_spread: list[bool] = []
@@ -107,7 +108,7 @@ def _fill_filtered(
         seconds += [elapsed * each / max(1, sum(tokens)) for each in tokens]
         rounds += 1
     choice = choose(has_spread, size)
-    state.extra_prompts += choice.used - size
+    state.num_prompts += choice.used
     left = [k for k in range(len(groups)) if k not in set(choice.chosen)]
     discarded = [
         Discarded(replace(sample, group=size + number), "surplus" if k >= choice.used else "no_spread")

@@ -30,9 +30,10 @@ from grpo_train.policy.locate import (
 )
 from grpo_train.rewards import load_rewards
 from grpo_train.rewards.signatures import TRL_PREFIX, split_prefix
+from grpo_train.rewards.user_code import absolute_name
 from grpo_train.rollout.vllm.server import check_servers
 from grpo_train.run_dir import RunDir, create_run
-from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.errors import UserError, no_engine
 from grpo_train.run_dir.files import read_json
 from grpo_train.run_dir.root import SWEEP_VARIABLE, Launch
 from grpo_train.run_dir.slurm_job import node_count
@@ -55,13 +56,9 @@ SHAPE = {
 
 
 def check_engine() -> None:
-    """Raise PolicyError if torch is not installed: a laptop's installation has ``grpo-train`` too."""
+    """Raise UserError if torch is not installed."""
     if importlib.util.find_spec("torch") is None:
-        raise PolicyError(
-            "torch is not installed in this environment; install the engine: make setup in a checkout, or "
-            "pip install 'grpo-tui[train]'",
-            code="no_engine",
-        )
+        raise no_engine("torch")
 
 
 def check_nodes(config: Config) -> None:
@@ -197,15 +194,12 @@ def _pinned(section: schema.Task) -> dict[str, Any]:
 
 
 def _absolute(task: schema.Task, root: Path) -> dict[str, Any]:
-    """The ``task`` keys that hold paths, made absolute, and a dataset of the hub at its commit; names and modules stay
-    unchanged."""
+    """The ``task`` keys that hold paths, made absolute, and a dataset of the hub at its commit; built-in names and
+    installed modules stay unchanged."""
 
     def function(name: str) -> str:
         plain, is_trl = split_prefix(name)
-        file, _, inner = plain.rpartition(":")
-        if not file.endswith(".py"):
-            return name
-        return f"{TRL_PREFIX if is_trl else ''}{os.path.abspath(Path(file).expanduser())}:{inner}"
+        return f"{TRL_PREFIX if is_trl else ''}{absolute_name(plain)}" if ":" in plain else name
 
     return {
         "path": None if task.path is None else _data_path(task.path, root),

@@ -56,6 +56,29 @@ def check_position(changes: Changes, step: int, config: Config, config_file: Pat
         )
 
 
+def prompts_drawn(info: Mapping[str, Any], step: int, config: Config, *, has_buffer: bool) -> int:
+    """Prompts that the first ``step`` steps have drawn, from the saved ``training_info.json``.
+
+    An earlier version counted buffers, all of the saved ``rollout.buffer_size``, and saved what a filter drew beyond.
+    """
+    if "num_prompts" in info:
+        return int(info["num_prompts"])
+    size = flat_keys(info.get("config") or {}).get("rollout.buffer_size", config.rollout.buffer_size)
+    buffers = step // config.steps_per_buffer + bool(has_buffer and step % config.steps_per_buffer)
+    return buffers * int(size) + int(info.get("extra_prompts", 0))
+
+
+def data_differences(info: Mapping[str, Any], data: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Tasks whose training problems are not the saved ones, from the saved ``training_info.json``."""
+    saved = info.get("data") or {}
+    return [
+        f"training problems{f' of {label}' if label else ''}: saved with {saved[label].get('problems')}, resumed with "
+        f"{now['problems']}; they differ, and so does their order"
+        for label, now in data.items()
+        if label in saved and saved[label] != now
+    ]
+
+
 def process_differences(info: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
     """Reasons in the processes why a resume is not bit-exact, from the saved ``training_info.json`` and its current
     values."""

@@ -25,7 +25,7 @@ from grpo_train.rollout.prompts import PromptSource
 from grpo_train.rollout.self_play import SelfPlay
 from grpo_train.run_dir import Checkpoint, RunDir
 from grpo_train.run_dir.removal import remove_leftovers
-from grpo_train.tasks import Mixture, load_task
+from grpo_train.tasks import Mixture, TaskError, load_task
 from grpo_train.tasks.shared.adversarial import AdversarialTask
 from grpo_train.tasks.shared.self_play import SelfPlayTask
 from grpo_train.train import buffer as buffers
@@ -47,7 +47,7 @@ from grpo_train.train.gradients import GradientSum
 from grpo_train.train.optimizer import apply_settings, make_optimizer
 from grpo_train.train.pass_rates import PassRateFilter, load_filters
 from grpo_train.train.reference import Reference, load_reference
-from grpo_train.train.resume import check_position, config_changes, library_versions
+from grpo_train.train.resume import check_position, config_changes, library_versions, prompts_drawn
 from grpo_train.train.samples import ScoredSample
 from grpo_train.train.saver import CheckpointSaver
 
@@ -132,6 +132,10 @@ class TrainingState:
             if isinstance(self.task, Mixture)
             else dict(zip([""], self.filters.values(), strict=False)),
         )
+        if any(other != self.source.fingerprints for other in world.gather(self.source.fingerprints)):
+            raise TaskError(
+                "task.path: the processes read different training problems; copy the same files to each machine"
+            )
         decay = config.algorithm.noise_scale_decay
         self.noise_scale = GradientNoiseScale(decay=decay) if config.algorithm.noise_scale else None
 
@@ -146,8 +150,6 @@ class TrainingState:
         self.step = latest.step if latest else 0
         self.num_tokens = int(self.saved_info.get("num_tokens", 0))
         """Tokens of all prompts and completions so far."""
-        self.extra_prompts = int(self.saved_info.get("extra_prompts", 0))
-        """Prompts drawn by ``rollout.filter_groups`` so far, beyond the size of each buffer."""
         self.buffer: RolloutBuffer | None = None
         """The rollout buffer in use; None = the next step makes one."""
         if latest:
@@ -155,6 +157,8 @@ class TrainingState:
             self._restore_extras(latest)
         else:
             self.compiling.decide(None)
+        self.num_prompts = prompts_drawn(self.saved_info, self.step, config, has_buffer=self.buffer is not None)
+        """Positions of the data order that the buffers so far have used."""
         self._base = self.saved_info.get("base_model") or {
             "name": self.policy.base,
             "weights_sha256": weight_hash(resolve_backbone(self.policy.base, run.root)),
@@ -265,7 +269,8 @@ class TrainingState:
             "base_model": self._base,
             "adapter": self._config.model.adapter,
             "num_tokens": self.num_tokens,
-            "extra_prompts": self.extra_prompts,
+            "num_prompts": self.num_prompts,
+            "data": self.source.fingerprints,
             **({"pass_rate": {name: each.counts for name, each in self.filters.items()}} if self.filters else {}),
             "config": self._config.model_dump(mode="json"),
             "device": self.policy.device_name,

@@ -93,7 +93,6 @@ class StepLog:
         state, config = self._state, self._config
         assert state.buffer is not None
         tokens, ratios = token_metrics(sums, config.algorithm.rollout_correction_cap)
-        buffers = (step - 1) // config.steps_per_buffer + 1
         row: dict[str, Any] = {
             "step": step,
             **state.buffer.metrics,
@@ -103,7 +102,7 @@ class StepLog:
             **({"loss_scale": state.loss_scale} if state.scaler.is_enabled() else {}),
             **(state.noise_scale.metrics(config.rollout.num_generations) if state.noise_scale else {}),
             "num_tokens": state.num_tokens,
-            "epoch": state.source.epoch(buffers, config.rollout.buffer_size, state.extra_prompts),
+            "epoch": state.source.epoch(state.num_prompts),
             **self._speed.metrics(sums, self._drawn, clock.laps),
             "memory/rows_per_pass": rows_per_pass,
             **clock.laps,

@@ -116,6 +116,7 @@ def test_a_reader_sees_the_verdict(run: RunDir) -> None:
         (["--training-run", "asked"], "ask one thing"),
         (["--training-run", "asked", "--prompt", "x", "--index", 1], "ask one thing"),
         (["--training-run", "asked", "--prompt", " "], "the question is empty"),
+        (["--training-run", "asked", "--prompt", "1+\udcff"], r"the question has \udcff, half of a character"),
         (["--training-run", "asked", "--index", 10**6], "has the problems 0 to "),
         (["--training-run", "asked", "--prompt", "1+1", "-n", 2], "at temperature 0 are all the same"),
         (["--training-run", "asked", "--index", 1, "--step", 7], "no checkpoint step_7"),

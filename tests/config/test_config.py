@@ -30,6 +30,8 @@ PROBLEMS = {
     "run:\n  total_steps: many\n": "c.yaml, line 2: run.total_steps: input should be a valid integer",
     "run:\n  total_steps: 0\n": "c.yaml, line 2: run.total_steps: input should be greater than 0 (got 0)",
     "run:\n  total_steps: 1.5\n": "c.yaml, line 2: run.total_steps: input should be a valid integer",
+    'task:\n  system_prompt: "1+2\\ud83d"\n': "c.yaml, line 2: task.system_prompt: the text has \\ud83d, half of a "
+    "character: write it whole or remove it (got '1+2\\ud83d')",
     "run:\n  total_steps: yes\n": "c.yaml, line 2: run.total_steps: input should not be true or false (got True)",
     "task:\n  limit: no\n": "c.yaml, line 2: task.limit: input should not be true or false (got False)",
     "run:\n  seed: 99999999999\n": "c.yaml, line 2: run.seed: input should be less than or equal to 2147483647",

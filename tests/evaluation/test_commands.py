@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from grpo_train.evaluation.output import TerminalOutput
-from grpo_train.run_dir import RunDir, list_evaluations
+from grpo_train.run_dir import RunDir, list_evaluations, read_table
 from grpo_train.run_dir.files import read_json, read_jsonl
 from grpo_train.run_dir.processes import run_id_of
 from tests.support.engine import GRPO_TRAIN, command_here, find_by_run_id, running, wait_for
@@ -81,6 +81,30 @@ def test_a_step_that_times_out_is_reported(run: RunDir, tmp_path: Path) -> None:
         assert (rows[name]["status"], rows[name]["code"]) == ("failed", "timeout")
         assert rows[name]["error"] == "timed out after 0.2 s (eval.timeout)"
     assert find_by_run_id(run_id) == []
+
+
+def test_a_failure_is_listed_beside_earlier_results(run: RunDir) -> None:
+    """Until an evaluation of the step succeeds."""
+
+    def listed() -> list[tuple[str, str, bool]]:
+        rows = read_table(run.root / "eval_runs" / "trained_addition")
+        return [(row["name"], row["status"], bool(row["accuracy"])) for row in rows]
+
+    def evaluate(*options: str) -> int:
+        return eval_command("--training-run", "trained", "--steps", "1", *options, root=run.root).returncode
+
+    assert evaluate() == 0
+    weights = run.training_state / "step_1" / "model" / "adapter_model.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 0xFF]))
+    assert evaluate("--num-problems", "5") == 1
+    failed = [("step_1", "ok", True), ("step_1", "failed", False)]
+    assert listed() == failed
+    command_here("regrade", "--training-run", "trained", root=run.root)
+    assert listed() == failed
+    weights.write_bytes(content)
+    assert evaluate("--num-problems", "5") == 0
+    assert listed() == [("step_1", "ok", True)]
 
 
 def test_a_killed_worker_fails_only_its_step(run: RunDir, tmp_path: Path) -> None:

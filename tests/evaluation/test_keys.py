@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from grpo_train.config.schema import Config, Task
 from grpo_train.evaluation.plan import make_plan
 from grpo_train.evaluation.request import EvalRequest
 from grpo_train.evaluation.results import grading_key, keys
+from grpo_train.rewards.user_code import _import_file
 from grpo_train.rollout import seed_of
 from grpo_train.run_dir import RunDir
+from grpo_train.tasks import load_task
 from grpo_train.tasks.addition import AdditionTask
+from grpo_train.tasks.shared.graders import grader_of
 from tests.support.evaluating import SAMPLED
 
 
@@ -49,6 +56,54 @@ def test_grader_key_covers_imported_sources(tmp_path: Path) -> None:
     assert libraries == {"numpy"}
     assert own in files
     assert grading_key.PACKAGE / "rewards" / "number.py" in files
+
+
+@pytest.mark.parametrize(
+    ("grader", "changed"),
+    [
+        ("mine.py:judge", ["mine.py", "helper.py", "lib/deep.py", "lib/__init__.py"]),
+        ("mine.py:Judge", ["mine.py", "helper.py"]),
+        ("pkg/mine.py:judge", ["pkg/mine.py", "pkg/near.py", "pkg/__init__.py"]),
+        ("grader_module:judge", ["grader_module.py", "helper.py"]),
+    ],
+)
+def test_files_beside_a_grader_are_part_of_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grader: str, changed: list[str]
+) -> None:
+    sources = {
+        "mine.py": "import helper, json\nfrom lib import deep\nclass _J:\n    def __call__(self, a): return True\n"
+        "Judge = _J()\ndef judge(attempt): return helper.right(attempt)\n",
+        "helper.py": "def right(attempt): return True\n",
+        "lib/__init__.py": "",
+        "lib/deep.py": "from . import other\n",
+        "lib/other.py": "",
+        "pkg/__init__.py": "",
+        "pkg/mine.py": "from .near import judge\n",
+        "pkg/near.py": "def judge(attempt): return True\n",
+        "grader_module.py": "from helper import right as judge\n",
+        "unused.py": "",
+    }
+    for name, text in sources.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
+    (tmp_path / "test.jsonl").write_text('{"prompt": "A?", "answer": 1}\n')
+    config = Config(task=Task(name="data", path=str(tmp_path / "test.jsonl"), grader=grader))
+    try:
+        task = load_task(config.task)
+        first = grading_key.grader_key(task, config)
+        (tmp_path / "unused.py").write_text("# changed")
+        assert grading_key.grader_key(task, config) == first
+        for name in changed:
+            (tmp_path / name).write_text(sources[name] + "# changed")
+            assert grading_key.grader_key(task, config) != first, name
+            (tmp_path / name).write_text(sources[name])
+    finally:
+        _import_file.cache_clear()
+        grader_of.cache_clear()
+        for name in [name for name, each in sys.modules.items() if str(tmp_path) in str(getattr(each, "__file__", ""))]:
+            del sys.modules[name]
 
 
 def test_every_sample_has_its_own_seed() -> None:

@@ -14,6 +14,7 @@ from grpo_train.rewards import Grade, Rewards, load_rewards
 from grpo_train.rewards.functions import correct_and_short, reasoning, tag_count
 from grpo_train.rewards.number import judge_number
 from grpo_train.tasks import Attempt, Problem, TaskError, Verdict, load_task
+from grpo_train.train.preflight import _absolute
 
 PROBLEM = Problem(0, "9+9=", "18", "9+9")
 RIGHT = Verdict(True, True, "ok", "18", flexible=True, score=0.75)
@@ -150,6 +151,61 @@ def test_functions_from_a_module_in_the_cwd(user_file: Path, monkeypatch: pytest
     monkeypatch.chdir(user_file.parent)
     monkeypatch.setattr(sys, "path", list(sys.path))
     assert rewards_of("my_rewards:whole")(attempt(), WRONG).rewards == {"whole": 3.0}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "{0}/score.py:score",
+        "trl:{0}/score.py:score",
+        "score:score",
+        "{0}/pkg_of_score/deep/score.py:score",
+        "pkg_of_score.deep.score:score",
+        "bare_of_score.score:score",
+    ],
+)
+def test_imports_of_a_user_file_work_from_any_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """By the name that a run records at its launch."""
+    trl = "def score(completions, **columns): return [three()] * len(completions)\n"
+    sources = {
+        "score.py": f"from helper_of_score import three\n{trl}",
+        "helper_of_score.py": "def three(): return 3.0\n",
+        "pkg_of_score/__init__.py": "",
+        "pkg_of_score/deep/__init__.py": "",
+        "pkg_of_score/deep/score.py": f"from .near import three\nfrom pkg_of_score.far import three\n{trl}",
+        "pkg_of_score/deep/near.py": "three = None\n",
+        "pkg_of_score/far.py": "from helper_of_score import three\n",
+        "bare_of_score/score.py": f"from bare_of_score.near import three\n{trl}",
+        "bare_of_score/near.py": "def three(): return 3.0\n",
+    }
+    for file, text in sources.items():
+        (tmp_path / "launch" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "launch" / file).write_text(text)
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
+    monkeypatch.chdir(tmp_path / "launch")
+    part = schema.Task(name="data", rewards=[name.format(".")])
+    (recorded,) = _absolute(part, tmp_path)["rewards"]
+    assert str(tmp_path) in recorded
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if str(tmp_path) not in each])
+    monkeypatch.chdir(tmp_path)
+    rewards = rewards_of(recorded)
+    assert rewards.complete([rewards.start(attempt(), RIGHT)], [attempt()], 1)[0].rewards == {"score": 3.0}
+    rewards.close()
+
+
+def test_installed_modules_keep_their_names(tmp_path: Path) -> None:
+    for name in ("trl.rewards:accuracy_reward", "json:dumps", "no_such_module:f", "accuracy"):
+        part = schema.Task(name="data", rewards=[name], grader="number")
+        assert _absolute(part, tmp_path)["rewards"] == [name]
+
+
+def test_a_library_that_hides_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("x = 1\n")
+    (tmp_path / "mine.py").write_text("import json\ndef f(attempt, verdict): return json.x\n")
+    with pytest.raises(TaskError, match=r"mine\.py imports 'json', which is .*__init__\.py here; rename .*json\.py"):
+        rewards_of(f"{tmp_path / 'mine.py'}:f")
 
 
 @pytest.mark.parametrize(

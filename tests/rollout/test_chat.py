@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
 
-from grpo_train.rollout.chat import MARK, chat_text
+from grpo_train.config.schema import Task
+from grpo_train.evaluation.results.keys import problems_key
+from grpo_train.rollout.chat import MARK, chat_text, prompt_text
 from grpo_train.rollout.prompts import encode
-from grpo_train.tasks import Problem, TaskError
+from grpo_train.tasks import Problem, TaskError, load_task
 
 TURNS = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"
 ASSISTANT = "{% if add_generation_prompt %}<assistant>{% endif %}"
@@ -116,3 +120,45 @@ def test_chat_and_raw_prompts_in_one_batch(tokenizer: Any) -> None:
     assert found[0] == found[2] == (tokenizer.eos_token_id, *tokenizer("1+2=", add_special_tokens=False)["input_ids"])
     assert found[1] == tuple(tokenizer("<user>1+2=</s><assistant>", add_special_tokens=False)["input_ids"])
     assert encode([], tokenizer) == []
+
+
+TOOLS = (
+    "{% if tools %}{{ tools | tojson }}{% endif %}"
+    + QWEN
+    + "{% if enable_thinking is false %}<think></think>{% endif %}"
+)
+SCHEMA = {"type": "function", "function": {"name": "add"}}
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_tools_and_variables_of_rows_are_used(tokenizer: Any, tmp_path: Path, as_json: bool) -> None:
+    tokenizer.chat_template = TOOLS
+    columns = {"tools": [SCHEMA | {"strict": None}], "chat_template_kwargs": {"enable_thinking": False, "x": None}}
+    row = {name: json.dumps(value) if as_json else value for name, value in columns.items()}
+    file = tmp_path / "test.jsonl"
+    rows = [{"prompt": [{"role": "user", "content": "Hi"}], "answer": 1, **each} for each in (row, {"tools": None}, {})]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    task = load_task(Task(name="data", path=str(file)))
+    with_tools, *without = (task.problem("test", index) for index in range(3))
+    assert prompt_text(with_tools, tokenizer) == f"[{json.dumps(SCHEMA)}]<user>Hi</s><assistant><think></think>"
+    assert [prompt_text(problem, tokenizer) for problem in without] == ["<user>Hi</s><assistant>"] * 2
+    assert problems_key([with_tools]) != problems_key([replace(with_tools, template_arguments={})])
+    for template, name in (
+        (QWEN, "tools"),
+        (TOOLS.replace("enable_thinking", "thinks"), "chat_template_kwargs.enable_"),
+    ):
+        tokenizer.chat_template = template
+        with pytest.raises(TaskError, match=rf"column '{name}.* is not used by this model's chat template"):
+            encode([with_tools], tokenizer)
+    fixed = replace(with_tools, template_arguments={"add_generation_prompt": False})
+    with pytest.raises(TaskError, match=r"column 'chat_template_kwargs.add_generation_prompt' is set by the trainer"):
+        encode([fixed], tokenizer)
+
+
+@pytest.mark.parametrize("messages", [(), (("user", "1+2\ud83d"),)])
+def test_half_a_character_of_any_task_is_an_error(tokenizer: Any, messages: tuple[tuple[str, str], ...]) -> None:
+    tokenizer.chat_template = QWEN
+    problem = Problem(7, "1+2\ud83d", "3", "1+2", messages)
+    assert problems_key([problem])
+    with pytest.raises(TaskError, match=r"the prompt of problem 7 has \\ud83d, half of a character: write it whole"):
+        encode([problem], tokenizer)

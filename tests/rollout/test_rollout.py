@@ -123,15 +123,15 @@ def source(policy: Policy, **changes: int | None) -> PromptSource:
     return PromptSource(load_task(Task(name="addition")), policy.tokenizer, **arguments)  # type: ignore[arg-type]
 
 
-def test_prompts_depend_only_on_the_buffer_index(policy: Policy) -> None:
+def test_prompts_depend_only_on_the_position(policy: Policy) -> None:
     prompts = source(policy, limit=10)
-    seen = [prompt.problem.index for buffer in range(5) for prompt in prompts.at(buffer, 4)]
+    seen = [prompt.problem.index for first in range(0, 20, 4) for prompt in prompts.draw(first, 4)]
     assert sorted(seen[:10]) == sorted(seen[10:]) == list(range(10))
     assert seen[:10] != seen[10:], "each epoch has its own order"
-    assert [p.problem.index for p in source(policy, limit=10).at(2, 4)] == seen[8:12]
+    assert [p.problem.index for p in source(policy, limit=10).draw(7, 5)] == seen[7:12]
     assert seen == [data_order(10, 3, position) for position in range(20)]
-    assert [p.problem.index for p in source(policy, limit=10, seed=4).at(0, 4)] != seen[:4]
-    assert prompts.epoch(5, 4) == 2.0
+    assert [p.problem.index for p in source(policy, limit=10, seed=4).draw(0, 4)] != seen[:4]
+    assert prompts.epoch(20) == 2.0
 
 
 def test_too_long_prompts_are_skipped_or_an_error(policy: Policy) -> None:

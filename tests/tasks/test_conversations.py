@@ -75,6 +75,11 @@ def test_templates_of_a_conversation(tmp_path: Path) -> None:
         ("prompt", [USER, SYSTEM], r"has a system message after the first message \(message 1\)"),
         ("prompt", [SYSTEM], "has no turn of the user"),
         ("prompt", [{"role": "user", "content": " "}], "ends with an empty turn of the user"),
+        (
+            "prompt",
+            [USER, {**ASSISTANT, "tool_calls": [{}]}, USER],
+            r"has a message with 'tool_calls' \(message 1\), and",
+        ),
         ("messages", [USER, ASSISTANT], "'messages' ends with the assistant's turn, expected the user's: remove the"),
     ],
 )
@@ -82,3 +87,23 @@ def test_malformed_messages_name_line_and_field(tmp_path: Path, field: str, mess
     with pytest.raises(TaskError, match=message) as error:
         problem_of(tmp_path, {field: messages})
     assert str(error.value).startswith(f"{tmp_path / '0' / 'test.jsonl'}, line 1: '{field}' ")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            {"prompt": "2+2?", "tools": [{"name": "add"}]},
+            "'tools' is for a model's chat template, .* set task.template: chat",
+        ),
+        (
+            {"prompt": "2+2?", "chat_template_kwargs": {"enable_thinking": False}},
+            "'chat_template_kwargs' is for a model's",
+        ),
+        ({"prompt": [USER], "tools": ["add"]}, "'tools' has a tool that is not an object"),
+        ({"prompt": [USER], "chat_template_kwargs": "fast"}, "'chat_template_kwargs' is str, expected an object"),
+    ],
+)
+def test_template_arguments_that_cannot_be_used(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    with pytest.raises(TaskError, match=rf"line 1: {message}"):
+        problem_of(tmp_path, row)

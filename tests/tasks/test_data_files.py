@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
+import gzip
 import json
+import lzma
+from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +19,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from grpo_train.config.schema import Task as TaskConfig
-from grpo_train.tasks import Task, TaskError, load_task
+from grpo_train.tasks import Attempt, Task, TaskError, load_task
 from grpo_train.tasks.shared.data_rows import read_rows
 
 ROWS = [{"prompt": f"What is {n} plus one?", "answer": str(n + 1), "level": n} for n in range(6)]
@@ -112,7 +117,7 @@ def test_csv_cells_keep_answers_and_convert_columns(tmp_path: Path) -> None:
     file.write_text("\ufeff" + text.replace("\n", "\r\n"), encoding="utf-8", newline="")
     first, second = read(file, texts={"answer"})
     assert first == {"answer": "007", "n": 3, "share": 0.5, "is": True, "code": "007", "note": 'a, "b"\r\nc'}
-    assert second == {"answer": "1.10", "n": None, "share": 2.0, "is": False, "code": "12", "note": None}
+    assert second == {"answer": "1.10", "n": None, "share": 2.0, "is": False, "code": "12", "note": "nan"}
 
 
 CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
@@ -125,7 +130,7 @@ def test_any_csv_text_is_read_as_written(
     rows = [{"prompt": one, "answer": two} for one, two in cells]
     file = write(tmp_path_factory.mktemp("csv") / "train.csv", rows)
     found = read(file, texts={"prompt", "answer"})
-    as_missing = [{k: None if v.strip().lower() in ("", "nan") else v for k, v in row.items()} for row in rows]
+    as_missing = [{k: v if v.strip() else None for k, v in row.items()} for row in rows]
     assert found == as_missing
 
 
@@ -138,7 +143,8 @@ def test_any_csv_text_is_read_as_written(
         ("a.csv", 'prompt,answer\n1,2\n"x"y,3\n', r"a\.csv, line 3: invalid CSV: .*check its quotes"),
         ("a.csv", 'prompt,answer\n"a\nb",2\nOne, two,3\n', r"line 4: 3 fields where the header has 2; put quotes"),
         ("a.csv", "prompt,answer\nA?,\n", r"a\.csv, line 2: 'answer' is empty \(task\.grader: number\)"),
-        ("a.csv", "prompt,answer\nA?,NaN\n", r"a\.csv, line 2: 'answer' is empty"),
+        ("a.csv", "prompt,answer\nA?,NaN\n", r"a\.csv, line 2: 'answer' must be one number, .* found 'NaN'"),
+        ("a.csv", "prompt, answer,answer \n1,2,3\n", r"line 1: two columns are named 'answer'"),
         ("a.csv", "prompt,answr\nA?,1\n", r"'answer' is missing \(task\.answer_field\); the row has prompt, answr: "
          r"set task\.answer_field: answr"),
         ("a.csv", "text,gold\nA?,1\n", r"line 2: 'prompt' is missing \(task\.prompt_field\); the row has text, gold: "
@@ -148,6 +154,9 @@ def test_any_csv_text_is_read_as_written(
         ("a.json", "[1]", r"a\.json, row 0: expected an object, found a int"),
         ("a.json", "[{", r"a\.json' is not valid JSON"),
         ("a.json", '{"prompt": "A?"}', r"a\.json, line 1: 'answer' is missing"),
+        ("a.json", '{"train": [{"prompt": "A?"}], "test": [{"prompt": "B?"}]}', r"a\.json' has several lists of "
+         r"objects \(train, test\): save each as a file, such as train\.json"),
+        ("a.json", '[{"prompt": "A?", " answer": "1"}]', r"has prompt,  answer: set task\.answer_field: ' answer'"),
         ("a.parquet", "no", r"cannot read '.*a\.parquet' as Parquet: "),
     ],
 )  # fmt: skip
@@ -158,10 +167,150 @@ def test_wrong_files_name_line_and_fix(tmp_path: Path, name: str, text: str, mes
     assert "\n" not in str(error.value)
 
 
-def test_other_encodings_are_named(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_bytes("prompt,answer\nWie groß?,1\n".encode("latin-1"))
-    with pytest.raises(TaskError, match=r"cannot read '.*a\.csv': not UTF-8 text \(byte 21\); save it as UTF-8"):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("prompt,answer\nWie groß?,1\n".encode("latin-1"), r"not UTF-8 text \(byte 21\); save it as UTF-8"),
+        ("prompt,answer\nA?,1\n".encode("utf-16"), r"UTF-16 text; save it as UTF-8"),
+        (b"PK\x03\x04\xff\xff", r"a ZIP archive, as \.xlsx files are: extract it, or save the sheet as CSV"),
+        (gzip.compress(b"prompt,answer\nA?,1\n")[:-9], r"Compressed file ended before the end-of-stream marker"),
+    ],
+)
+def test_what_is_not_text_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(TaskError, match=rf"cannot read '.*a\.csv': {message}"):
         load(tmp_path / "a.csv").size("train")
+
+
+LISTS = {
+    "list": [*ROWS],
+    "data": {"version": "1", "data": ROWS},
+    "columns": {name: [row[name] for row in ROWS] for name in ROWS[0]},
+    "pandas": {name: {str(n): row[name] for n, row in enumerate(ROWS)} for name in ROWS[0]},
+}
+
+
+@pytest.mark.parametrize("layout", LISTS)
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
+def test_layouts_of_json(tmp_path: Path, layout: str, indent: int | None, name: str) -> None:
+    (tmp_path / name).write_text(json.dumps(LISTS[layout], indent=indent))
+    assert list(read_rows(tmp_path / name)) == [(f"{tmp_path / name}, row {n}", row) for n, row in enumerate(ROWS)]
+
+
+def test_rows_over_several_lines(tmp_path: Path) -> None:
+    """As jq prints them; and a file of one row is a row, whatever its columns."""
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(row, indent=1) for row in ROWS))
+    assert [place.rpartition(", ")[2] for place, _ in read_rows(tmp_path / "a.jsonl")][:2] == ["line 1", "line 6"]
+    assert read(tmp_path / "a.jsonl") == ROWS
+    for row in (
+        {"prompt": [{"role": "user", "content": "A?"}], "tags": ["x"]},
+        {"prompt": "A?", "options": [{"a": 1}]},
+    ):
+        (tmp_path / "b.json").write_text(json.dumps(row, indent=1))
+        assert read(tmp_path / "b.json", texts={"prompt"}) == [row]
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".tsv", ".parquet"])
+def test_compressed_files_are_read(tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes]) -> None:
+    for split, rows in (("train", ROWS[:4]), ("test", ROWS[4:])):
+        file = write(tmp_path / f"{split}{suffix}", rows)
+        packed = file.with_name(file.name + {gzip.compress: ".gz", bz2.compress: ".bz2"}.get(pack, ".xz"))
+        packed.write_bytes(pack(file.read_bytes()))
+        file.unlink()
+    for path in (tmp_path, packed, packed.with_name(packed.name.replace("test", "train"))):
+        task = load(path)
+        assert [task.size(split) for split in ("train", "test")] == [4, 2]
+    assert load(tmp_path, splits={"train": "test", "test": "train"}).size("train") == 2
+    assert load(packed).label == "data_test"
+
+
+def test_endings_and_names_in_capitals(tmp_path: Path) -> None:
+    write(tmp_path / "train.csv", ROWS[:4]).rename(tmp_path / "TRAIN.CSV")
+    write(tmp_path / "test.csv", ROWS[4:]).rename(tmp_path / "Test.CSV")
+    for path in (tmp_path, tmp_path / "TRAIN.CSV", tmp_path / "Test.CSV"):
+        assert [load(path).size(split) for split in ("train", "test")] == [4, 2]
+
+
+def test_texts_of_csv_are_as_written(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("prompt , answer,name,n\nWhich bread?, Nan,Nan,1\nB?,b,Ann,nan\n")
+    task = load(tmp_path / "a.csv", grader="text", splits={"test": "a.csv"})
+    assert (task.problem("test", 0).answer, task.problem("test", 0).data["name"]) == ("Nan", "Nan")
+    assert task.problem("test", 1).data["n"] is None
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float16(), pa.float64(), pa.decimal128(9, 2)])
+def test_parquet_numbers_are_the_decimals_written(tmp_path: Path, kind: pa.DataType) -> None:
+    values = [Decimal(n) / 10 for n in range(1, 30)]
+    numbers = values if pa.types.is_decimal(kind) else [float(value) for value in values]
+    answers = pa.array(numbers, pa.decimal128(9, 2) if pa.types.is_decimal(kind) else pa.float64()).cast(kind)
+    nested = pa.StructArray.from_arrays([pa.array([[0.1]] * 29, pa.list_(pa.float32()))], ["of"])
+    prompts = pa.array([f"{n}?" for n in range(29)])
+    parquet.write_table(pa.table({"prompt": prompts, "answer": answers, "nested": nested}), tmp_path / "test.parquet")
+    task = load(tmp_path / "test.parquet")
+    problems = [task.problem("test", n) for n in range(29)]
+    assert [Decimal(problem.answer) for problem in problems] == values
+    assert problems[0].data["nested"] == {"of": [0.1]}
+    attempts = [Attempt(p, f"</think> <answer>{v}</answer>") for p, v in zip(problems, values, strict=True)]
+    assert all(task.judge(attempt).correct for attempt in attempts)
+
+
+def test_a_broken_text_in_parquet_is_a_wrong_row(tmp_path: Path) -> None:
+    texts = pa.array([b"A?", b"\xff", b"C?"], pa.binary()).view(pa.string())
+    parquet.write_table(pa.table({"prompt": texts, "answer": [1, 2, 3]}), tmp_path / "test.parquet")
+    with pytest.raises(TaskError, match=r"test\.parquet, row 1: a text is not UTF-8 \(byte 0\); 1 of 3 rows is wrong"):
+        load(tmp_path / "test.parquet").size("test")
+    assert load(tmp_path / "test.parquet", wrong_rows="drop").size("test") == 2
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+@pytest.mark.parametrize(
+    "wrong", [{"prompt": "1+2\ud83d"}, {"answer": "\udc00"}, {"x": [{"y\ud83d": 1}]}, {"\ud83d": 1}]
+)
+def test_half_a_character_is_a_wrong_row(tmp_path: Path, name: str, wrong: dict[str, Any]) -> None:
+    rows = [ROWS[0], {**ROWS[1], **wrong}, {**ROWS[2], "note": "\U0001f600"}]
+    file = tmp_path / name
+    file.write_text("\n".join(map(json.dumps, rows)) if name == "a.jsonl" else json.dumps(rows))
+    key = ascii(next(iter(wrong)))[1:-1]
+    place = "line 2" if name == "a.jsonl" else "row 1"
+    with pytest.raises(TaskError) as error:
+        load(file, grader="text").size("train")
+    assert str(error.value).startswith(f"{file}, {place}: '{key}' has \\ud")
+    task = load(file, grader="text", wrong_rows="drop")
+    assert task.size("train") + task.size("test") == 2
+
+
+MESSAGES = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "1+1?"}]
+
+
+@pytest.mark.parametrize("name", ["test.parquet", "test.jsonl"])
+@pytest.mark.parametrize(
+    ("row", "read"),
+    [
+        ({"data_source": "openai/gsm8k", "prompt": MESSAGES, "reward_model": {"ground_truth": "2", "style": "rule"}},
+         "reward_model.ground_truth"),
+        ({"prompt": MESSAGES, "solution": "2"}, "solution"),
+        ({"prompt": "1+1?", "ground_truth": "2"}, "ground_truth"),
+        ({"prompt": "1+1?", "ground_truth": "3", "answer": "2"}, None),
+    ],
+)  # fmt: skip
+def test_rows_of_verl_and_trl(tmp_path: Path, name: str, row: dict[str, Any], read: str | None) -> None:
+    task = load(write(tmp_path / name, [row]))
+    problem = task.problem("test", 0)
+    assert (problem.question, problem.answer) == ("1+1?", "2")
+    note = f"'prompt' is read as the prompt, '{read}' as the gold answer (task.prompt_field, task.answer_field)"
+    assert task.notes == ((note,) if read else ())  # type: ignore[attr-defined]
+    unjudged = load(tmp_path / name, grader="none", rewards=["format"])
+    assert unjudged.problem("test", 0).answer == ("" if read else "2")
+
+
+def test_fields_of_objects_have_names(tmp_path: Path) -> None:
+    file = write(tmp_path / "test.jsonl", [{"extra": {"question": "1+1?", "gold": 2}, "a.b": 1}])
+    problem = load(file, prompt_field="extra.question", answer_field="extra.gold").problem("test", 0)
+    assert (problem.question, problem.answer) == ("1+1?", "2")
+    with pytest.raises(TaskError, match=r"line 1: 'extra\.golf' is missing \(task\.answer_field\)"):
+        load(file, prompt_field="extra.question", answer_field="extra.golf").size("test")
 
 
 def test_another_delimiter_is_a_key(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def record(policy: Policy) -> dict[str, Any]:
     config = make_config()
     task = load_task(config.task)
     source = PromptSource(task, policy.tokenizer, seed=0, max_prompt_length=64, limit=None)
-    prompts = source.at(0, GROUPS)
+    prompts = source.draw(0, GROUPS)
     backend = TransformersBackend(policy.model, policy.tokenizer, stop=task.stop)
     collector = SingleTurn(task, load_rewards(task, config), backend, policy.tokenizer, config)
     groups = groups_of(World(), config)

@@ -17,11 +17,14 @@ from safetensors.torch import load_file
 
 from grpo_train.config import load_config
 from grpo_train.run_dir import RunDir, write_manifest
-from grpo_train.tasks import data_order
+from grpo_train.tasks import data_order, load_task
+from grpo_train.tasks.shared import user_data
 from grpo_train.train import loop as training
 from grpo_train.train.distributed import World
 from grpo_train.train.gradients import GradientSum
+from grpo_train.train.resume import prompts_drawn
 from grpo_train.train.token_metrics import TokenSums
+from grpo_train.train.worker import main
 from tests.support.engine import (
     assert_same_run,
     events,
@@ -257,6 +260,88 @@ def test_changed_keys_are_reported_and_applied(root: Path) -> None:
         "optimizer.learning_rate: was 0.0003, is 1e-05",
         "train.microbatch_size: was 2, is 4",
     ]
+
+
+@pytest.mark.parametrize(("size", "is_old", "filtered"), [(2, False, False), (2, True, False), (8, False, True)])
+def test_another_buffer_size_continues_in_the_data(root: Path, size: int, is_old: bool, filtered: bool) -> None:
+    """Also from a checkpoint of an earlier version, which counted buffers."""
+    cfg = write_config(root, run__total_steps=3, rollout__filter_groups=filtered, train__microbatch_size=2)
+    run = train_here(root, cfg, "sizes", "--until", "2")
+    before = rows(run)[-1]["epoch"]
+    info = run.training_state / "step_2" / "training_info.json"
+    saved = json.loads(info.read_text())
+    assert set(saved["data"][""]) == {"problems", "sha256"}
+    if is_old:
+        del saved["num_prompts"], saved["data"]
+        info.write_text(json.dumps(saved))
+        write_manifest(info.parent, format=1, step=2)
+    run.config_file.write_text(run.config_file.read_text().replace("buffer_size: 4", f"buffer_size: {size}"))
+    resume_here(run, total=3)
+    drawn = [row for row in rows(run, "rollouts.jsonl") if row.get("discarded") != "surplus"]  # drawn again
+    seen = list(dict.fromkeys((row["step"], row["index"]) for row in drawn))
+    task = load_task(load_config(run.config_file.read_text()).task)
+    order = [data_order(task.size("train"), 3, position) for position in range(len(seen))]
+    assert sorted(index for _, index in seen) == sorted(order)
+    assert rows(run)[-1]["epoch"] > before
+    assert json.loads((run.training_state / "step_3" / "training_info.json").read_text())["num_prompts"] == len(seen)
+    (differences,) = [row["differences"] for row in rows(run, "events.jsonl") if row["event"] == "training"][-1:]
+    assert differences == [f"rollout.buffer_size: was 4, is {size}"]
+
+
+def test_changed_data_is_said_and_recorded(root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "test-and-train.jsonl"
+
+    def write(count: int) -> None:
+        file.write_text("".join(json.dumps({"prompt": f"{n}+1=", "answer": n + 1}) + "\n" for n in range(count)))
+
+    def said() -> Any:
+        return [row["differences"] for row in rows(run, "events.jsonl") if row["event"] == "training"][-1]
+
+    write(30)
+    task = {"task__name": "data", "task__path": str(file), "task__template": "question"}
+    run = train_here(root, write_config(root, run__total_steps=1, **task), "grows")
+    count = json.loads((run.training_state / "step_1" / "training_info.json").read_text())["data"][""]["problems"]
+    for step, (rows_now, differs) in enumerate([(30, False), (40, True), (40, False)], 2):
+        write(rows_now)
+        user_data._read.cache_clear()
+        text = run.config_file.read_text()
+        run.config_file.write_text(text.replace(f"total_steps: {step - 1}", f"total_steps: {step}"))
+        resume_here(run, total=step)
+        assert len(said()) == differs, said()
+        if differs:
+            assert said()[0].startswith(f"training problems: saved with {count}, resumed with ")
+            assert "this resume is not bit-exact: training problems: saved with" in capfd.readouterr().out
+
+
+def test_processes_must_read_the_same_data(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    gather = World.gather
+
+    def other_data(world: World, value: Any) -> list[Any]:
+        is_data = isinstance(value, dict) and "sha256" in value.get("", {})
+        return [value, {"": {"problems": 1, "sha256": "x"}}] if is_data else gather(world, value)
+
+    monkeypatch.setattr(World, "gather", other_data)
+    assert main(["--cfg", str(write_config(root)), "--root", str(root), "--run-name", "differs"]) != 0
+    captured = capfd.readouterr()
+    assert "the processes read different training problems; copy the same files" in captured.out + captured.err
+
+
+@pytest.mark.parametrize(
+    ("info", "step", "has_buffer", "prompts"),
+    [
+        ({}, 0, False, 0),
+        ({"extra_prompts": 3, "config": {"rollout": {"buffer_size": 4}}}, 4, False, 11),
+        ({"extra_prompts": 3, "config": {"rollout": {"buffer_size": 4}}}, 5, True, 15),
+        ({"extra_prompts": 3, "config": {"rollout": {"buffer_size": 4}}}, 5, False, 11),
+        ({}, 4, False, 64),
+        ({"num_prompts": 7}, 4, True, 7),
+    ],
+)
+def test_positions_of_earlier_versions(info: dict[str, Any], step: int, has_buffer: bool, prompts: int) -> None:
+    config = load_config("algorithm: {num_iterations: 2}")
+    assert prompts_drawn(info, step, config, has_buffer=has_buffer) == prompts
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

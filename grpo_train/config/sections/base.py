@@ -7,6 +7,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from grpo_train.run_dir.safe_json import half_character
+
 INT_MAX = 2**31 - 1
 PositiveInt = Annotated[int, Field(gt=0, le=INT_MAX)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=INT_MAX)]
@@ -24,8 +26,10 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _reject_booleans_as_numbers(cls, value: Any, info: ValidationInfo) -> Any:
-        """Reject YAML's yes, on and true for numbers, which Python would read as 1."""
+    def _reject_what_yaml_accepts(cls, value: Any, info: ValidationInfo) -> Any:
+        """Reject YAML's yes, on and true for numbers, which Python would read as 1, and half characters."""
         if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
             raise PydanticCustomError("boolean", "input should not be true or false")
+        if isinstance(value, str) and (half := half_character(value)):
+            raise PydanticCustomError("surrogate", "{message}", {"message": f"the text {half}"})
         return value

@@ -17,8 +17,8 @@ from grpo_train.run_dir.files import atomic_write
 def consolidate(folder: Path, label: str, unfinished: Sequence[Unfinished]) -> list[Summary]:
     """Update all comparisons of a tree and write its table; returns the summaries of the intact steps.
 
-    ``unfinished`` steps are listed unless they have results. A damaged step is listed without metrics; a missing or
-    damaged metrics.csv is written again.
+    ``unfinished`` steps are listed unless they have results. A failed one is listed beside the results of an earlier
+    evaluation. A damaged step is listed without metrics; a missing or damaged metrics.csv is written again.
     """
     summaries, damaged = update_comparisons(folder, label)
     rows: list[dict[str, Any]] = [summary["metrics"] for summary in summaries]
@@ -27,7 +27,8 @@ def consolidate(folder: Path, label: str, unfinished: Sequence[Unfinished]) -> l
         if not file.exists() or file.read_bytes() != text.encode():
             atomic_write(file, text)
     finished = {row["name"] for row in rows}
-    others = {each.name: each for each in [*unfinished, *damaged] if each.name not in finished}
+    listed = [each for each in [*unfinished, *damaged] if each.status == "failed" or each.name not in finished]
+    others = {each.name: each for each in listed}
     rows += [{**asdict(each), "dataset": label} for each in others.values()]
     rows.sort(key=lambda row: (row["step"], row["name"]))
     atomic_write(folder / TABLE, metrics_csv(rows))

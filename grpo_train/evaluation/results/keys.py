@@ -7,8 +7,7 @@ completions are kept and judged again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from grpo_train.run_dir import sha256
 from grpo_train.run_dir.files import read_json
 from grpo_train.run_dir.manifest import MANIFEST
 from grpo_train.tasks import Problem, Task
+from grpo_train.tasks.shared.base import plain_data
 from grpo_train.tasks.shared.self_play import SelfPlayTask
 
 TOKENIZER_FILES = (".jinja", ".json", ".txt", ".model")
@@ -62,22 +62,13 @@ def decoding(config: Config, task: Task) -> dict[str, Any]:
 
 def problems_key(problems: Sequence[Problem]) -> str:
     """Fingerprint of the data: every problem with its templated prompt and its gold answer."""
-    return digest([[p.index, p.prompt, p.answer, p.question, list(p.messages), _plain(p.data)] for p in problems])
-
-
-def _plain(data: Any) -> Any:
-    """A task's own data as JSON that is the same in every process (the order of a set is not)."""
-    if isinstance(data, (str, int, float, bool, type(None))):
-        return data
-    if is_dataclass(data) and not isinstance(data, type):
-        return {each.name: _plain(getattr(data, each.name)) for each in fields(data)}
-    if isinstance(data, Mapping):
-        return {str(key): _plain(value) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [_plain(value) for value in data]
-    if isinstance(data, (set, frozenset)):
-        return sorted(map(repr, data))
-    return type(data).__qualname__
+    return digest(
+        [
+            [p.index, p.prompt, p.answer, p.question, list(p.messages), plain_data(p.data)]
+            + ([plain_data(p.template_arguments)] if p.template_arguments else [])
+            for p in problems
+        ]
+    )
 
 
 def weights_key(plan: EvalPlan, target: Target, config: Config) -> dict[str, Any]:

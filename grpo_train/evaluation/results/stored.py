@@ -30,7 +30,8 @@ COMPLETION_FIELDS = ("seed", "completion", "length", "truncated")
 
 def digest(value: Any) -> str:
     """SHA-256 of a value's JSON."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 class DamagedError(UserError):

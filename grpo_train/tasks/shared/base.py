@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
 from typing import Any, Protocol
 
 from grpo_train.config import schema
@@ -91,3 +95,29 @@ def means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
     names = sorted({name for each in metrics for name in each})
     values = {name: [each[name] for each in metrics if name in each] for name in names}
     return {name: sum(found) if name.endswith("_count") else sum(found) / len(found) for name, found in values.items()}
+
+
+def plain_data(data: Any) -> Any:
+    """A task's own data as JSON that is the same in every process (the order of a set is not)."""
+    if isinstance(data, (str, int, float, bool, type(None))):
+        return data
+    if is_dataclass(data) and not isinstance(data, type):
+        return {each.name: plain_data(getattr(data, each.name)) for each in fields(data)}
+    if isinstance(data, Mapping):
+        return {str(key): plain_data(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [plain_data(value) for value in data]
+    if isinstance(data, (set, frozenset)):
+        return sorted(map(repr, data))
+    if isinstance(data, (Decimal, date, time, timedelta, bytes)):  # of a Parquet file
+        return str(data)
+    return type(data).__qualname__
+
+
+def fingerprint(problems: Sequence[Problem]) -> dict[str, Any]:
+    """What identifies data, whatever the template: number and SHA-256 of its problems in their order."""
+    digest = hashlib.sha256()
+    for problem in problems:
+        record = [problem.question, problem.answer, plain_data(problem.data)]
+        digest.update(json.dumps(record, sort_keys=True).encode() + b"\n")
+    return {"problems": len(problems), "sha256": digest.hexdigest()}

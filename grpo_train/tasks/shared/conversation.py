@@ -12,6 +12,8 @@ from grpo_train.tasks.shared.template import CHAT_QUESTION, ask
 Turns = tuple[tuple[str, str], ...]
 """(role, text) of each message."""
 ROLES = ("system", "user", "assistant")
+UNUSED = ("tool_calls", "reasoning_content", "thinking")
+"""Parts of a message that a chat template would render."""
 
 
 def turns_of(value: Sequence[Any], *, may_start_answer: bool) -> Turns:
@@ -79,6 +81,8 @@ def ask_conversation(
 def _turn(message: Any, number: int) -> tuple[str, str]:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise ValueError(f"has a message that is not an object with role and content (message {number})")
+    if unused := [name for name in UNUSED if message.get(name)]:
+        raise ValueError(f"has a message with '{unused[0]}' (message {number}), and only role and content are used")
     content = message.get("content")
     if isinstance(content, list) and all(isinstance(part, Mapping) and part.get("type") == "text" for part in content):
         content = "".join(str(part.get("text") or "") for part in content)

@@ -10,7 +10,7 @@ from pathlib import Path
 from grpo_train.run_dir import resolve_root
 from grpo_train.run_dir.suggest import did_you_mean
 from grpo_train.tasks.shared.base import Split, TaskError
-from grpo_train.tasks.shared.data_rows import SUFFIXES
+from grpo_train.tasks.shared.data_rows import SUFFIXES, name_parts
 
 OLDER_LAYOUT = Path("rlp_datasets/processed")
 """Directory below the root in which an older trainer kept its datasets."""
@@ -81,25 +81,32 @@ def _files_named(folder: Path, name: str, split: str) -> list[Path]:
     if (folder / name).is_file():
         return [folder / name]
     for suffix in SUFFIXES:
-        patterns = [f"{name}/*{suffix}", f"{name}{suffix}", f"{name}-*-of-*{suffix}", f"data/{name}-*-of-*{suffix}"]
-        for pattern in [name] if "*" in name else patterns:
-            if files := sorted(file for file in folder.glob(pattern) if file.suffix == suffix):
+        for pattern in [name] if "*" in name else [f"{name}/*", f"{name}.*", f"{name}-*-of-*", f"data/{name}-*-of-*"]:
+            files = _files(folder, suffix, pattern)
+            if pattern == f"{name}.*":
+                files = [file for file in files if name_parts(file)[0] == name]
+            if files:
                 _check_complete(files)
                 return files
-    names = [file.name for file in sorted(folder.iterdir()) if file.suffix in SUFFIXES or file.is_dir()]
+    names = [file.name for file in sorted(folder.iterdir()) if name_parts(file)[1] or file.is_dir()]
     raise TaskError(f"task.splits: {split}: no file '{name}' in {folder}; {did_you_mean(name, names, 'it has')}")
+
+
+def _files(folder: Path, suffix: str, pattern: str = "*") -> list[Path]:
+    """The files of a kind in a directory."""
+    return sorted(file for file in folder.glob(pattern) if name_parts(file)[1] == suffix)
 
 
 def _splits_in(folder: Path, suffix: str) -> dict[Split, list[Path]]:
     """The files of one kind in a directory, by split; empty where no name says one."""
     found: dict[Split, list[Path]] = {}
-    files = sorted(folder.glob(f"*{suffix}"))
+    files = {file: name_parts(file)[0].lower() for file in _files(folder, suffix)}
     for split, names in NAMES.items():
         words = "|".join(names)
-        inside = [file for name in names for file in sorted((folder / name).glob(f"*{suffix}"))]
-        exact = [file for file in files if file.stem in names]
-        ending = [file for file in files if re.search(rf"[_.-](?:{words})$", file.stem)]
-        shards = [file for file in files if re.fullmatch(rf"(?:.*[_.-])?(?:{words}){SHARD}", file.stem)]
+        inside = [file for name in names for file in _files(folder / name, suffix)]
+        exact = [file for file, stem in files.items() if stem in names]
+        ending = [file for file, stem in files.items() if re.search(rf"[_.-](?:{words})$", stem)]
+        shards = [file for file, stem in files.items() if re.fullmatch(rf"(?:.*[_.-])?(?:{words}){SHARD}", stem)]
         if chosen := exact[:1] or inside or ending or shards:
             if chosen is ending and len(ending) > 1:
                 raise TaskError(f"task.path: '{folder}' has several {split} files ({_list(ending)}); set it to one")
@@ -110,7 +117,7 @@ def _splits_in(folder: Path, suffix: str) -> dict[Split, list[Path]]:
 
 def _undivided(folder: Path, suffix: str) -> dict[Split, list[Path]]:
     """The only file of a kind in a directory, or the shards of one; empty where there are several."""
-    files = sorted(folder.glob(f"*{suffix}"))
+    files = _files(folder, suffix)
     if len(files) == 1:
         return _with_siblings(files[0])
     return {"train": files} if _are_shards(files) else {}
@@ -119,9 +126,11 @@ def _undivided(folder: Path, suffix: str) -> dict[Split, list[Path]]:
 def _check_complete(files: list[Path]) -> None:
     """Raise TaskError where shards that are numbered "-of-N" are missing."""
     for file in files:
-        match = re.search(rf"^(?P<name>.*?){SHARD}$", file.stem)
+        match = re.search(rf"^(?P<name>.*?){SHARD}$", name_parts(file)[0])
         if match and match["total"]:
-            beside = [other for other in files if other.stem.startswith(match["name"]) and match["total"] in other.stem]
+            beside = [
+                other for other in files if re.match(rf"{re.escape(match['name'])}.*{match['total']}", other.name)
+            ]
             if len(beside) < int(match["total"]):
                 raise TaskError(
                     f"task.path: '{file.parent}' has {len(beside)} of {int(match['total'])} shards of {match['name']} "
@@ -131,7 +140,8 @@ def _check_complete(files: list[Path]) -> None:
 
 def _are_shards(files: list[Path]) -> bool:
     """Whether the names of all files differ in a number alone."""
-    names = {re.sub(rf"{SHARD}$", "", file.stem) if re.search(rf"{SHARD}$", file.stem) else None for file in files}
+    stems = [name_parts(file)[0] for file in files]
+    names = {re.sub(rf"{SHARD}$", "", stem) if re.search(rf"{SHARD}$", stem) else None for stem in stems}
     if len(names) == 1 and None not in names:
         _check_complete(files)
         return True
@@ -141,31 +151,29 @@ def _are_shards(files: list[Path]) -> bool:
 def _others_in(path: Path) -> str:
     """The data files of a directory without splits, with what to do."""
     for suffix in SUFFIXES:
-        if files := sorted(path.glob(f"*{suffix}")):
+        if files := _files(path, suffix):
             return f"{_list(files)}; name the splits: task.splits: {{train: {files[0].name}, test: {files[-1].name}}}"
     arrow = any(path.rglob("*.arrow"))
     return "no *.jsonl" + ("; convert its .arrow files to JSONL first" if arrow else "")
 
 
 def _with_siblings(file: Path) -> dict[Split, list[Path]]:
-    split = next((split for split, names in NAMES.items() if _mentions(file.stem, names)), None)
+    stem = name_parts(file)[0]
+    split = next((split for split, names in NAMES.items() if re.search(_pattern(names), stem)), None)
     if split is None:
         return {"train": [file]}
     found: dict[Split, list[Path]] = {split: [file]}
     for other, names in NAMES.items():
         for name in names if other != split else ():
-            sibling = file.with_name(re.sub(_pattern(NAMES[split]), name, file.stem) + file.suffix)
-            if sibling != file and sibling.is_file():
-                found.setdefault(other, [sibling])
+            sibling = file.with_name(re.sub(_pattern(NAMES[split]), name, stem) + file.name[len(stem) :])
+            for given in [each for each in file.parent.iterdir() if each.name.lower() == sibling.name.lower()]:
+                if given != file and given.is_file():
+                    found.setdefault(other, [given])
     return found
 
 
-def _mentions(stem: str, names: tuple[str, ...]) -> bool:
-    return re.search(_pattern(names), stem) is not None
-
-
 def _pattern(names: tuple[str, ...]) -> str:
-    return rf"(?<![a-zA-Z])(?:{'|'.join(names)})(?![a-zA-Z])"
+    return rf"(?i)(?<![a-zA-Z])(?:{'|'.join(names)})(?![a-zA-Z])"
 
 
 def _list(files: list[Path]) -> str:

@@ -15,6 +15,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
@@ -57,6 +58,8 @@ def _scalar(value: Any) -> str:
     """A text or number as text. Raises ValueError."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         raise ValueError("is NaN" if value is not None else "is empty")
+    if isinstance(value, Decimal):
+        value = f"{value:f}"
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"is {type(value).__name__}, expected text or a number")
     if not str(value).strip():

@@ -32,10 +32,10 @@ def load_hub_dataset(name: str, config: str, *, split: str | None = None, otherw
 
     ``otherwise`` tells what to do without the hub. Raises TaskError.
     """
-    try:
-        import datasets  # takes a second to import
-        from huggingface_hub.constants import HF_HUB_CACHE
+    import datasets  # takes a second to import
+    from huggingface_hub.constants import HF_HUB_CACHE
 
+    try:
         if not datasets.config.HF_HUB_OFFLINE and not hub_answers(name, kind="dataset"):
             datasets.config.HF_HUB_OFFLINE = True
             try:

@@ -9,16 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir.signs import downloading
 from grpo_train.run_dir.suggest import did_you_mean
 from grpo_train.tasks.shared.base import TaskError
-from grpo_train.tasks.shared.data_rows import Located
+from grpo_train.tasks.shared.data_rows import Located, arrow_rows
 from grpo_train.tasks.shared.hub import hub_answers
 
 SCHEME = "hf:"
+BATCH = 1000
+"""Rows that are read at once."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,9 @@ class OpenDataset:
             table = self._builder.as_dataset(split=split)
         except (ValueError, AssertionError) as error:
             raise TaskError(f"task.splits: '{split}' of {self.hub}: {str(error).splitlines()[0]}") from error
-        return ((f"{self.hub} {split}, row {number}", row) for number, row in enumerate(table.to_list()))
+        numbers = count()
+        batches = table.with_format("arrow").iter(BATCH)
+        return (row for batch in batches for row in arrow_rows(batch, f"{self.hub} {split}", numbers))
 
 
 def open_dataset(hub: HubDataset) -> OpenDataset:

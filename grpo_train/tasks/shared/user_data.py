@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from grpo_train.config import schema
 from grpo_train.tasks.shared.base import Split, TaskError
 from grpo_train.tasks.shared.data_fields import Fields, Row, row_of
 from grpo_train.tasks.shared.data_files import NAMES, locate, mapped_files, split_files
-from grpo_train.tasks.shared.data_rows import SUFFIXES, Located, read_rows
+from grpo_train.tasks.shared.data_rows import SUFFIXES, Located, name_parts, read_rows
+from grpo_train.tasks.shared.graders import grader_of
 from grpo_train.tasks.shared.hub_data import HubDataset, OpenDataset, is_hub_path, open_dataset, parse_hub_path
 from grpo_train.tasks.shared.overlap import normal_text
 
@@ -40,7 +42,8 @@ class Source:
         """The name of the data in evaluation directories."""
         if isinstance(self.path, HubDataset):
             return self.path.name
-        return self.path.stem if self.path.is_file() else self.path.name
+        stem, kind = name_parts(self.path)
+        return self.path.name if self.path.is_dir() else stem if kind else self.path.stem
 
     def parts(self, fields: Fields) -> dict[Split, list[tuple[str, Iterator[Located]]]]:
         """The parts of each split (its files) by name, with their rows. Raises TaskError."""
@@ -62,7 +65,7 @@ class Data:
 
     splits: dict[Split, list[Row]]
     remarks: tuple[str, ...]
-    """For the user: problems held out, copies of test problems dropped."""
+    """For the user: names of the fields, problems held out, copies of test problems dropped."""
     wrong: tuple[str, ...] = ()
     """Why each of the rows that were dropped cannot be used."""
     total: int = 0
@@ -86,22 +89,33 @@ class _Reader:
     total: int = 0
     wrong: list[tuple[str, str]] = field(default_factory=list)
     """Location and error of each wrong row."""
+    mapped: dict[str, None] = field(default_factory=dict)
+    """Notes on fields that are read by the names other libraries give them."""
 
     def rows(self, name: str, part: Iterator[Located]) -> list[Row]:
         """The rows of a part that can be used. Raises TaskError for one without rows."""
-        found, before, prompt = [], self.total, ""
+        found, before = [], self.total
+        fields: Fields | None = None
         for location, record in part:
             self.total += 1
             try:
                 if isinstance(record, TaskError):
                     raise record
-                prompt = prompt or self.fields.prompt_of(record)
-                found.append(row_of(location, record, prompt, self.fields, self.config, self.grader))
+                fields = fields or self._fields_of(record)
+                found.append(row_of(location, record, fields, self.config, self.grader))
             except TaskError as error:
                 self.wrong.append((location, str(error)))
         if self.total == before:
             raise TaskError(f"task.path: {name} has no rows")
         return found
+
+    def _fields_of(self, record: dict[str, Any]) -> Fields:
+        """The fields of a file, by its first row."""
+        fields = self.fields.of(record, needs_gold=grader_of(self.grader).needs_gold)
+        if fields.answer != self.fields.answer:
+            note = f"'{fields.prompt[0]}' is read as the prompt, '{fields.answer[0]}' as the gold answer"
+            self.mapped[f"{note} (task.prompt_field, task.answer_field)"] = None
+        return fields
 
     def refusal(self) -> TaskError:
         """The error for wrong rows: the first one, where others are, their number, and what to do."""
@@ -161,7 +175,7 @@ def _read(
     }
     if reader.wrong and (wrong_rows == "refuse" or len(reader.wrong) == reader.total):
         raise reader.refusal()
-    notes = []
+    notes = list(reader.mapped)
     if "test" not in splits:
         splits["train"], splits["test"] = _hold_out(splits.get("train", []), seed)
         held_out, total = len(splits["test"]), len(splits["test"]) + len(splits["train"])
