@@ -22,7 +22,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from grpo_train.rewards.helpers import GRADER_FAILURES, HelperError, Helpers, HelperTimeout, math_verifier
-from grpo_train.rewards.number_parser import parse_number
+from grpo_train.rewards.number_parser import parse_number, units_differ
 from grpo_train.rewards.tags import after_thoughts, last_tagged, strict_answer, tagged_verdict
 from grpo_train.rewards.types import Attempt, Verdict
 
@@ -54,17 +54,23 @@ _UNIT_WORDS = """
 _LEAD_IN_WORDS = "the final answer is are thus so therefore hence"
 _FUNCTION_WORDS = "sin cos tan cot sec csc log ln exp sqrt max min gcd lcm arcsin arccos arctan"
 _HEDGE_WORDS = "not no or nor about over under"
-_UNITS, _LEAD_IN, _FUNCTIONS, _HEDGES = (
-    frozenset(words.split()) for words in (_UNIT_WORDS, _LEAD_IN_WORDS, _FUNCTION_WORDS, _HEDGE_WORDS)
+_UNITS, _LEAD_IN, _FUNCTIONS, _HEDGES, _SHORT_WORDS = (
+    frozenset(words.split())
+    for words in (
+        _UNIT_WORDS,
+        _LEAD_IN_WORDS,
+        _FUNCTION_WORDS,
+        _HEDGE_WORDS,
+        "yes no odd even one two six ten all am pm",
+    )
 )
 _WORD_START = r"(?<![\\a-zA-Z])(?<!\\begin\{)(?<!\\end\{)"
 """Not inside a word, a command or an environment name."""
+_ANY_UNIT, _POWER = "|".join(sorted(_UNITS, key=len, reverse=True)), r"\s*\^\s*(?:[23]|\{[23]\})"
 _UNIT_BOX = re.compile(
-    r"\\(?:text|textrm|mathrm|mbox)\s*\{\s*(?:square |sq\.? |cubic )?(?:"
-    + "|".join(sorted(_UNITS, key=len, reverse=True))
-    + r"|[msghl])s?\.?\s*\}"
-    r"(?:\s*\^\s*(?:[23]|\{[23]\}))?"
+    rf"\\(?:text|textrm|mathrm|mbox)\s*\{{\s*(?:square |sq\.? |cubic )?(?:{_ANY_UNIT}|[msghl])s?\.?\s*\}}(?:{_POWER})?"
 )
+_UNIT_POWER = re.compile(rf"{_WORD_START}({_ANY_UNIT}){_POWER}")
 
 
 def judge_math(attempt: Attempt) -> Verdict:
@@ -109,6 +115,8 @@ def compare(answer: str, gold: str) -> str:
     given, expected = plain_latex(answer), plain_latex(gold)
     if not given or not expected:
         return "unreadable"
+    if units_differ(answer, gold):
+        return "wrong"
     if _canonical_text(given) == _canonical_text(expected):
         return "ok"
     if given.count("%") != expected.count("%"):
@@ -149,10 +157,11 @@ def plain_latex(text: str) -> str:
         text = boxed
     text = text.replace(r"\$", "").replace("$", "").replace("{,}", ",").replace(r"\%", "%")
     text = re.sub(r"\\(?:left|right|bigg?|Bigg?|displaystyle|!)(?![a-zA-Z])", "", text)
+    text = re.sub(r"(?<=[0-9])\\,(?=[0-9]{3}(?![0-9]))", "", text)
     text = re.sub(r"(?<!\\)\\(?:,|;|:|\s|quad|qquad)", " ", text).replace("~", " ")
     text = re.sub(r"\\[dt]frac(?![a-zA-Z])", r"\\frac", text)
     text = _with_braces(text)
-    text = _UNIT_BOX.sub("", text)
+    text = _UNIT_POWER.sub(r"\1", _UNIT_BOX.sub("", text))
     text = re.sub(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}", r" \1 ", text)
     text = re.sub(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ)|°", "", text)
     text = re.sub(r"_\{([0-9a-zA-Z]+)\}", r"_\1", text)
@@ -226,10 +235,17 @@ def _first_group(match: re.Match[str]) -> str:
 
 
 def _canonical_text(latex: str) -> str:
-    """Canonical text: without spaces, (A) as A, words in lower case."""
-    text = re.sub(r"\s", "", latex)
+    """Canonical text: spaces only between letters and digits, (A) as A, the words of a text of words in lower case."""
+    text = re.sub(r"(?<![^\W_])\s+|\s+(?![^\W_])", "", latex)
     text = re.sub(r"^\(([A-Za-z])\)$", r"\1", text)
-    return text.casefold() if re.fullmatch(r"[^\W\d_]{2,}", text) else text
+    if not re.fullmatch(r"[^\W\d_]+(?:[ '-][^\W\d_]+)*", text):
+        return text
+    return " ".join(word.casefold() if _has_any_case(word) else word for word in text.split(" "))
+
+
+def _has_any_case(word: str) -> bool:
+    """Whether a word is the same in upper and lower case: "Monday", "Red" and "YES", but not "AB" (a segment)."""
+    return len(word) > 3 or word.lower() in _SHORT_WORDS or bool(re.fullmatch(r"[^\W\d_][a-z]{2}", word))
 
 
 def _with_slashes(latex: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from grpo_train.rewards.number_parser import last_number, parse_number
+from grpo_train.rewards.number_parser import last_number, parse_number, units_differ
 from grpo_train.rewards.tags import after_thoughts, last_tagged, strict_answer, tagged_verdict
 from grpo_train.rewards.types import Attempt, Verdict
 
@@ -52,7 +52,8 @@ def grade_number(completion: str, gold: str, mode: Literal["strict", "flexible"]
     found = parse_number(answer, prose=prose)
     if isinstance(found, str):
         return NumberGrade(False, found, answer)
-    return NumberGrade(found == expected, "ok" if found == expected else "wrong", answer)
+    correct = found == expected and not units_differ(answer, gold)
+    return NumberGrade(correct, "ok" if correct else "wrong", answer)
 
 
 def judge_number(attempt: Attempt) -> Verdict:

@@ -48,8 +48,16 @@ _SCALES = """
     eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy
     eighty ninety st nd rd th
 """
+_UNITS = """
+    mm millimeter millimetre | cm centimeter centimetre | meter metre | km kilometer kilometre | in inch inche | ft foot
+    feet | yd yard | mi mile | mg milligram | gram gramme | kg kilogram kilo | lb pound £ | oz ounce | ton tonne | ml
+    milliliter millilitre | liter litre | gal gallon | second sec | minute min | hour hr | day | week | month | year yr
+    | degree ° | °c celsius | °f fahrenheit | radian rad | dollar usd | cent ¢ | euro eur € | yen ¥ | mph
+"""
 _HEDGE_WORDS = frozenset(_HEDGES.split())
 _SCALE_WORDS = frozenset(_SCALES.split())
+_UNIT_NAMES = {name: names.split()[0] for names in _UNITS.split("|") for name in names.split()}
+_LETTER_UNITS = {"m": "meter", "s": "second", "g": "gram", "h": "hour", "l": "liter"}
 _CLEAN = re.compile(r"[\s.,;:'\"“”()!$€£¥°-]*")
 _RATE = re.compile(
     r"^/(?=(?:second|sec|minute|min|hour|hr|day|week|month|year|person|piece|item|unit)s?\b)|(?<=[a-z])/(?=[a-z])"
@@ -104,6 +112,29 @@ def parse_number(text: str, *, prose: bool = False) -> Fraction | str:
     if hedges & _HEDGE_WORDS or any(word.endswith("n't") for word in hedges):
         return "ambiguous"
     return value if _is_prose(before) and _is_prose(after) else "not_numeric"
+
+
+def units_differ(one: str, other: str) -> bool:
+    """Whether each text has a unit of measure or currency that the other lacks.
+
+    "5 cm" and "5 km" differ, also "5 cm" and "5 cm^2"; "5 cm" and "5" do not, nor do "5 km" and "5 km/h".
+    """
+    first, second = _units(one), _units(other)
+    return bool(first - second) and bool(second - first)
+
+
+def _units(text: str) -> set[str]:
+    r"""The units after the last digit, each by its first name in :data:`_UNITS`; m, s, g, h and l only in ``\text``."""
+    dollar = {"dollar"} if "\\$" in text or text.count("$") == 1 else set()
+    text = re.sub(r"\^\s*\{?\s*\\circ\s*\}?|\\degree(?![a-z])", "°", text.lower())
+    letter = r"(?:\\(?:text|mathrm)\s*\{\s*|(?<=[a-z]{2})/\s*)([msghl])(?![a-z])"
+    text = re.sub(letter, lambda unit: f" {_LETTER_UNITS[unit[1]]} ", text)
+    text = re.sub(r"(?<=[a-z} ])\s*\^\s*\{?\s*([23])\s*\}?", lambda power: {"2": "²", "3": "³"}[power[1]], text)
+    text = re.sub(r"\b(?:(square|sq\.?)|cubic)\s+([a-z]+)", lambda found: found[2] + ("²" if found[1] else "³"), text)
+    tail = re.split("[0-9]", text)[-1] + "".join(re.findall("[€£¥]", text))
+    found = re.findall(r"(°[cf]?|[€£¥¢]|(?<!\\)[a-z]{2,})(?:[\s}.]*([²³]))?", re.sub(r"°\s+(?=[cf]\b)", "°", tail))
+    names = ((_UNIT_NAMES.get(word) or _UNIT_NAMES.get(word.removesuffix("s")), power) for word, power in found)
+    return dollar | {name + power for name, power in names if name}
 
 
 def last_number(text: str) -> str | None:
