@@ -49,7 +49,7 @@ _DELIMITED = re.compile(r"\$|\\\(|\\\[|\\boxed")
 _UNIT_WORDS = """
     cm mm km ft feet foot inch inches in meter meters metre metres mile miles yard yards second seconds sec minute
     minutes min hour hours day days degree degrees unit units square sq cubic dollar dollars cent cents gram grams kg
-    percent
+    percent per
 """
 _LEAD_IN_WORDS = "the final answer is are thus so therefore hence"
 _FUNCTION_WORDS = "sin cos tan cot sec csc log ln exp sqrt max min gcd lcm arcsin arccos arctan"
@@ -240,7 +240,7 @@ def _canonical_text(latex: str) -> str:
     text = re.sub(r"^\(([A-Za-z])\)$", r"\1", text)
     if not re.fullmatch(r"[^\W\d_]+(?:[ '-][^\W\d_]+)*", text):
         return text
-    return " ".join(word.casefold() if _has_any_case(word) else word for word in text.split(" "))
+    return " ".join(word.lower() if _has_any_case(word) else word for word in text.split(" "))
 
 
 def _has_any_case(word: str) -> bool:

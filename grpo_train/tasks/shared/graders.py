@@ -1,7 +1,7 @@
 """Graders of a user's own problems, by the name in ``task.grader``.
 
 - ``number``: exact, see :mod:`grpo_train.rewards.number`; a gold answer may be a JSON number or end in ``#### N``;
-- ``text``: the same text, ignoring case and white space;
+- ``text``: the same text, ignoring case, white space and the form of quotation marks;
 - ``math``: LaTeX through math-verify, see :mod:`grpo_train.rewards.math_answer` (``pip install 'grpo-tui[math]'``);
 - ``none``: rows need no gold answer and nothing is judged; ``task.rewards`` decides alone;
 - ``module:function`` or ``file.py:function``: called with an :class:`~grpo_train.rewards.types.Attempt` whose
