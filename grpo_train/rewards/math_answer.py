@@ -145,6 +145,11 @@ def compare(answer: str, gold: str) -> str:
     return _verify(given, expected)
 
 
+def same_math(one: str, other: str) -> bool:
+    """Whether :func:`compare` finds two answers equal."""
+    return compare(one, other) == "ok"
+
+
 def plain_latex(text: str) -> str:
     r"""Remove dollar signs, one outer ``\boxed``, spacing, sizes, text boxes and degree signs."""
     text = re.sub("[−–‐‑﹣]", "-", text.strip()).replace("\u00a0", " ")
