@@ -23,9 +23,9 @@ from grpo_train.evaluation.results.grading_key import grading_key
 from grpo_train.evaluation.results.keys import problems_key
 from grpo_train.evaluation.results.log import log_evaluation
 from grpo_train.evaluation.results.stored import (
-    COMPLETION_FIELDS,
     RERUN_HINT,
     DamagedError,
+    generated,
     name_and_step,
     read_rows,
     read_summary,
@@ -127,7 +127,7 @@ def _regrade_step(run: RunDir, folder: Path, label: str, data: str | None) -> Re
         raise EvalError(
             f"{folder}: the problems of task {task.name} have changed since the evaluation (see --eval-path)"
         )
-    completions = {item: {name: row[name] for name in COMPLETION_FIELDS} for item, row in enumerate(rows)}
+    completions = {item: generated(row) for item, row in enumerate(rows)}
     key = {**summary["key"], "grading": grading_key(task, config)}
     threads = config.sandbox.workers or len(os.sched_getaffinity(0))
     with Judges(task, threads, problems, samples, label) as judges:

@@ -215,7 +215,7 @@ def _resolve(name: str, config: schema.Task, budget: int) -> RewardFunction:
     built_in: dict[str, RewardFunction] = {
         "accuracy": lambda _, verdict: config.correct_reward if verdict.correct else config.incorrect_reward,
         "format": lambda _, verdict: float(verdict.formatted),
-        "tag_count": lambda attempt, _: tag_count(attempt.completion),
+        "tag_count": lambda attempt, _: tag_count(attempt.text),
         "reasoning": lambda attempt, _: reasoning(attempt.completion),
         "correct_and_short": lambda attempt, verdict: correct_and_short(verdict, attempt.length, budget),
         "score": lambda _, verdict: verdict.score,

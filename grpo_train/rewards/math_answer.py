@@ -79,9 +79,9 @@ def judge_math(attempt: Attempt) -> Verdict:
     A truncated completion is wrong, as for numbers. Never raises. Waits for another process: call it from threads.
     """
     gold = attempt.problem.answer
-    answer, problem = strict_answer(attempt.completion)
+    answer, problem = strict_answer(attempt.text)
     reason = problem if answer is None else compare(answer, gold)
-    flexible = own_verdict(attempt.completion, gold)
+    flexible = own_verdict(attempt.text, gold)
     metrics = {"grader/failed": float(bool({reason, flexible} & set(GRADER_FAILURES)))}
     return tagged_verdict(attempt, answer, reason, flexible=flexible == "ok", metrics=metrics)
 

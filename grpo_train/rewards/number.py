@@ -59,8 +59,8 @@ def grade_number(completion: str, gold: str, mode: Literal["strict", "flexible"]
 def judge_number(attempt: Attempt) -> Verdict:
     """Compare the answer with the gold number, in the strict and in the flexible reading."""
     gold = attempt.problem.answer
-    strict = grade_number(attempt.completion, gold, mode="strict")
-    flexible = grade_number(attempt.completion, gold, mode="flexible")
+    strict = grade_number(attempt.text, gold, mode="strict")
+    flexible = grade_number(attempt.text, gold, mode="flexible")
     return tagged_verdict(attempt, strict.answer, strict.reason, flexible=flexible.correct)
 
 

@@ -67,6 +67,14 @@ class Attempt:
     """Reply of the opponent in an adversarial task."""
     ids: tuple[int, ...] = ()
     """Token ids of the completion; empty where it was not generated."""
+    thoughts_closed: bool = False
+    """Whether the prompt ends in ``</think>``: the model's chat template has closed the thoughts."""
+
+    @property
+    def text(self) -> str:
+        """The completion, after the prompt's ``</think>`` if it has none of its own: what graders read."""
+        is_closed = self.thoughts_closed and "</think>" not in self.completion
+        return f"</think>{self.completion}" if is_closed else self.completion
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from grpo_train.rewards import Grade, Rewards, load_rewards
 from grpo_train.rewards.functions import correct_and_short, reasoning, tag_count
 from grpo_train.rewards.number import judge_number
 from grpo_train.tasks import Attempt, Problem, TaskError, Verdict, load_task
+from grpo_train.tasks.shared.graders import grader_of
 
 PROBLEM = Problem(0, "9+9=", "18", "9+9")
 RIGHT = Verdict(True, True, "ok", "18", flexible=True, score=0.75)
@@ -81,6 +82,19 @@ def test_tag_count_counts_tags_that_appear_once() -> None:
     assert tag_count("1</think><answer>2") == pytest.approx(2 / 3)
     assert tag_count("</think></think><answer></answer><answer>") == pytest.approx(1 / 3)
     assert tag_count("<think>2") == tag_count("") == 0.0
+
+
+@pytest.mark.parametrize("grader", ["number", "text", "none"])
+@pytest.mark.parametrize(
+    ("completion", "formatted"),
+    [("<answer>4</answer>", True), ("so</think> <answer>4</answer>", True), ("so <answer>4</answer>", False)],
+)
+def test_thoughts_that_the_prompt_closes_count(grader: str, completion: str, formatted: bool) -> None:
+    attempt = Attempt(Problem(0, "", "4", ""), completion, thoughts_closed=True)
+    verdict = grader_of(grader).judge(attempt)
+    assert (verdict.formatted, verdict.correct) == (formatted, formatted and grader != "none")
+    assert tag_count(attempt.text) == 1.0
+    assert not grader_of(grader).judge(Attempt(attempt.problem, "<answer>4</answer>")).formatted
 
 
 def test_correct_and_short_falls_with_length() -> None:

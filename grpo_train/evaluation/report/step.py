@@ -16,7 +16,7 @@ from typing import Any
 from grpo_train.config.schema import Config
 from grpo_train.evaluation.plan import EvalPlan, temperature_of
 from grpo_train.evaluation.report.summary import COLUMNS, by_problem, metrics_of, summary_of, votes_of
-from grpo_train.evaluation.results.stored import COMPLETION_FIELDS, key_at, set_aside
+from grpo_train.evaluation.results.stored import generated, key_at, set_aside
 from grpo_train.evaluation.targets import Target
 from grpo_train.run_dir.files import atomic_write, fsync_path, read_json, remove_tree, to_json
 from grpo_train.run_dir.manifest import MANIFEST
@@ -46,7 +46,7 @@ def join_samples(
                 "sample": item % samples,
                 "question": problem.question,
                 "gold": problem.answer,
-                **{name: completion[name] for name in COMPLETION_FIELDS},
+                **generated(completion),
                 **{name: verdict[name] for name in VERDICT_FIELDS},
             }
         )

@@ -92,14 +92,14 @@ def _judge_text(attempt: Attempt) -> Verdict:
 
 
 def _judge_nothing(attempt: Attempt) -> Verdict:
-    answer, _ = strict_answer(attempt.completion)
+    answer, _ = strict_answer(attempt.text)
     return Verdict(False, answer is not None and not attempt.truncated, "not_judged", answer)
 
 
 def _judge_by_user(name: str, function: Callable[[Attempt], Any], attempt: Attempt) -> Verdict:
     """The verdict of a user's function. An exception becomes the verdict ``grader_error``; an unusable return value
     raises TaskError."""
-    answer, _ = strict_answer(attempt.completion)
+    answer, _ = strict_answer(attempt.text)
     try:
         verdict = function(attempt)
     except (Exception, SystemExit) as error:  # user code may raise anything
