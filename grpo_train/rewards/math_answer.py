@@ -18,8 +18,9 @@ from ``wrong``.
 from __future__ import annotations
 
 import re
+import unicodedata
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from grpo_train.rewards.helpers import GRADER_FAILURES, HelperError, Helpers, HelperTimeout, math_verifier
 from grpo_train.rewards.number_parser import parse_number, units_differ
@@ -49,8 +50,15 @@ _DELIMITED = re.compile(r"\$|\\\(|\\\[|\\boxed")
 _UNIT_WORDS = """
     cm mm km ft feet foot inch inches in meter meters metre metres mile miles yard yards second seconds sec minute
     minutes min hour hours day days degree degrees unit units square sq cubic dollar dollars cent cents gram grams kg
-    percent per
+    per
 """
+_SIGNS = {
+    "π": r"\pi ", "∞": r"\infty ", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "⁄": "/", "±": r"\pm ",
+    "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ",
+    "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "λ": r"\lambda ", "φ": r"\phi ", "⟨": "<", "⟩": ">",
+    "〈": "<", "〉": ">",
+}  # fmt: skip
+_PERCENT = re.compile(r"\\(?:text|textrm|mathrm|mbox)\s*\{\s*(?:percent|per cent)\s*\}|\s*\bper ?cent\b", re.IGNORECASE)
 _LEAD_IN_WORDS = "the final answer is are thus so therefore hence"
 _FUNCTION_WORDS = "sin cos tan cot sec csc log ln exp sqrt max min gcd lcm arcsin arccos arctan"
 _HEDGE_WORDS = "not no or nor about over under"
@@ -152,7 +160,7 @@ def same_math(one: str, other: str) -> bool:
 
 def plain_latex(text: str) -> str:
     r"""Remove dollar signs, one outer ``\boxed``, spacing, sizes, text boxes and degree signs."""
-    text = re.sub("[−–‐‑﹣]", "-", text.strip()).replace("\u00a0", " ")
+    text = _ascii(re.sub("[−–‐‑﹣]", "-", text.strip()).replace("\u00a0", " "))
     text = text.removeprefix("**").removesuffix("**").strip().rstrip(".").strip()
     text = re.sub(
         r"^\\\[(.*)\\\]$|^\\\((.*)\\\)$|^\$\$(.*)\$\$$|^\$(.*)\$$", _first_group, text, flags=re.DOTALL
@@ -164,14 +172,35 @@ def plain_latex(text: str) -> str:
     text = re.sub(r"\\(?:left|right|bigg?|Bigg?|displaystyle|!)(?![a-zA-Z])", "", text)
     text = re.sub(r"(?<=[0-9])\\,(?=[0-9]{3}(?![0-9]))", "", text)
     text = re.sub(r"(?<!\\)\\(?:,|;|:|\s|quad|qquad)", " ", text).replace("~", " ")
-    text = re.sub(r"\\[dt]frac(?![a-zA-Z])", r"\\frac", text)
+    text = re.sub(r"\\[dtc]frac(?![a-zA-Z])", r"\\frac", text)
+    text = re.sub(r"^(?:\\langle(?![a-zA-Z])|<)([^<>]*,[^<>]*)(?:\\rangle|>)$", r"(\1)", text)
     text = _with_braces(text)
+    text = _PERCENT.sub("%", text)
     text = _UNIT_POWER.sub(r"\1", _UNIT_BOX.sub("", text))
     text = re.sub(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}", r" \1 ", text)
     text = re.sub(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ)|°", "", text)
     text = re.sub(r"_\{([0-9a-zA-Z]+)\}", r"_\1", text)
     text = re.sub(r"(?<=\{)\s+|\s+(?=\})", "", text)
     return re.sub(r"\s+", " ", text).strip()
+
+
+def _ascii(text: str) -> str:
+    r"""Unicode as LaTeX: digits of any script, ½, x², x₁, √2, π, fullwidth signs."""
+    text = re.sub("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿ]+", lambda found: f"^{{{_compatible(found[0])}}}", text)
+    text = re.sub("[₀₁₂₃₄₅₆₇₈₉]+", lambda found: f"_{{{_compatible(found[0])}}}", text)
+    text = re.sub("[¼-¾⅐-⅞↉]", lambda found: r"\frac{{{}}}{{{}}}".format(*_compatible(found[0]).split("/")), text)
+    for sign, command in (("√", r"\sqrt"), ("∛", r"\sqrt[3]"), ("∜", r"\sqrt[4]")):
+        text = re.sub(sign + r"\s*(?:\(([^()]*)\)|([0-9]+|(?=\{)|\w))", partial(_root, command), text)
+    text = "".join(_SIGNS.get(one, _compatible(one) if "\uff01" <= one <= "\uff5e" else one) for one in text)
+    return re.sub(r"[^\W0-9a-zA-Z_]", lambda found: str(unicodedata.decimal(found[0], found[0])), text)
+
+
+def _compatible(text: str) -> str:
+    return unicodedata.normalize("NFKC", text).replace("\u2212", "-").replace("\u2044", "/")
+
+
+def _root(command: str, found: re.Match[str]) -> str:
+    return command + (f"{{{found[1] or found[2]}}}" if found[1] or found[2] else "")
 
 
 def _with_braces(latex: str) -> str:
@@ -255,7 +284,9 @@ def _has_any_case(word: str) -> bool:
 
 def _with_slashes(latex: str) -> str:
     r"""Rewrite fractions for :func:`parse_number`: ``3\frac{1}{2}`` as "3 1/2", ``-\frac{1}{2}`` as "-1/2"."""
-    text = re.sub(r"\\frac\s*\{\s*-\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}", r"-\\frac{\1}{\2}", latex)
+    one_sign = r"\\frac\s*\{\s*(?:-\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)|([0-9]+)\s*\}\s*\{\s*-\s*([0-9]+))\s*\}"
+    text = re.sub(r"\\frac\s*\{\s*-\s*([0-9]+)\s*\}\s*\{\s*-\s*([0-9]+)\s*\}", r"\\frac{\1}{\2}", latex)
+    text = re.sub(one_sign, lambda found: rf"-\frac{{{found[1] or found[3]}}}{{{found[2] or found[4]}}}", text)
     return re.sub(r"([0-9]?)\s*\\frac\s*\{\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}", _fraction, text)
 
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +15,8 @@ from grpo_train.rewards.tags import after_thoughts, last_tagged, strict_answer, 
 from grpo_train.rewards.types import Attempt, Verdict
 
 GSM8K_MARK = "####"
+_CALCULATION = re.compile(r"<<[^<>\n]*>>")
+"""GSM8K's notes for a calculator: "9 + 9 = <<9+9=18>>18"."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def _flexible_answer(completion: str) -> tuple[str | None, bool]:
     tagged = last_tagged(completion)
     if tagged is not None:
         return tagged, False
-    text = after_thoughts(completion)
+    text = _CALCULATION.sub("", after_thoughts(completion))
     if GSM8K_MARK in text:
         return text.rpartition(GSM8K_MARK)[2].partition("\n")[0].strip(), False
     return last_number(text), True

@@ -36,7 +36,26 @@ RIGHT = [
     ("18 miles/hour", "18 miles per hour"), ("5", "5 km"), ("18 km per hour", r"18\text{ km}"), (r"12\,000", "12000"),
     ("Red", r"\text{red}"), ("YES", r"\text{yes}"), ("Blue whale", r"\text{blue  Whale}"), ("2 x", "2x"), ("A B", "AB"),
 ]  # fmt: skip
+NOTATIONS = [
+    (r"\cfrac{1}{3}", r"\frac{1}{3}"), ("28 percent", r"28\%"), (r"28\text{ percent}", "28%"), ("28%", "28 per cent"),
+    ("½", "0.5"), ("3½", "3.5"), ("3 ½", r"3\frac{1}{2}"), ("−½", "-0.5"), ("x=⅔", "2/3"), ("2⁄3", "2/3"),
+    ("√2", r"\sqrt{2}"),
+    ("√12", r"2\sqrt{3}"), ("√3/2", r"\frac{\sqrt{3}}{2}"), ("3√x", r"3\sqrt{x}"), ("√(x+1)", r"\sqrt{x+1}"),
+    ("∛5", r"\sqrt[3]{5}"), ("x²", "x^2"), ("x² + 2x + 1", "(x+1)^2"), ("x¹⁰", "x^{10}"), ("x⁻¹", "x^{-1}"),
+    ("x₁", "x_1"), ("５", "5"), ("１２", "12"),
+    ("٣", "3"), ("（1，2）", "(1,2)"), (r"\frac{1}{-2}", "-0.5"), (r"\frac{-1}{-2}", "1/2"),
+    ("1/-2", r"-\frac{1}{2}"), (r"\frac{x}{-2}", r"-\frac{x}{2}"), (r"\langle 1,2\rangle", "(1,2)"),
+    (r"\left\langle 1,2\right\rangle", r"\langle 1, 2\rangle"), ("⟨1,2⟩", "(1,2)"), ("<1, 2>", "(1,2)"),
+    ("π/4", r"\frac{\pi}{4}"),
+    ("[0,∞)", r"[0,\infty)"), ("±2", r"\pm 2"), ("x ≤ 3", r"x\le 3"), ("5 cm²", r"5\text{ cm}^2"),
+]  # fmt: skip
 WRONG = [
+    ("28", r"28\%"), ("28 percent", "28"), (r"28\text{ percent}", "28"), ("½", "2"), ("3½", "31/2"),
+    ("1½", r"\frac{11}{2}"),
+    ("√4", "2"), ("√2", "2"), ("√2+1", r"\sqrt{2+1}"), ("x²", "x2"), ("5²", "25"), ("5²", "52"), ("10⁵", "100000"),
+    ("x₁", "x1"),
+    (r"\frac{36}{-2}", "-18"), ("1/-2", "1/2"), (r"\frac{2}{-6}", r"-\frac{1}{3}"), ("2⁄6", "1/3"), ("2 × 9", "18"),
+    ("20 − 2", "18"), (r"\langle 1,2\rangle", "(2,1)"), (r"\langle 1,2\rangle", "[1,2]"), ("x<3", "x>3"),
     ("17+1", "18"), ("36/2", "18"), (r"\frac{36}{2}", "18"), ("17=18", "18"), ("18%", "18"), (r"18\%", "18"),
     ("18x", "18"), ("18 million", "18"), ("not 18", "18"), ("18 or 20", "18"), ("25002", "25000"), ("1800", "18"),
     ("5 c", "5 d"), ("5c", "5d"), ("2ab", "2ac"), ("1/2004!", "1/2006!"), (r"\frac{1}{2006!}", r"\frac{1}{2004!}"),
@@ -86,7 +105,7 @@ def cpu_seconds() -> float:
     return sum(sum(process.cpu_times()[:4]) for process in (me, *me.children()))
 
 
-@pytest.mark.parametrize(("answer", "gold"), RIGHT)
+@pytest.mark.parametrize(("answer", "gold"), [*RIGHT, *NOTATIONS])
 def test_equivalent_notations_are_right(answer: str, gold: str) -> None:
     assert compare(answer, gold) == "ok"
     assert compare(gold, gold) == "ok"
