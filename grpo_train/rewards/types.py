@@ -9,6 +9,9 @@ from typing import Any, Literal, Protocol
 
 from grpo_train.run_dir.errors import UserError
 
+LARGEST_REWARD = 1e15
+"""Bound of a reward's size: far beyond it, the squares in standard deviations and in the loss overflow."""
+
 Split = Literal["train", "validation", "test"]
 """Every task has ``train`` and ``test``, and ``validation`` if its dataset publishes one."""
 

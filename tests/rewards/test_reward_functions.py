@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import sys
 from pathlib import Path
@@ -135,6 +136,8 @@ def fails(attempt, verdict):
     return 1 / 0
 def nan(attempt, verdict):
     return math.nan
+def huge(attempt, verdict):
+    return -1e300
 def endless(attempt, verdict):
     return math.inf
 def text(attempt, verdict):
@@ -199,6 +202,7 @@ def test_import_errors_are_reported(tmp_path: Path) -> None:
         ("fails", "'fails' raised ZeroDivisionError: division by zero"),
         ("nan", "'nan' returned 'nan'; expected a finite number or None"),
         ("endless", "'endless' returned 'inf'; expected"),
+        ("huge", r"'huge' returned -1e\+300; rewards are at most 1e\+15 in size"),
         ("text", "'text' returned '1.0'; expected"),
         ("listed", r"'listed' returned '\[1.0\]'; expected"),
     ],
@@ -206,6 +210,13 @@ def test_import_errors_are_reported(tmp_path: Path) -> None:
 def test_non_finite_rewards_are_errors(user_file: Path, function: str, message: str) -> None:
     with pytest.raises(TaskError, match=rf"task\.rewards: {message}"):
         rewards_of(f"{user_file}:{function}")(attempt(), RIGHT)
+
+
+@pytest.mark.parametrize("score", [1e300, -1e16, math.inf, math.nan])
+def test_huge_scores_of_a_grader_are_errors(score: float) -> None:
+    verdict = Verdict(True, True, "ok", "1", score=score)
+    with pytest.raises(TaskError, match=r"task\.rewards: 'score' is .*; expected None or at most 1e\+15 in size"):
+        rewards_of("score")(Attempt(Problem(0, "", "", ""), ""), verdict)
 
 
 def test_duplicate_names_are_errors() -> None:
