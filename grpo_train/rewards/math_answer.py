@@ -78,6 +78,8 @@ _ANY_UNIT, _POWER = "|".join(sorted(_UNITS, key=len, reverse=True)), r"\s*\^\s*(
 _UNIT_BOX = re.compile(
     rf"\\(?:text|textrm|mathrm|mbox)\s*\{{\s*(?:square |sq\.? |cubic )?(?:{_ANY_UNIT}|[msghl])s?\.?\s*\}}(?:{_POWER})?"
 )
+_LETTER_UNIT = re.compile(r"\\(?:text|textrm|mathrm|mbox)\s*\{\s*([msghl])\.?\s*\}(?:\s*\^\s*\{?([23])\}?)?[$.\s]*$")
+"""A unit of one letter at the end of a gold answer: the answer may have it without a box."""
 _UNIT_POWER = re.compile(rf"{_WORD_START}({_ANY_UNIT}){_POWER}")
 
 
@@ -125,6 +127,9 @@ def compare(answer: str, gold: str) -> str:
         return "unreadable"
     if units_differ(answer, gold):
         return "wrong"
+    if unit := _LETTER_UNIT.search(gold):
+        power = rf"\s*\^\s*\{{?{unit[2]}\}}?" if unit[2] else ""
+        given = re.sub(rf"(?<=[0-9)}}])\s*{unit[1]}{power}$", "", given)
     if _canonical_text(given) == _canonical_text(expected):
         return "ok"
     if given.count("%") != expected.count("%"):

@@ -48,6 +48,8 @@ NOTATIONS = [
     (r"\left\langle 1,2\right\rangle", r"\langle 1, 2\rangle"), ("⟨1,2⟩", "(1,2)"), ("<1, 2>", "(1,2)"),
     ("π/4", r"\frac{\pi}{4}"),
     ("[0,∞)", r"[0,\infty)"), ("±2", r"\pm 2"), ("x ≤ 3", r"x\le 3"), ("5 cm²", r"5\text{ cm}^2"),
+    ("5 m", r"$5\text{ m}$"),
+    ("5 m²", r"5\text{ m}^2"), (r"5\sqrt{2} m", r"5\sqrt{2}\text{ m}"),
 ]  # fmt: skip
 WRONG = [
     ("28", r"28\%"), ("28 percent", "28"), (r"28\text{ percent}", "28"), ("½", "2"), ("3½", "31/2"),
@@ -75,7 +77,8 @@ WRONG = [
     ("AB", "ab"), ("a", "A"), ("(a)", "(A)"), ("ab", r"\text{AB}"), ("12 000", "12000"), ("x 1, 2", "x 12"),
     ("every day", "everyday"), ("5 cm", "5 km"), (r"5\text{ cm}", r"5\text{ km}"), (r"5\text{ m}", r"5\text{ s}"),
     ("5 cm", r"5\text{ cm}^2"),
-    ("5 square cm", "5 cubic cm"), ("5 cents", r"\$5"), ("€5", "5 dollars"), (r"18^\circ", "18 radians"),
+    ("5 square cm", "5 cubic cm"), ("5 m^2", r"5\text{ m}"), ("5 s", r"5\text{ m}"), ("5 m", "5"),
+    ("5 cents", r"\$5"), ("€5", "5 dollars"), (r"18^\circ", "18 radians"),
     ("18 °C", "18 °F"), (r"18\text{ km/h}", r"18\text{ km/s}"), (r"5\sqrt{2}\text{ cm}", r"5\sqrt{2}\text{ km}"),
     ("", ""), (r"\text{(B)}", r"\text{(A)}"), ("10^5", "100000"),
 ]  # fmt: skip
