@@ -15,9 +15,10 @@ from grpo_train.evaluation.targets import Target
 from grpo_train.evaluation.workers.checkpoint import load_checkpoint
 from grpo_train.policy.completion import Completion
 from grpo_train.rewards import Rewards
+from grpo_train.rewards.tags import closes_thoughts
 from grpo_train.rollout import seed_of
 from grpo_train.rollout.backends import make_backend
-from grpo_train.rollout.prompts import encode
+from grpo_train.rollout.prompts import encode, end_of
 from grpo_train.tasks import Attempt, Problem, Task
 
 OnText = Callable[[int, str], None]
@@ -114,7 +115,10 @@ class AskedCheckpoint:
         if question.index is None:
             return answer
         key = f"ask/{question.index}/{sample}"
-        attempt = Attempt(question.problem, text, answer.truncated, answer.length, key, ids=completion.ids)
+        closed = closes_thoughts(end_of(completion.prompt_ids, self._policy.tokenizer))
+        attempt = Attempt(
+            question.problem, text, answer.truncated, answer.length, key, ids=completion.ids, thoughts_closed=closed
+        )
         verdict = self._task.judge(attempt)
         rewards = self._rewards(attempt, verdict).rewards
         return Answer(

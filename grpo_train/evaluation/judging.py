@@ -34,6 +34,7 @@ class Judges:
             completion=completion["completion"],
             truncated=completion["truncated"],
             length=completion["length"],
+            thoughts_closed=bool(completion.get("thoughts_closed")),
             key=f"{self._label}/{problem.index}/{sample}",
         )
         if self._pool is not None:

@@ -23,9 +23,9 @@ from grpo_train.evaluation.results.grading_key import grading_key
 from grpo_train.evaluation.results.keys import problems_key
 from grpo_train.evaluation.results.log import log_evaluation
 from grpo_train.evaluation.results.stored import (
-    COMPLETION_FIELDS,
     RERUN_HINT,
     DamagedError,
+    generated,
     name_and_step,
     read_rows,
     read_summary,
@@ -36,6 +36,7 @@ from grpo_train.evaluation.targets import Unfinished
 from grpo_train.run_dir import RunDir, StatusWriter, list_evaluations
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import read_json
+from grpo_train.tasks.shared.base import equality_of
 
 FACTS = ("checkpoint", "manifest", "task", "eval", "sandbox", "seed", "problems_in_split", "run")
 """Entries of summary.json that are copied."""
@@ -126,7 +127,7 @@ def _regrade_step(run: RunDir, folder: Path, label: str, data: str | None) -> Re
         raise EvalError(
             f"{folder}: the problems of task {task.name} have changed since the evaluation (see --eval-path)"
         )
-    completions = {item: {name: row[name] for name in COMPLETION_FIELDS} for item, row in enumerate(rows)}
+    completions = {item: generated(row) for item, row in enumerate(rows)}
     key = {**summary["key"], "grading": grading_key(task, config)}
     threads = config.sandbox.workers or len(os.sched_getaffinity(0))
     with Judges(task, threads, problems, samples, label) as judges:
@@ -136,7 +137,8 @@ def _regrade_step(run: RunDir, folder: Path, label: str, data: str | None) -> Re
     settings = {name: summary["metrics"][name] for name in SETTINGS}
     new_rows = join_samples(settings["step"], problems, samples, completions, verdicts)
     timing = read_json(folder / "timing.json") or {}
-    metrics = write_step(folder, new_rows, settings, key, {name: summary[name] for name in FACTS}, timing)
+    facts = {name: summary[name] for name in FACTS}
+    metrics = write_step(folder, new_rows, settings, key, facts, timing, equality_of(task))
     log_evaluation(run, task, metrics, key, tensorboard=False)
     return Regraded(
         dataset=metrics["dataset"],

@@ -56,6 +56,7 @@ from grpo_train.run_dir.processes import (
 from grpo_train.run_dir.removal import exists_after_removal
 from grpo_train.run_dir.signs import show_stacks_on_request, sign_of_life
 from grpo_train.tasks import Problem, Task
+from grpo_train.tasks.shared.base import equality_of
 from grpo_train.tracking.gpu import sample_evaluation
 
 HEARTBEAT_S = 2.0
@@ -322,7 +323,7 @@ class Evaluation:
         timing = {"seconds": round(seconds, 3), "finished_at": utc_now(), "processes": self._config.eval.nproc}
         settings = settings_of(self._plan, target, self._config, self._task, layout)
         facts = facts_of(self._plan, target, self._config, self._task, layout)
-        metrics = write_step(final, rows, settings, target.key, facts, timing)
+        metrics = write_step(final, rows, settings, target.key, facts, timing, equality_of(self._task))
         partial.remove()
         self._done.add(target.name)
         consolidate(self._folder, self._plan.label, self._unfinished())

@@ -31,7 +31,7 @@ from grpo_train.config import schema
 from grpo_train.rewards.helpers.messages import Call
 from grpo_train.rewards.signatures import Kind, split_prefix
 from grpo_train.rewards.tags import CLOSE_ANSWER, CLOSE_THINK, OPEN_ANSWER
-from grpo_train.rewards.types import Attempt, Task, TaskError, Verdict
+from grpo_train.rewards.types import LARGEST_REWARD, Attempt, Task, TaskError, Verdict
 from grpo_train.rewards.user_functions import UserFunctions
 from grpo_train.run_dir.suggest import did_you_mean
 
@@ -100,12 +100,17 @@ class Rewards:
             self._functions.close()
 
     def __call__(self, attempt: Attempt, verdict: Verdict) -> Grade:
-        """Grade an attempt. Raises TaskError if a user-defined function fails or returns a non-finite value."""
+        """Grade an attempt. Raises TaskError if a user-defined function fails or a value is not finite or huge."""
         return self.complete([self.start(attempt, verdict)], [attempt], 1)[0]
 
     def start(self, attempt: Attempt, verdict: Verdict) -> Grade:
         """Grade an attempt, without the functions that are called for all attempts at a problem."""
         values = {name: function(attempt, verdict) for name, function in self._built_in.items()}
+        for name, value in values.items():
+            if value is not None and not abs(value) <= LARGEST_REWARD:  # of a user's grader, or the config's
+                raise TaskError(
+                    f"task.rewards: '{name}' is {value:g}; expected None or at most {LARGEST_REWARD:g} in size"
+                )
         for name in self._of_kind("attempt"):
             values[name] = self._values(name, [([attempt], [verdict])])[0][0]
         return Grade(verdict, values)
@@ -215,7 +220,7 @@ def _resolve(name: str, config: schema.Task, budget: int) -> RewardFunction:
     built_in: dict[str, RewardFunction] = {
         "accuracy": lambda _, verdict: config.correct_reward if verdict.correct else config.incorrect_reward,
         "format": lambda _, verdict: float(verdict.formatted),
-        "tag_count": lambda attempt, _: tag_count(attempt.completion),
+        "tag_count": lambda attempt, _: tag_count(attempt.text),
         "reasoning": lambda attempt, _: reasoning(attempt.completion),
         "correct_and_short": lambda attempt, verdict: correct_and_short(verdict, attempt.length, budget),
         "score": lambda _, verdict: verdict.score,

@@ -18,11 +18,12 @@ from ``wrong``.
 from __future__ import annotations
 
 import re
+import unicodedata
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from grpo_train.rewards.helpers import GRADER_FAILURES, HelperError, Helpers, HelperTimeout, math_verifier
-from grpo_train.rewards.number_parser import parse_number
+from grpo_train.rewards.number_parser import parse_number, units_differ
 from grpo_train.rewards.tags import after_thoughts, last_tagged, strict_answer, tagged_verdict
 from grpo_train.rewards.types import Attempt, Verdict
 
@@ -49,22 +50,37 @@ _DELIMITED = re.compile(r"\$|\\\(|\\\[|\\boxed")
 _UNIT_WORDS = """
     cm mm km ft feet foot inch inches in meter meters metre metres mile miles yard yards second seconds sec minute
     minutes min hour hours day days degree degrees unit units square sq cubic dollar dollars cent cents gram grams kg
-    percent
+    per
 """
+_SIGNS = {
+    "π": r"\pi ", "∞": r"\infty ", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "⁄": "/", "±": r"\pm ",
+    "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ",
+    "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "λ": r"\lambda ", "φ": r"\phi ", "⟨": "<", "⟩": ">",
+    "〈": "<", "〉": ">",
+}  # fmt: skip
+_PERCENT = re.compile(r"\\(?:text|textrm|mathrm|mbox)\s*\{\s*(?:percent|per cent)\s*\}|\s*\bper ?cent\b", re.IGNORECASE)
 _LEAD_IN_WORDS = "the final answer is are thus so therefore hence"
 _FUNCTION_WORDS = "sin cos tan cot sec csc log ln exp sqrt max min gcd lcm arcsin arccos arctan"
 _HEDGE_WORDS = "not no or nor about over under"
-_UNITS, _LEAD_IN, _FUNCTIONS, _HEDGES = (
-    frozenset(words.split()) for words in (_UNIT_WORDS, _LEAD_IN_WORDS, _FUNCTION_WORDS, _HEDGE_WORDS)
+_UNITS, _LEAD_IN, _FUNCTIONS, _HEDGES, _SHORT_WORDS = (
+    frozenset(words.split())
+    for words in (
+        _UNIT_WORDS,
+        _LEAD_IN_WORDS,
+        _FUNCTION_WORDS,
+        _HEDGE_WORDS,
+        "yes no odd even one two six ten all am pm",
+    )
 )
 _WORD_START = r"(?<![\\a-zA-Z])(?<!\\begin\{)(?<!\\end\{)"
 """Not inside a word, a command or an environment name."""
+_ANY_UNIT, _POWER = "|".join(sorted(_UNITS, key=len, reverse=True)), r"\s*\^\s*(?:[23]|\{[23]\})"
 _UNIT_BOX = re.compile(
-    r"\\(?:text|textrm|mathrm|mbox)\s*\{\s*(?:square |sq\.? |cubic )?(?:"
-    + "|".join(sorted(_UNITS, key=len, reverse=True))
-    + r"|[msghl])s?\.?\s*\}"
-    r"(?:\s*\^\s*(?:[23]|\{[23]\}))?"
+    rf"\\(?:text|textrm|mathrm|mbox)\s*\{{\s*(?:square |sq\.? |cubic )?(?:{_ANY_UNIT}|[msghl])s?\.?\s*\}}(?:{_POWER})?"
 )
+_LETTER_UNIT = re.compile(r"\\(?:text|textrm|mathrm|mbox)\s*\{\s*([msghl])\.?\s*\}(?:\s*\^\s*\{?([23])\}?)?[$.\s]*$")
+"""A unit of one letter at the end of a gold answer: the answer may have it without a box."""
+_UNIT_POWER = re.compile(rf"{_WORD_START}({_ANY_UNIT}){_POWER}")
 
 
 def judge_math(attempt: Attempt) -> Verdict:
@@ -73,9 +89,9 @@ def judge_math(attempt: Attempt) -> Verdict:
     A truncated completion is wrong, as for numbers. Never raises. Waits for another process: call it from threads.
     """
     gold = attempt.problem.answer
-    answer, problem = strict_answer(attempt.completion)
+    answer, problem = strict_answer(attempt.text)
     reason = problem if answer is None else compare(answer, gold)
-    flexible = own_verdict(attempt.completion, gold)
+    flexible = own_verdict(attempt.text, gold)
     metrics = {"grader/failed": float(bool({reason, flexible} & set(GRADER_FAILURES)))}
     return tagged_verdict(attempt, answer, reason, flexible=flexible == "ok", metrics=metrics)
 
@@ -109,6 +125,11 @@ def compare(answer: str, gold: str) -> str:
     given, expected = plain_latex(answer), plain_latex(gold)
     if not given or not expected:
         return "unreadable"
+    if units_differ(answer, gold):
+        return "wrong"
+    if unit := _LETTER_UNIT.search(gold):
+        power = rf"\s*\^\s*\{{?{unit[2]}\}}?" if unit[2] else ""
+        given = re.sub(rf"(?<=[0-9)}}])\s*{unit[1]}{power}$", "", given)
     if _canonical_text(given) == _canonical_text(expected):
         return "ok"
     if given.count("%") != expected.count("%"):
@@ -137,9 +158,14 @@ def compare(answer: str, gold: str) -> str:
     return _verify(given, expected)
 
 
+def same_math(one: str, other: str) -> bool:
+    """Whether :func:`compare` finds two answers equal."""
+    return compare(one, other) == "ok"
+
+
 def plain_latex(text: str) -> str:
     r"""Remove dollar signs, one outer ``\boxed``, spacing, sizes, text boxes and degree signs."""
-    text = re.sub("[−–‐‑﹣]", "-", text.strip()).replace("\u00a0", " ")
+    text = _ascii(re.sub("[−–‐‑﹣]", "-", text.strip()).replace("\u00a0", " "))
     text = text.removeprefix("**").removesuffix("**").strip().rstrip(".").strip()
     text = re.sub(
         r"^\\\[(.*)\\\]$|^\\\((.*)\\\)$|^\$\$(.*)\$\$$|^\$(.*)\$$", _first_group, text, flags=re.DOTALL
@@ -149,15 +175,37 @@ def plain_latex(text: str) -> str:
         text = boxed
     text = text.replace(r"\$", "").replace("$", "").replace("{,}", ",").replace(r"\%", "%")
     text = re.sub(r"\\(?:left|right|bigg?|Bigg?|displaystyle|!)(?![a-zA-Z])", "", text)
+    text = re.sub(r"(?<=[0-9])\\,(?=[0-9]{3}(?![0-9]))", "", text)
     text = re.sub(r"(?<!\\)\\(?:,|;|:|\s|quad|qquad)", " ", text).replace("~", " ")
-    text = re.sub(r"\\[dt]frac(?![a-zA-Z])", r"\\frac", text)
+    text = re.sub(r"\\[dtc]frac(?![a-zA-Z])", r"\\frac", text)
+    text = re.sub(r"^(?:\\langle(?![a-zA-Z])|<)([^<>]*,[^<>]*)(?:\\rangle|>)$", r"(\1)", text)
     text = _with_braces(text)
-    text = _UNIT_BOX.sub("", text)
+    text = _PERCENT.sub("%", text)
+    text = _UNIT_POWER.sub(r"\1", _UNIT_BOX.sub("", text))
     text = re.sub(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}", r" \1 ", text)
     text = re.sub(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ)|°", "", text)
     text = re.sub(r"_\{([0-9a-zA-Z]+)\}", r"_\1", text)
     text = re.sub(r"(?<=\{)\s+|\s+(?=\})", "", text)
     return re.sub(r"\s+", " ", text).strip()
+
+
+def _ascii(text: str) -> str:
+    r"""Unicode as LaTeX: digits of any script, ½, x², x₁, √2, π, fullwidth signs."""
+    text = re.sub("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿ]+", lambda found: f"^{{{_compatible(found[0])}}}", text)
+    text = re.sub("[₀₁₂₃₄₅₆₇₈₉]+", lambda found: f"_{{{_compatible(found[0])}}}", text)
+    text = re.sub("[¼-¾⅐-⅞↉]", lambda found: r"\frac{{{}}}{{{}}}".format(*_compatible(found[0]).split("/")), text)
+    for sign, command in (("√", r"\sqrt"), ("∛", r"\sqrt[3]"), ("∜", r"\sqrt[4]")):
+        text = re.sub(sign + r"\s*(?:\(([^()]*)\)|([0-9]+|(?=\{)|\w))", partial(_root, command), text)
+    text = "".join(_SIGNS.get(one, _compatible(one) if "\uff01" <= one <= "\uff5e" else one) for one in text)
+    return re.sub(r"[^\W0-9a-zA-Z_]", lambda found: str(unicodedata.decimal(found[0], found[0])), text)
+
+
+def _compatible(text: str) -> str:
+    return unicodedata.normalize("NFKC", text).replace("\u2212", "-").replace("\u2044", "/")
+
+
+def _root(command: str, found: re.Match[str]) -> str:
+    return command + (f"{{{found[1] or found[2]}}}" if found[1] or found[2] else "")
 
 
 def _with_braces(latex: str) -> str:
@@ -226,15 +274,24 @@ def _first_group(match: re.Match[str]) -> str:
 
 
 def _canonical_text(latex: str) -> str:
-    """Canonical text: without spaces, (A) as A, words in lower case."""
-    text = re.sub(r"\s", "", latex)
+    """Canonical text: spaces only between letters and digits, (A) as A, the words of a text of words in lower case."""
+    text = re.sub(r"(?<![^\W_])\s+|\s+(?![^\W_])", "", latex)
     text = re.sub(r"^\(([A-Za-z])\)$", r"\1", text)
-    return text.casefold() if re.fullmatch(r"[^\W\d_]{2,}", text) else text
+    if not re.fullmatch(r"[^\W\d_]+(?:[ '-][^\W\d_]+)*", text):
+        return text
+    return " ".join(word.lower() if _has_any_case(word) else word for word in text.split(" "))
+
+
+def _has_any_case(word: str) -> bool:
+    """Whether a word is the same in upper and lower case: "Monday", "Red" and "YES", but not "AB" (a segment)."""
+    return len(word) > 3 or word.lower() in _SHORT_WORDS or bool(re.fullmatch(r"[^\W\d_][a-z]{2}", word))
 
 
 def _with_slashes(latex: str) -> str:
     r"""Rewrite fractions for :func:`parse_number`: ``3\frac{1}{2}`` as "3 1/2", ``-\frac{1}{2}`` as "-1/2"."""
-    text = re.sub(r"\\frac\s*\{\s*-\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}", r"-\\frac{\1}{\2}", latex)
+    one_sign = r"\\frac\s*\{\s*(?:-\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)|([0-9]+)\s*\}\s*\{\s*-\s*([0-9]+))\s*\}"
+    text = re.sub(r"\\frac\s*\{\s*-\s*([0-9]+)\s*\}\s*\{\s*-\s*([0-9]+)\s*\}", r"\\frac{\1}{\2}", latex)
+    text = re.sub(one_sign, lambda found: rf"-\frac{{{found[1] or found[3]}}}{{{found[2] or found[4]}}}", text)
     return re.sub(r"([0-9]?)\s*\\frac\s*\{\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}", _fraction, text)
 
 

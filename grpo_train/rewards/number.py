@@ -6,14 +6,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
-from grpo_train.rewards.number_parser import last_number, parse_number
+from grpo_train.rewards.number_parser import last_number, parse_number, units_differ
 from grpo_train.rewards.tags import after_thoughts, last_tagged, strict_answer, tagged_verdict
 from grpo_train.rewards.types import Attempt, Verdict
 
 GSM8K_MARK = "####"
+_CALCULATION = re.compile(r"<<[^<>\n]*>>")
+"""GSM8K's notes for a calculator: "9 + 9 = <<9+9=18>>18"."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +55,15 @@ def grade_number(completion: str, gold: str, mode: Literal["strict", "flexible"]
     found = parse_number(answer, prose=prose)
     if isinstance(found, str):
         return NumberGrade(False, found, answer)
-    return NumberGrade(found == expected, "ok" if found == expected else "wrong", answer)
+    correct = found == expected and not units_differ(answer, gold)
+    return NumberGrade(correct, "ok" if correct else "wrong", answer)
 
 
 def judge_number(attempt: Attempt) -> Verdict:
     """Compare the answer with the gold number, in the strict and in the flexible reading."""
     gold = attempt.problem.answer
-    strict = grade_number(attempt.completion, gold, mode="strict")
-    flexible = grade_number(attempt.completion, gold, mode="flexible")
+    strict = grade_number(attempt.text, gold, mode="strict")
+    flexible = grade_number(attempt.text, gold, mode="flexible")
     return tagged_verdict(attempt, strict.answer, strict.reason, flexible=flexible.correct)
 
 
@@ -68,7 +72,7 @@ def _flexible_answer(completion: str) -> tuple[str | None, bool]:
     tagged = last_tagged(completion)
     if tagged is not None:
         return tagged, False
-    text = after_thoughts(completion)
+    text = _CALCULATION.sub("", after_thoughts(completion))
     if GSM8K_MARK in text:
         return text.rpartition(GSM8K_MARK)[2].partition("\n")[0].strip(), False
     return last_number(text), True

@@ -23,7 +23,7 @@ _NUMBER = re.compile(
     rf"""
     (?:(?P<sign>[-+])[ ]*)?(?:[{_CURRENCY}]\s?)?(?P<inner_sign>-?)
     (?: (?P<whole>[0-9]+)\s(?=[0-9]+/[0-9]) )?                       # the 3 of 3 1/2
-    (?: (?P<top>[0-9]+)/(?P<bottom>[0-9]+)
+    (?: (?P<top>[0-9]+)/(?P<bottom_sign>-?)(?P<bottom>[0-9]+)
       | (?P<grouped>[1-9][0-9]{{0,2}}(?:,[0-9]{{3}})+(?:\.[0-9]*)?)  # thousands in valid groups
       | (?P<plain>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{{1,2}}(?![0-9]))?)
     )
@@ -48,8 +48,18 @@ _SCALES = """
     eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy
     eighty ninety st nd rd th
 """
+_UNITS = """
+    mm millimeter millimetre | cm centimeter centimetre | meter metre | km kilometer kilometre | in inch inche | ft foot
+    feet | yd yard | mi mile | mg milligram | gram gramme | kg kilogram kilo | lb pound £ | oz ounce | ton tonne | ml
+    milliliter millilitre | liter litre | gal gallon | second sec | minute min | hour hr | day | week | month | year yr
+    | degree ° | °c celsius | °f fahrenheit | radian rad | dollar usd | cent ¢ | euro eur € | yen ¥ | mph
+"""
+_COUNTED = {"times", "quarters", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"}
+"""Scales that free text has beside a number: "26 times", "20 quarters", "$140 for two pairs"."""
 _HEDGE_WORDS = frozenset(_HEDGES.split())
 _SCALE_WORDS = frozenset(_SCALES.split())
+_UNIT_NAMES = {name: names.split()[0] for names in _UNITS.split("|") for name in names.split()}
+_LETTER_UNITS = {"m": "meter", "s": "second", "g": "gram", "h": "hour", "l": "liter"}
 _CLEAN = re.compile(r"[\s.,;:'\"“”()!$€£¥°-]*")
 _RATE = re.compile(
     r"^/(?=(?:second|sec|minute|min|hour|hr|day|week|month|year|person|piece|item|unit)s?\b)|(?<=[a-z])/(?=[a-z])"
@@ -97,13 +107,36 @@ def parse_number(text: str, *, prose: bool = False) -> Fraction | str:
     if found["sign"] and re.search(r"(?<![^\W\d_])[^\W\d_]\s+$", before):
         return "not_numeric"  # x -18
     words_before, words_after = (_WORD.findall(part.lower()) for part in (before, after))
-    scales = {*words_before[-2:], *words_after[:2]} if prose else {*words_before, *words_after}
+    scales = {*words_before[-2:], *words_after[:2]} - _COUNTED if prose else {*words_before, *words_after}
     if scales & _SCALE_WORDS or (prose and re.search(r"\band (a|one) (half|third|quarter)\b|\bbelow zero\b", after)):
         return "not_numeric"
     hedges = {*words_before[-5:], *words_after[:1]} if prose else {*words_before, *words_after}
     if hedges & _HEDGE_WORDS or any(word.endswith("n't") for word in hedges):
         return "ambiguous"
     return value if _is_prose(before) and _is_prose(after) else "not_numeric"
+
+
+def units_differ(one: str, other: str) -> bool:
+    """Whether each text has a unit of measure or currency that the other lacks.
+
+    "5 cm" and "5 km" differ, also "5 cm" and "5 cm^2"; "5 cm" and "5" do not, nor do "5 km" and "5 km/h".
+    """
+    first, second = _units(one), _units(other)
+    return bool(first - second) and bool(second - first)
+
+
+def _units(text: str) -> set[str]:
+    r"""The units after the last digit, each by its first name in :data:`_UNITS`; m, s, g, h and l only in ``\text``."""
+    dollar = {"dollar"} if "\\$" in text or text.count("$") == 1 else set()
+    text = re.sub(r"\^\s*\{?\s*\\circ\s*\}?|\\degree(?![a-z])", "°", text.lower())
+    letter = r"(?:\\(?:text|mathrm)\s*\{\s*|(?<=[a-z]{2})/\s*)([msghl])(?![a-z])"
+    text = re.sub(letter, lambda unit: f" {_LETTER_UNITS[unit[1]]} ", text)
+    text = re.sub(r"(?<=[a-z} ])\s*\^\s*\{?\s*([23])\s*\}?", lambda power: {"2": "²", "3": "³"}[power[1]], text)
+    text = re.sub(r"\b(?:(square|sq\.?)|cubic)\s+([a-z]+)", lambda found: found[2] + ("²" if found[1] else "³"), text)
+    tail = re.split("[0-9]", text)[-1] + "".join(re.findall("[€£¥]", text))
+    found = re.findall(r"(°[cf]?|[€£¥¢]|(?<!\\)[a-z]{2,})(?:[\s}.]*([²³]))?", re.sub(r"°\s+(?=[cf]\b)", "°", tail))
+    names = ((_UNIT_NAMES.get(word) or _UNIT_NAMES.get(word.removesuffix("s")), power) for word, power in found)
+    return dollar | {name + power for name, power in names if name}
 
 
 def last_number(text: str) -> str | None:
@@ -123,9 +156,10 @@ def last_number(text: str) -> str | None:
         previous = plain[: numbers[-2].end()]
         segment = plain[len(previous) :]
         left, equals, right = segment.partition("=")
-        # "9 + 9 = 18" is a result; "17 = 18" is a false statement with two numbers.
-        if equals and _is_prose(left):
-            return right.strip() if re.search(r"[-+*/×÷]|[0-9] ?x ?\$?[0-9]", previous[1:]) else plain.strip()
+        # "9 + 9 = 18" and "2c = 36, c = 18" are results; "17 = 18" is a false statement with two numbers.
+        if equals:
+            is_result = re.search(r"[-+*/×÷()]|[0-9] ?x ?\$?[.0-9]|[^\W\d_]\s*$", previous[1:] + left)
+            return re.sub(r"^(\W*[0-9.,]+) ?\\?%", r"\1", right.strip()) if is_result else plain.strip()
         # Attached to the previous number, or after an operator: part of an expression.
         if not re.match(r"[,;:.]?\s+(?![-+*/×÷^]\s*[0-9])|-?[^\W\d_]", segment):
             return plain.strip()
@@ -146,8 +180,8 @@ def _plain(text: str) -> str:
 
 
 def _value_of(found: re.Match[str]) -> Fraction | None:
-    """Value of a match; None for two signs or a fraction that is a division (36/2, 1/0)."""
-    if found["sign"] and found["inner_sign"]:
+    """Value of a match; None for two signs ("-1/-2") or a fraction that is a division (36/2, 1/0)."""
+    if found["sign"] and (found["inner_sign"] or found["bottom_sign"]):
         return None
     if found["bottom"]:
         top, bottom = int(found["top"]), int(found["bottom"])
@@ -156,7 +190,7 @@ def _value_of(found: re.Match[str]) -> Fraction | None:
         value = Fraction(int(found["whole"] or 0)) + Fraction(top, bottom)
     else:
         value = Fraction(Decimal((found["grouped"] or found["plain"]).replace(",", "")))
-    return -value if "-" in (found["sign"], found["inner_sign"]) else value
+    return -value if "-" in (found["sign"], found["inner_sign"], found["bottom_sign"]) else value
 
 
 def _is_prose(text: str) -> bool:

@@ -2,8 +2,9 @@
 
 The *strict* reading expects thoughts up to the first ``</think>`` (``<think>`` is optional, since the prompt may hold
 it), optional white space, one answer, and nothing after it. Thoughts are free text: an ``<answer>`` among them neither
-counts nor breaks the format. After the first ``</think>`` a second guess ("</think> <answer>5</answer> no </think>
-<answer>18</answer>") fails, however its tags are arranged.
+counts, nor breaks the format, nor ends the completion. A ``</think>`` at the end of the prompt counts, see
+:attr:`Attempt.text <grpo_train.rewards.types.Attempt.text>`. After the first ``</think>`` a second guess ("</think>
+<answer>5</answer> no </think> <answer>18</answer>") fails, however its tags are arranged.
 
 The *flexible* reading takes the last ``<answer>``, in any position, closed or not.
 
@@ -18,7 +19,18 @@ from collections.abc import Mapping
 from grpo_train.rewards.types import Attempt, Verdict
 
 OPEN_ANSWER, CLOSE_ANSWER = "<answer>", "</answer>"
-CLOSE_THINK = "</think>"
+OPEN_THINK, CLOSE_THINK = "<think>", "</think>"
+
+
+def closes_thoughts(prompt: str) -> bool:
+    """Whether a prompt ends in ``</think>``, as chat templates write it where thinking is off."""
+    return prompt.rstrip().endswith(CLOSE_THINK)
+
+
+def in_thoughts(prompt: str, completion: str) -> bool:
+    """Whether a completion is still in its thoughts, which the prompt's end or the completion has opened."""
+    is_open = prompt.rstrip().endswith(OPEN_THINK) or OPEN_THINK in completion.partition(OPEN_ANSWER)[0]
+    return is_open and CLOSE_THINK not in completion
 
 
 def strict_answer(completion: str) -> tuple[str | None, str]:

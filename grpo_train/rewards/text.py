@@ -17,9 +17,9 @@ def judge_text(attempt: Attempt, matches: Callable[[str], bool]) -> Verdict:
     ``matches`` gets the stripped answer, at most :data:`MAX_CHARS` long, and must not raise. Reasons: ``ok``,
     ``wrong``, ``truncated`` (always wrong, as for numbers) and the format errors.
     """
-    answer, problem = strict_answer(attempt.completion)
+    answer, problem = strict_answer(attempt.text)
     right = answer is not None and len(answer) <= MAX_CHARS and matches(answer)
-    flexible = last_answer(attempt.completion)
+    flexible = last_answer(attempt.text)
     reason = problem if answer is None else "ok" if right else "wrong"
     return tagged_verdict(attempt, answer, reason, flexible=len(flexible) <= MAX_CHARS and matches(flexible))
 

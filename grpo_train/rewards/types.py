@@ -9,6 +9,9 @@ from typing import Any, Literal, Protocol
 
 from grpo_train.run_dir.errors import UserError
 
+LARGEST_REWARD = 1e15
+"""Bound of a reward's size: far beyond it, the squares in standard deviations and in the loss overflow."""
+
 Split = Literal["train", "validation", "test"]
 """Every task has ``train`` and ``test``, and ``validation`` if its dataset publishes one."""
 
@@ -70,6 +73,14 @@ class Attempt:
     """Reply of the opponent in an adversarial task."""
     ids: tuple[int, ...] = ()
     """Token ids of the completion; empty where it was not generated."""
+    thoughts_closed: bool = False
+    """Whether the prompt ends in ``</think>``: the model's chat template has closed the thoughts."""
+
+    @property
+    def text(self) -> str:
+        """The completion, after the prompt's ``</think>`` if it has none of its own: what graders read."""
+        is_closed = self.thoughts_closed and "</think>" not in self.completion
+        return f"</think>{self.completion}" if is_closed else self.completion
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple, Protocol
 
 from grpo_train.config.schema import Config
 from grpo_train.rewards import Grade, Rewards
+from grpo_train.rewards.tags import closes_thoughts
 from grpo_train.rollout import Completion, RolloutBackend, seed_of
-from grpo_train.rollout.prompts import Prompt
+from grpo_train.rollout.prompts import Prompt, end_of
 from grpo_train.tasks import Attempt, Task
 
 
@@ -115,6 +116,7 @@ def generate_groups(
             truncated=not completion.finished,
             length=len(completion.ids),
             ids=completion.ids,
+            thoughts_closed=closes_thoughts(end_of(repeated[index].ids, tokenizer)),
             key=keys[index],
         )
         on_attempt(index, attempt)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch.nn.functional import pad
 from transformers import TopKLogitsWarper, TopPLogitsWarper
 from transformers.generation.stopping_criteria import StopStringCriteria
+
+from grpo_train.rewards.tags import in_thoughts
+from grpo_train.rollout.prompts import end_of
 
 BLOCK = 128
 """Tokens of a block of the vocabulary: it divides the vocabularies of Qwen2.5, Qwen3, Llama 3 and SmolLM2."""
@@ -136,6 +139,7 @@ class Ends:
         """``stop``: strings that end a completion, which includes them."""
         self.tokens = eos_ids(getattr(model, "generation_config", None), tokenizer)
         # Created once: it scans the whole vocabulary.
+        self._tokenizer: Any = tokenizer
         self._stop = StopStringCriteria(tokenizer, list(stop)) if stop else None  # type: ignore[arg-type]
         self.recent = int(self._stop.maximum_token_len) if self._stop else 0
         """Tokens at the end of a completion that decide whether it ends with a stop string."""
@@ -144,6 +148,13 @@ class Ends:
         """(B,) bool: whether a completion ends with ``token_B``, the last of its ``recent`` tokens."""
         ended_B = torch.isin(token_B, torch.tensor(self.tokens, dtype=torch.long, device=token_B.device))
         return ended_B if self._stop is None else ended_B | self._stop(recent_BR, None)
+
+    def counts(self, prompt: Sequence[int], ids: Sequence[int]) -> bool:
+        """Whether the end that was found after the tokens ``ids`` counts: a stop string only after the thoughts."""
+        if ids[-1] in self.tokens:
+            return True
+        completion = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        return not in_thoughts(end_of(prompt, self._tokenizer), completion)
 
 
 def eos_ids(generation_config: object, tokenizer: object) -> list[int]:

@@ -94,6 +94,15 @@ class PromptSource:
         return count / sum(map(len, self._pools.values()))
 
 
+TAIL = 16
+"""Tokens at the end of a prompt that show whether it opens or closes the thoughts."""
+
+
+def end_of(ids: Sequence[int], tokenizer: Any) -> str:
+    """The text at the end of a prompt, special tokens included."""
+    return str(tokenizer.decode(list(ids[-TAIL:]), skip_special_tokens=False))
+
+
 def encode(problems: Sequence[Problem], tokenizer: Any) -> list[tuple[int, ...]]:
     """Token ids of each prompt; problems with messages go through the model's chat template.
 

@@ -22,9 +22,10 @@ from typing import Any
 from grpo_train.config.schema import Config
 from grpo_train.games import Match
 from grpo_train.rewards import Grade, Rewards
+from grpo_train.rewards.tags import closes_thoughts
 from grpo_train.rollout import Completion, RolloutBackend
 from grpo_train.rollout.collect import Role, Sample, generate
-from grpo_train.rollout.prompts import Prompt, encode
+from grpo_train.rollout.prompts import Prompt, encode, end_of
 from grpo_train.tasks import Attempt, Problem, TaskError, Verdict
 from grpo_train.tasks.shared.self_play import SelfPlayTask, check_self_play
 
@@ -76,7 +77,10 @@ class SelfPlay:
             texts = self._tokenizer.batch_decode([one.ids for one in completions], skip_special_tokens=True)
             for table, key, turn, completion, text in zip(playing, keys, turns, completions, texts, strict=True):
                 ids = completion.ids
-                attempt = Attempt(turn.problem, text, not completion.finished, length=len(ids), ids=ids, key=key)
+                closed = closes_thoughts(end_of(turn.ids, self._tokenizer))
+                attempt = Attempt(
+                    turn.problem, text, not completion.finished, len(ids), key, ids=ids, thoughts_closed=closed
+                )
                 table.turns.append((turn, completion, attempt))
                 table.match = table.match.reply(text)
         openings = Counter(table.match.moves[:2] for table in tables)

@@ -174,6 +174,9 @@ class TransformersBackend:
             has_ended, has_nan = torch.stack([ended_B, nan_B]).tolist()  # one transfer: it waits for the device
             if any(has_nan):
                 raise PolicyError("logits contain NaN or Inf: the weights are damaged or overflow in their dtype")
+            for row in (row for row, end in enumerate(has_ended) if end and self._ends.recent):
+                ids = drawn_NT[rows.index_B[row], : rows.counts[row]].tolist()
+                has_ended[row] = self._ends.counts(prompts[indices[rows.indices[row]]], ids)
             is_kept = [not end and count < budget for end, count in zip(has_ended, rows.counts, strict=True)]
             if all(is_kept):
                 return []

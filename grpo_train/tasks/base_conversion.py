@@ -52,12 +52,11 @@ class BaseConversionTask(GeneratedTask[Conversion]):
 
     def judge(self, attempt: Attempt) -> Verdict:
         """Judge the digits; case and leading zeros are ignored."""
-        return judge_text(
-            attempt,
-            lambda answer: (
-                bool(re.fullmatch("[0-9a-fA-F]+", answer)) and answer.lower().lstrip("0") == attempt.problem.answer
-            ),
-        )
+        return judge_text(attempt, lambda answer: self.same_answer(answer, attempt.problem.answer))
+
+    def same_answer(self, one: str, other: str) -> bool:
+        digits = [text.lower().lstrip("0") for text in (one, other)]
+        return digits[0] == digits[1] and all(re.fullmatch("[0-9a-f]+", text) for text in digits)
 
     def example(self, problem: Problem, rng: random.Random, careless: bool) -> str:
         """The value digit by digit: repeated division from base 10 (the last remainder is the first digit), Horner's

@@ -60,7 +60,10 @@ class ComparisonTask(GeneratedTask[Statement]):
 
     def judge(self, attempt: Attempt) -> Verdict:
         """Judge yes or no; case and a final period are ignored."""
-        return judge_text(attempt, lambda answer: answer.lower().removesuffix(".") == attempt.problem.answer)
+        return judge_text(attempt, lambda answer: self.same_answer(answer, attempt.problem.answer))
+
+    def same_answer(self, one: str, other: str) -> bool:
+        return one.lower().removesuffix(".") == other.lower().removesuffix(".")
 
     def example(self, problem: Problem, rng: random.Random, careless: bool) -> str:
         """For each clause the first digits that differ, then the answer. Bad habit: only the units are compared.

@@ -94,6 +94,9 @@ class JsonlTask(TaskDefaults):
     def judge(self, attempt: Attempt) -> Verdict:
         return grader_of(self.grader).judge(attempt)
 
+    def same_answer(self, one: str, other: str) -> bool:
+        return grader_of(self.grader).same(one, other)
+
 
 TASK = TaskKind(
     "jsonl",

@@ -117,7 +117,7 @@ class MbppTask(ProgramTask):
 
     def judge(self, attempt: Attempt) -> Verdict:
         row: Row = attempt.problem.data
-        program = program_of(attempt.completion, self.frame, truncated=attempt.truncated)
+        program = program_of(attempt.completion, self.frame, function=_name(row), truncated=attempt.truncated)
         if program.source is None:
             reason = "truncated" if attempt.truncated else "no_code"
             return Verdict(False, False, reason, None, flexible=False, score=0.0)

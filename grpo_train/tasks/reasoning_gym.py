@@ -71,9 +71,9 @@ class ReasoningGymTask(TaskDefaults):
 
     def judge(self, attempt: Attempt) -> Verdict:
         """The full score in strict format is correct; the flexible reading takes the last answer tag."""
-        answer, problem = strict_answer(attempt.completion)
+        answer, problem = strict_answer(attempt.text)
         reason = problem if answer is None else self._score(answer, attempt.problem)
-        lenient = last_tagged(attempt.completion)
+        lenient = last_tagged(attempt.text)
         flexible = reason == "ok" if lenient == answer else self._score(lenient or "", attempt.problem) == "ok"
         metrics = {"grader/failed": float(reason in GRADER_FAILURES)}
         verdict = tagged_verdict(attempt, answer, reason, flexible=flexible, metrics=metrics)

@@ -12,6 +12,7 @@ from grpo_train.evaluation.regrade import Regraded, regrade
 from grpo_train.evaluation.request import EvalError
 from grpo_train.evaluation.results import grading_key
 from grpo_train.evaluation.targets import Unfinished
+from grpo_train.evaluation.workers import single_turn
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.files import read_json, read_jsonl
 from grpo_train.tasks.addition import AdditionTask
@@ -46,6 +47,16 @@ def test_a_failing_grader_is_not_a_wrong_answer(run: RunDir, monkeypatch: pytest
     assert summary["rates"]["grader_error"] == 3 / 24
     assert evaluate_here(run.root, "trained", steps="2", **SAMPLED) == 0
     assert "grader_error" not in (read_json(step_of(run) / "summary.json") or {})["reasons"]
+
+
+def test_thoughts_that_the_prompt_closes_count(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(single_turn, "closes_thoughts", lambda prompt: True)
+    assert evaluate_here(run.root, "trained", steps="2", **SAMPLED) == 0
+    rows = [row for _, row in read_jsonl(step_of(run) / "completions.jsonl")]
+    assert all(row["thoughts_closed"] and row["reason"] != "no_close_think" for row in rows)
+    before = files_of(step_of(run))
+    list(regrade(run.root, "trained"))
+    assert files_of(step_of(run)) == before
 
 
 def test_slow_judging_gives_the_same_verdicts(

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import Counter
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_train.evaluation.report.statistics import (
-    Estimate,
     bootstrap_mean,
     compare,
     estimate_share,
@@ -26,6 +26,8 @@ from grpo_train.evaluation.report.statistics import (
     reported_ks,
     wilson_interval,
 )
+from grpo_train.evaluation.report.summary import majority_curve, votes_of
+from grpo_train.tasks.shared.graders import grader_of
 
 
 @pytest.mark.parametrize(
@@ -90,6 +92,34 @@ def test_maj_at_k_averages_whole_blocks() -> None:
     assert majority_at_k(answers, correct, 1) == pytest.approx(3 / 7)
 
 
+def sampled(text: str | None, correct: bool = False, reason: str = "wrong") -> dict[str, Any]:
+    return {"answer": text, "correct": correct, "formatted": text is not None, "reason": reason}
+
+
+@pytest.mark.parametrize(
+    ("grader", "answers", "gold", "maj"),
+    [
+        ("text", ["Paris", "paris", "PARIS", "London", "London"], "Paris", 1.0),
+        ("text", ["London", "london", "LONDON", "Paris", "Paris"], "Paris", 0.0),
+        ("number", ["7", "7.0", "$7", "8", "8"], "7", 1.0),
+        ("number", ["8", "8.00", "$8", "7", "7"], "7", 0.0),
+        ("math", [r"\frac{1}{2}", "0.5", "1/2", "2", "2"], "0.5", 1.0),
+        ("math", ["x+1", "1+x", "2", "0.5", "0.5"], "0.5", 0.5),
+    ],
+)
+def test_votes_are_counted_by_the_equality_of_the_grader(
+    grader: str, answers: list[str], gold: str, maj: float
+) -> None:
+    same = grader_of(grader).same
+    votes = votes_of([sampled(answer, same(answer, gold)) for answer in answers], same)
+    assert majority_curve([votes])[5].value == maj
+
+
+def test_answers_that_cannot_be_judged_equal_themselves() -> None:
+    rows = [sampled("a", reason="grader_timeout"), sampled("b"), sampled(None), sampled("a", reason="grader_timeout")]
+    assert votes_of([*rows, sampled("B", correct=True)], lambda one, other: True) == [1, 2, None, 1, 0]
+
+
 @given(st.integers(0, 12), st.integers(0, 12))
 def test_mcnemar_matches_enumeration(gained: int, lost: int) -> None:
     n, less = gained + lost, min(gained, lost)
@@ -127,8 +157,20 @@ def test_estimates_lie_in_their_intervals(table: list[list[bool]]) -> None:
 
 
 def test_equal_shares_keep_an_interval() -> None:
-    assert estimate_share([[False, False]] * 10) == Estimate(0.0, *wilson_interval(0, 10))
-    assert estimate_share([[True, True]] * 10) == Estimate(1.0, *wilson_interval(10, 10))
+    for share in (False, True):
+        found = estimate_share([[share, share]] * 10)
+        assert (found.value, found.low, found.high) == pytest.approx((float(share), *wilson_interval(10 * share, 10)))
+
+
+@pytest.mark.parametrize(("shares", "low", "high"), [([0.75], 0.1549, 0.9484), ([0.75] * 4, 0.3826, 0.8725)])
+def test_equal_shares_between_0_and_1_keep_an_interval(shares: list[float], low: float, high: float) -> None:
+    found = estimate_share([[True] * 3 + [False]] * len(shares))
+    assert (found.value, found.low, found.high) == pytest.approx((0.75, low, high), abs=1e-3)
+
+
+def test_equal_differences_keep_an_interval() -> None:
+    found = compare({1: [True, True]}, {1: [True, False]}).difference
+    assert (found.value, found.low, found.high) == pytest.approx((0.5, -0.6902, 0.8967), abs=1e-3)
 
 
 def test_one_sample_per_problem_uses_wilson() -> None:

@@ -18,7 +18,7 @@ RIGHT = [
     ("18", "18"), ("18.0", "18"), ("$18$", "18"), (r"\boxed{18}", "18"), (r"\[18\]", "18"), ("**18**", "18"),
     (r"\frac{1}{2}", "0.5"), ("0.5", r"\frac{1}{2}"), ("1/2", r"\frac{1}{2}"), (r"\frac12", r"\dfrac{1}{2}"),
     (r"-\frac{1}{2}", "-0.5"), (r"\frac{-1}{2}", "-1/2"), (r"3\frac{1}{2}", "3.5"), ("1,800", "1{,}800"),
-    ("x=18", "18"), ("18", r"18^\circ"), (r"18\text{ cm}", "18"), ("18 cm", r"18\text{ cm}^2"), ("18", r"\$18"),
+    ("x=18", "18"), ("18", r"18^\circ"), (r"18\text{ cm}", "18"), ("18 square cm", r"18\text{ cm}^2"), ("18", r"\$18"),
     (r"50\%", r"50\%"), ("A", r"\text{(A)}"), ("evelyn", r"\text{Evelyn}"), ("Monday", "Monday"),
     (r"\sqrt{12}", r"2\sqrt{3}"), (r"2 \sqrt 3", r"2\sqrt{3}"), (r"The answer is $2\sqrt{3}$.", r"2\sqrt{3}"),
     (r"5\sqrt{2}", r"5\sqrt{2}\text{ m}"), (r"5\sqrt{2} cm", r"5\sqrt{2}"), (r"\pi/4", r"\frac{\pi}{4}"),
@@ -31,8 +31,33 @@ RIGHT = [
     (r"\frac{\sqrt{3}}{2}", r"\frac{\sqrt3}2"), (r"\pi/2", r"\frac\pi2"), (r"\frac{\sqrt2}{2}", r"\frac1{\sqrt2}"),
     (r"\sqrt{x}", r"x^\frac12"), (r"2e^{-1}", r"\frac{2}{\mathrm{e}}"), (r"\sqrt[3]{8x}", r"2\sqrt[3]x"),
     ("2004!", "2004!"), ("2^{2005}", "2^{2005}"), (r"1, 2, \ldots, n", r"1,2,\ldots,n"),
+    ("18 cm^2", r"18\text{ cm}^2"), ("5 feet", r"5\text{ ft}"), ("5 minutes", "5 min."), ("5 dollars", r"\$5"),
+    ("18 degrees", r"18^\circ"),
+    ("18 miles/hour", "18 miles per hour"), ("5", "5 km"), ("18 km per hour", r"18\text{ km}"), (r"12\,000", "12000"),
+    ("Red", r"\text{red}"), ("YES", r"\text{yes}"), ("Blue whale", r"\text{blue  Whale}"), ("2 x", "2x"), ("A B", "AB"),
+]  # fmt: skip
+NOTATIONS = [
+    (r"\cfrac{1}{3}", r"\frac{1}{3}"), ("28 percent", r"28\%"), (r"28\text{ percent}", "28%"), ("28%", "28 per cent"),
+    ("½", "0.5"), ("3½", "3.5"), ("3 ½", r"3\frac{1}{2}"), ("−½", "-0.5"), ("x=⅔", "2/3"), ("2⁄3", "2/3"),
+    ("√2", r"\sqrt{2}"),
+    ("√12", r"2\sqrt{3}"), ("√3/2", r"\frac{\sqrt{3}}{2}"), ("3√x", r"3\sqrt{x}"), ("√(x+1)", r"\sqrt{x+1}"),
+    ("∛5", r"\sqrt[3]{5}"), ("x²", "x^2"), ("x² + 2x + 1", "(x+1)^2"), ("x¹⁰", "x^{10}"), ("x⁻¹", "x^{-1}"),
+    ("x₁", "x_1"), ("５", "5"), ("１２", "12"),
+    ("٣", "3"), ("（1，2）", "(1,2)"), (r"\frac{1}{-2}", "-0.5"), (r"\frac{-1}{-2}", "1/2"),
+    ("1/-2", r"-\frac{1}{2}"), (r"\frac{x}{-2}", r"-\frac{x}{2}"), (r"\langle 1,2\rangle", "(1,2)"),
+    (r"\left\langle 1,2\right\rangle", r"\langle 1, 2\rangle"), ("⟨1,2⟩", "(1,2)"), ("<1, 2>", "(1,2)"),
+    ("π/4", r"\frac{\pi}{4}"),
+    ("[0,∞)", r"[0,\infty)"), ("±2", r"\pm 2"), ("x ≤ 3", r"x\le 3"), ("5 cm²", r"5\text{ cm}^2"),
+    ("5 m", r"$5\text{ m}$"),
+    ("5 m²", r"5\text{ m}^2"), (r"5\sqrt{2} m", r"5\sqrt{2}\text{ m}"),
 ]  # fmt: skip
 WRONG = [
+    ("28", r"28\%"), ("28 percent", "28"), (r"28\text{ percent}", "28"), ("½", "2"), ("3½", "31/2"),
+    ("1½", r"\frac{11}{2}"),
+    ("√4", "2"), ("√2", "2"), ("√2+1", r"\sqrt{2+1}"), ("x²", "x2"), ("5²", "25"), ("5²", "52"), ("10⁵", "100000"),
+    ("x₁", "x1"),
+    (r"\frac{36}{-2}", "-18"), ("1/-2", "1/2"), (r"\frac{2}{-6}", r"-\frac{1}{3}"), ("2⁄6", "1/3"), ("2 × 9", "18"),
+    ("20 − 2", "18"), (r"\langle 1,2\rangle", "(2,1)"), (r"\langle 1,2\rangle", "[1,2]"), ("x<3", "x>3"),
     ("17+1", "18"), ("36/2", "18"), (r"\frac{36}{2}", "18"), ("17=18", "18"), ("18%", "18"), (r"18\%", "18"),
     ("18x", "18"), ("18 million", "18"), ("not 18", "18"), ("18 or 20", "18"), ("25002", "25000"), ("1800", "18"),
     ("5 c", "5 d"), ("5c", "5d"), ("2ab", "2ac"), ("1/2004!", "1/2006!"), (r"\frac{1}{2006!}", r"\frac{1}{2004!}"),
@@ -48,6 +73,13 @@ WRONG = [
     (r"\sqrt{2}\%", r"\sqrt{2}"), (r"5^2\sqrt{2}", r"5\sqrt2\text{ cm}^2"), ("}{", r"\sqrt2"), ("", r"\sqrt2"),
     (r"\begin{pmatrix}1\\3\end{pmatrix}", r"\begin{pmatrix}1\\2\end{pmatrix}"),
     (r"\begin{pmatrix}1&2\end{pmatrix}", r"\begin{pmatrix}1\\2\end{pmatrix}"),
+    ("3 1/2", "31/2"), ("31/2", "3 1/2"), ("1 2", "12"), ("12", "1 2"), ("1 23", "12 3"), ("x_1 2", "x_12"),
+    ("AB", "ab"), ("a", "A"), ("(a)", "(A)"), ("ab", r"\text{AB}"), ("12 000", "12000"), ("x 1, 2", "x 12"),
+    ("every day", "everyday"), ("5 cm", "5 km"), (r"5\text{ cm}", r"5\text{ km}"), (r"5\text{ m}", r"5\text{ s}"),
+    ("5 cm", r"5\text{ cm}^2"),
+    ("5 square cm", "5 cubic cm"), ("5 m^2", r"5\text{ m}"), ("5 s", r"5\text{ m}"), ("5 m", "5"),
+    ("5 cents", r"\$5"), ("€5", "5 dollars"), (r"18^\circ", "18 radians"),
+    ("18 °C", "18 °F"), (r"18\text{ km/h}", r"18\text{ km/s}"), (r"5\sqrt{2}\text{ cm}", r"5\sqrt{2}\text{ km}"),
     ("", ""), (r"\text{(B)}", r"\text{(A)}"), ("10^5", "100000"),
 ]  # fmt: skip
 HANGS = [
@@ -76,7 +108,7 @@ def cpu_seconds() -> float:
     return sum(sum(process.cpu_times()[:4]) for process in (me, *me.children()))
 
 
-@pytest.mark.parametrize(("answer", "gold"), RIGHT)
+@pytest.mark.parametrize(("answer", "gold"), [*RIGHT, *NOTATIONS])
 def test_equivalent_notations_are_right(answer: str, gold: str) -> None:
     assert compare(answer, gold) == "ok"
     assert compare(gold, gold) == "ok"

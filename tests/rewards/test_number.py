@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import time
 from decimal import Decimal
 from pathlib import Path
@@ -32,6 +33,7 @@ WRONG = [
     ("1,8", "18"), ("0,018", "18"), ("1,800,00", "180000"), ("18²", "18"), ("½", "0.5"), ("x-18", "-18"), ("x18", "18"),
     ("18M", "18"), ("2*9", "18"), ("20 - 2", "18"), ("18, 20", "18"), ("(17)18", "18"), ("-18", "18"), ("~18", "18"),
     ("18/1", "18"), ("1e400", "18"), ("√324", "18"), ("18 and a half", "18"), ("１８", "18"), ("", "18"), ("nan", "18"),
+    ("5 cm", "5 km"), ("5 cents", "$5"), ("€5", "$5"), ("3 1/2", "31/2"),
 ]  # fmt: skip
 # Texts that contain 18 and mean something else.
 NOT_18 = [
@@ -186,6 +188,54 @@ def test_flexible_takes_the_last_answer(completion: str, correct: bool) -> None:
 )
 def test_flexible_reads_free_text(text: str, gold: str) -> None:
     assert grade_number(text, gold, "flexible").correct
+
+
+@pytest.mark.parametrize(
+    ("text", "gold"),
+    [
+        ("60 flamingoes/day * 8 days = 480 flamingoes", "480"), ("2s = 26, so s = 13", "13"), ("s = 13", "13"),
+        ("Dividing both sides by 8, we get c = 70", "70"), ("6 / 20 * 100% = 30%", "30"), ("25 + 1 = 26 times", "26"),
+        ("She must ride it 26 times.", "26"), ("He has 20 quarters left", "20"), ("$6 / 3 kg = $2 for two pairs", "2"),
+        ("so 9 + 9 = <<9+9=18>>18 eggs", "18"), ("8(100)=800 berries", "800"),
+    ],
+)  # fmt: skip
+def test_flexible_reads_results_of_calculations(text: str, gold: str) -> None:
+    assert grade_number(text, gold, "flexible").correct
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "17 = 18", "17 + 1 = 18 or 20", "9 + 9 = 18 million", "9 + 9 = 18!", "9 + 9 = 18x", "9 + 9 = not 18", "18%",
+        "= 18%",
+        "9 + 9 = -18", "9 + 9 = 18²", "9 + 9 = 18 and a half", "9 + 9 = 18 per mille", "9 + 9 = 18 dozen",
+    ],
+)  # fmt: skip
+def test_flexible_rejects_numbers_that_mean_something_else(text: str) -> None:
+    assert not grade_number(text, "18", "flexible").correct
+
+
+LM_EVAL = r"(-?[$0-9.,]{2,})|(-?[0-9]+)"
+"""The expression of the filter flexible-extract of lm-evaluation-harness (lm_eval/tasks/gsm8k/gsm8k.yaml)."""
+
+
+def lm_eval_is_right(text: str, gold: str) -> bool:
+    """The last match, compared without commas, dollar signs and a final period."""
+    found = re.findall(LM_EVAL, text)
+    return bool(found) and re.sub(r"[,$]|\.$", "", "".join(found[-1])) == gold.replace(",", "")
+
+
+def test_flexible_agrees_with_lm_eval_on_solutions_without_their_mark(gsm8k_dir: Path) -> None:
+    lines = [line for file in sorted(gsm8k_dir.glob("gsm8k_*.jsonl")) for line in file.read_text("utf-8").splitlines()]
+    parts = [json.loads(line)["answer"].rpartition("####") for line in lines]
+    solutions = [(text.rstrip(), gold.strip()) for text, _, gold in parts]
+    ours = [grade_number(text, gold, "flexible").correct for text, gold in solutions]
+    theirs = [lm_eval_is_right(text, gold) for text, gold in solutions]
+    both = sum(map(min, ours, theirs))
+    print(f"{len(ours)} solutions: {sum(ours)} right here, {sum(theirs)} by lm-eval, {both} by both")
+    assert sum(ours) >= sum(theirs)
+    if is_official("gsm8k_test.jsonl"):
+        assert (len(ours), sum(theirs)) == (8792, 8340)
 
 
 def test_gsm8k_solutions_end_in_their_gold_answers(gsm8k_dir: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from grpo_train.rewards import Grade, Rewards, load_rewards
 from grpo_train.rewards.functions import correct_and_short, reasoning, tag_count
 from grpo_train.rewards.number import judge_number
 from grpo_train.tasks import Attempt, Problem, TaskError, Verdict, load_task
+from grpo_train.tasks.shared.graders import grader_of
 from grpo_train.train.preflight import _absolute
 
 PROBLEM = Problem(0, "9+9=", "18", "9+9")
@@ -84,6 +86,19 @@ def test_tag_count_counts_tags_that_appear_once() -> None:
     assert tag_count("<think>2") == tag_count("") == 0.0
 
 
+@pytest.mark.parametrize("grader", ["number", "text", "none"])
+@pytest.mark.parametrize(
+    ("completion", "formatted"),
+    [("<answer>4</answer>", True), ("so</think> <answer>4</answer>", True), ("so <answer>4</answer>", False)],
+)
+def test_thoughts_that_the_prompt_closes_count(grader: str, completion: str, formatted: bool) -> None:
+    attempt = Attempt(Problem(0, "", "4", ""), completion, thoughts_closed=True)
+    verdict = grader_of(grader).judge(attempt)
+    assert (verdict.formatted, verdict.correct) == (formatted, formatted and grader != "none")
+    assert tag_count(attempt.text) == 1.0
+    assert not grader_of(grader).judge(Attempt(attempt.problem, "<answer>4</answer>")).formatted
+
+
 def test_correct_and_short_falls_with_length() -> None:
     assert [correct_and_short(RIGHT, length, 100) for length in (0, 50, 100, 200)] == [1.0, 0.75, 0.5, 0.5]
     assert correct_and_short(WRONG, 0, 100) == 0.0
@@ -122,6 +137,8 @@ def fails(attempt, verdict):
     return 1 / 0
 def nan(attempt, verdict):
     return math.nan
+def huge(attempt, verdict):
+    return -1e300
 def endless(attempt, verdict):
     return math.inf
 def text(attempt, verdict):
@@ -241,6 +258,7 @@ def test_import_errors_are_reported(tmp_path: Path) -> None:
         ("fails", "'fails' raised ZeroDivisionError: division by zero"),
         ("nan", "'nan' returned 'nan'; expected a finite number or None"),
         ("endless", "'endless' returned 'inf'; expected"),
+        ("huge", r"'huge' returned -1e\+300; rewards are at most 1e\+15 in size"),
         ("text", "'text' returned '1.0'; expected"),
         ("listed", r"'listed' returned '\[1.0\]'; expected"),
     ],
@@ -248,6 +266,13 @@ def test_import_errors_are_reported(tmp_path: Path) -> None:
 def test_non_finite_rewards_are_errors(user_file: Path, function: str, message: str) -> None:
     with pytest.raises(TaskError, match=rf"task\.rewards: {message}"):
         rewards_of(f"{user_file}:{function}")(attempt(), RIGHT)
+
+
+@pytest.mark.parametrize("score", [1e300, -1e16, math.inf, math.nan])
+def test_huge_scores_of_a_grader_are_errors(score: float) -> None:
+    verdict = Verdict(True, True, "ok", "1", score=score)
+    with pytest.raises(TaskError, match=r"task\.rewards: 'score' is .*; expected None or at most 1e\+15 in size"):
+        rewards_of("score")(Attempt(Problem(0, "", "", ""), ""), verdict)
 
 
 def test_duplicate_names_are_errors() -> None:

@@ -15,6 +15,7 @@ from grpo_train.algorithm import RoleBaselines
 from grpo_train.config import load_config
 from grpo_train.config.schema import Config
 from grpo_train.rewards import Grade, load_rewards
+from grpo_train.rewards.number import judge_number
 from grpo_train.rollout import Completion
 from grpo_train.rollout.collect import Role, Sample, SingleTurn
 from grpo_train.rollout.prompts import Prompt
@@ -97,6 +98,26 @@ def collected(task: Even, config: Config, backend: Counting, groups: Sequence[in
     collector = SingleTurn(task, load_rewards(task, config), backend, Words(), config)
     samples = collector.collect(7, groups, prompts_of(task, groups))
     return [sample for sample in samples if sample is not None]
+
+
+class Closed(Words):
+    """Prompts end in closed thoughts; completions are an answer in tags."""
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
+        return "<answer>4</answer>" if skip_special_tokens else "<think>\n\n</think>\n\n"
+
+
+def test_thoughts_that_the_prompt_closes_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts: list[Attempt] = []
+    monkeypatch.setattr(Even, "judge", lambda self, attempt: (attempts.append(attempt), judge_number(attempt))[1])
+    monkeypatch.setattr(Even, "problem", lambda self, split, index: Problem(index, "", "4", ""))
+    task, config = Even(), config_of()
+    collector = SingleTurn(task, load_rewards(task, config), Counting(), Closed(), config)
+    found = collector.collect(7, [1], prompts_of(task, [1]))
+    assert [sample.grade.verdict.reason for sample in found if sample] == ["ok"] * 3
+    assert {(attempt.completion, attempt.text) for attempt in attempts} == {
+        ("<answer>4</answer>", "</think><answer>4</answer>")
+    }
 
 
 @pytest.mark.parametrize("slow", [False, True])

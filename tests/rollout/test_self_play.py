@@ -126,6 +126,9 @@ class Words:
     def __call__(self, texts: Sequence[str], add_special_tokens: bool) -> dict[str, list[list[int]]]:
         return {"input_ids": [[ord(letter) for letter in text] for text in texts]}
 
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
+        return ""
+
     def batch_decode(self, rows: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
         return ["".join(map(chr, row)) for row in rows]
 

@@ -251,6 +251,32 @@ def test_text_grader_ignores_case_and_space(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("answer", "gold", "correct"),
+    [
+        ("10²", "102", False), ("2³", "23", False), ("½", "1⁄2", False), ("Masse", "Maße", False), ("ﬁx", "fix", False),
+        ("MASSE", "Maße", False), ("№ 5", "No 5", False), ("①", "1", False), ("cafe\u0301", "CAFÉ", True),
+        ("it’s", "it's", True), ("“Go”", '"go"', True), ("ÅNGSTRÖM", "\u212bngström", True),
+    ],
+)  # fmt: skip
+def test_texts_that_mean_different_things_differ(tmp_path: Path, answer: str, gold: str, correct: bool) -> None:
+    task = load(write(tmp_path / "test.jsonl", {"prompt": "?", "answer": gold}), grader="text")
+    assert answered(task, answer).correct is correct
+    assert answered(task, gold).correct
+
+
+def test_a_power_is_not_a_copy_of_a_number(tmp_path: Path) -> None:
+    write(tmp_path / "test.jsonl", {"prompt": "52", "answer": "52"})
+    write(tmp_path / "train.jsonl", {"prompt": "5²", "answer": "25"}, {"prompt": " 52 ", "answer": "52"})
+    task = load(tmp_path)
+    assert [task.problem("train", index).question.strip() for index in range(task.size("train"))] == ["5²"]
+
+
+def test_held_out_rows_stay_those_of_earlier_versions(tmp_path: Path) -> None:
+    task = load(write(tmp_path / "all.jsonl", *({"prompt": f"Straße {i}²", "answer": i} for i in range(40))))
+    assert [task.problem("test", index).answer for index in range(task.size("test"))] == ["9", "15", "21", "24", "26"]
+
+
 OWN = """
 from grpo_train.tasks import Verdict
 def even(attempt):
@@ -337,7 +363,7 @@ def test_user_grader_with_array_or_exit(tmp_path: Path) -> None:
 
 def test_texts_that_share_13_words() -> None:
     words = [f"word{number}" for number in range(20)]
-    assert normal_text("  The\u00a0QUICK\n ﬁx ") == "the quick fix"
+    assert normal_text("  The\u00a0QUICK\n fox’s ") == "the quick fox's"
     assert len(ngrams(" ".join(words))) == 8
     assert ngrams("too short") == set()
     copied = "Before, " + ", ".join(words[3:16]).upper() + "! After."

@@ -178,6 +178,67 @@ def test_program_of_a_truncated_completion(template: str, completion: str, sourc
     assert ((found.source or "").strip() or None, found.closed) == (source, closed)
 
 
+SOLUTION = "def add(a, b):\n    total = a + b\n    return total"
+FENCE = f"```python\n{SOLUTION}\n```\n"
+LISTED = "\n".join("   " + line for line in FENCE.splitlines())
+
+
+@pytest.mark.parametrize(
+    "completion",
+    [
+        f"{FENCE}Run it:\n```bash\npython add.py\ncd ..\nls\npwd\n```\n",
+        f"{FENCE}It prints\n```\n1\n2\n3\n4\n5\n```\n",
+        f"{FENCE}Usage:\n```python\nprint(add(1, 2))\nprint(add(2, 2))\nprint(add(3, 2))\nprint(add(4, 2))\n```\n",
+        f"{FENCE}```python\n>>> add(1, 2)\n3\n```\n",
+        f"{FENCE}or worse:\n```python\ndef add(a, b): return sum((a, b)\n```\n",
+        f"```python\ndef add(a, b):\n    return a - b\n```\nNo:\n{FENCE}",
+        f"```\npip install x\n```\n{FENCE.replace('python', '')}",
+        f"{FENCE.replace('python', 'Python3 title=add.py')}```json\n[1,\n2,\n3,\n4]\n```",
+        f"1. Like this:\n\n{LISTED}\n2. Run it:\n\n   ```sh\n   ls\n   ```\n",
+        f"1. Like this:\n\n{LISTED}\n",
+        FENCE.replace("```", "~~~"), FENCE.replace("```", "````"),
+        f"<think>\n```python\ndef add(a, b):\n    x = 1\n    y = 2\n    return x + y\n```\n</think>\n{FENCE}",
+        f"Here it is:\n{SOLUTION}\nThis adds the numbers.",
+        f"The answer:\n\n{SOLUTION}",
+        f"```\n$ python add.py\n```\nThe code is\n{SOLUTION}\nand that's it.",
+    ],
+)  # fmt: skip
+def test_programs_are_found_as_the_sanitizer_of_evalplus_finds_them(completion: str) -> None:
+    assert program_of(completion, mbpp(template="Do {question}").frame, function="add").source == SOLUTION
+    answered = f"so</think> <answer>{completion.rpartition('</think>')[2]}</answer>"
+    assert program_of(answered, mbpp(template="r1").frame, function="add").source == SOLUTION
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "```bash\nls\npwd\ncd ..\nls\n```", "```\n1\n2\n3\n4\n```", "```python\nprint(add(1, 2))\n```",
+        "```py\nx =\n1\n2\n3\n```",
+    ],
+)  # fmt: skip
+def test_without_a_function_the_longest_python_fence_is_the_program(rest: str) -> None:
+    frame = mbpp(template="Do {question}").frame
+    assert program_of(f"{FENCE}{rest}", frame).source == SOLUTION
+    assert program_of(f"{rest}\n{FENCE}", frame).source == SOLUTION
+    assert program_of("```bash\nls\n```", frame).source == "ls"
+    assert program_of(f"no fence:\n{SOLUTION}", frame).source is None
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["(", "def f():\n", "x = 1\n", "```\n", "```python\n(\n", '"""\n', "\0", "def add(\n", "if x:\n  ", "\ud800"],
+)
+def test_the_search_for_a_program_never_raises(part: str) -> None:
+    program_of(part * (20_000 // len(part)), mbpp(template="Do {question}").frame, function="add")
+
+
+def test_a_usage_example_after_the_function_does_not_replace_it() -> None:
+    task = mbpp(template="Do {question}")
+    problem = task.problem("test", 0)
+    completion = f"```python\n{problem.data.code}\n```\nUsage:\n```python\nprint(1)\n```\nOutput:\n```\n1\n```"
+    assert task.judge(Attempt(problem, completion)).correct
+
+
 def test_sanitized_rows_and_environment_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = {
         "source_file": "x.ipynb", "task_id": 700, "prompt": "Write a function for the root.", "code": "f = sqrt",

@@ -56,14 +56,21 @@ def wilson_interval(correct: int, total: int) -> tuple[float, float]:
     return max(0.0, center - half), min(1.0, center + half)
 
 
-def bootstrap_mean(per_problem: Sequence[float]) -> Estimate:
+def bootstrap_mean(per_problem: Sequence[float], bounds: tuple[float, float] | None = None) -> Estimate:
     """Mean with its percentile bootstrap interval (Efron 1979).
 
-    Problems are drawn with replacement, not samples: the samples of one problem are correlated.
+    Problems are drawn with replacement, not samples: the samples of one problem are correlated. Resampling equal values
+    (also a single one) gives an interval of width zero, although few problems leave the true mean uncertain. With the
+    ``bounds`` of the values, the interval then allows for other problems: a share of them up to Wilson's upper bound of
+    0 in n, each at a bound.
     """
     values: Floats = np.asarray(per_problem, dtype=np.float64)
     if not len(values):
         return Estimate(math.nan, 0.0, 1.0)
+    if bounds is not None and values.min() == values.max():
+        value, others = float(values[0]), wilson_interval(0, len(values))[1]
+        low, high = (value + others * (bound - value) for bound in bounds)
+        return Estimate(value, low, high)
     random = np.random.default_rng(0)
     at_once = max(1, RESAMPLED_AT_ONCE // len(values))
     means: list[Floats] = []
@@ -74,23 +81,12 @@ def bootstrap_mean(per_problem: Sequence[float]) -> Estimate:
     return Estimate(float(values.mean()), float(low), float(high))
 
 
-def bootstrap_share(per_problem: Sequence[float]) -> Estimate:
-    """:func:`bootstrap_mean` of shares; Wilson's interval over problems if all shares are 0 or all are 1.
-
-    Resampling equal values gives an interval of width zero, although few problems leave the true share uncertain.
-    """
-    found = bootstrap_mean(per_problem)
-    if len(per_problem) and found.value in (0.0, 1.0):
-        return Estimate(found.value, *wilson_interval(round(found.value) * len(per_problem), len(per_problem)))
-    return found
-
-
 def estimate_share(table: Sequence[Sequence[bool]]) -> Estimate:
     """Share of correct samples: Wilson's interval for one sample per problem, else the bootstrap over problems."""
     if all(len(samples) == 1 for samples in table):
         correct = sum(samples[0] for samples in table)
         return Estimate(correct / len(table) if table else math.nan, *wilson_interval(correct, len(table)))
-    return bootstrap_share([sum(samples) / len(samples) for samples in table])
+    return bootstrap_mean([_rate(samples) for samples in table], (0.0, 1.0))
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:
@@ -106,7 +102,7 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
     return float(1.0 - np.prod(1.0 - k / np.arange(n - correct + 1, n + 1)))
 
 
-def majority(answers: Sequence[str | None], correct: Sequence[bool]) -> float:
+def majority(answers: Sequence[str | int | None], correct: Sequence[bool]) -> float:
     """Whether the most frequent answer is correct: 1.0, 0.0, or the share of correct answers among tied ones.
 
     None does not vote; without votes the result is 0.0.
@@ -120,7 +116,7 @@ def majority(answers: Sequence[str | None], correct: Sequence[bool]) -> float:
     return sum(answer in solved for answer in tied) / len(tied)
 
 
-def majority_at_k(answers: Sequence[str | None], correct: Sequence[bool], k: int) -> float:
+def majority_at_k(answers: Sequence[str | int | None], correct: Sequence[bool], k: int) -> float:
     """:func:`majority` of k samples, averaged over the whole blocks of k among n samples."""
     blocks = [slice(first, first + k) for first in range(0, len(answers) - k + 1, k)]
     return sum(majority(answers[block], correct[block]) for block in blocks) / len(blocks)
@@ -144,7 +140,7 @@ def compare(now: Mapping[int, Sequence[bool]], before: Mapping[int, Sequence[boo
     rates = [(_rate(now[index]), _rate(before[index])) for index in shared]
     gained = tuple(index for index, (new, old) in zip(shared, rates, strict=True) if new >= 0.5 > old)
     lost = tuple(index for index, (new, old) in zip(shared, rates, strict=True) if old >= 0.5 > new)
-    difference = bootstrap_mean([new - old for new, old in rates])
+    difference = bootstrap_mean([new - old for new, old in rates], (-1.0, 1.0))
     return Paired(len(shared), difference, gained, lost, mcnemar(len(gained), len(lost)))
 
 

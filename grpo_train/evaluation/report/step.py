@@ -9,18 +9,19 @@ from __future__ import annotations
 import csv
 import io
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from grpo_train.config.schema import Config
 from grpo_train.evaluation.plan import EvalPlan, temperature_of
-from grpo_train.evaluation.report.summary import COLUMNS, metrics_of, summary_of
-from grpo_train.evaluation.results.stored import COMPLETION_FIELDS, key_at, set_aside
+from grpo_train.evaluation.report.summary import COLUMNS, by_problem, metrics_of, summary_of, votes_of
+from grpo_train.evaluation.results.stored import generated, key_at, set_aside
 from grpo_train.evaluation.targets import Target
 from grpo_train.run_dir.files import atomic_write, fsync_path, read_json, remove_tree, to_json
 from grpo_train.run_dir.manifest import MANIFEST
 from grpo_train.tasks import Problem, Task
+from grpo_train.tasks.shared.base import same_value
 
 VERDICT_FIELDS = ("answer", "correct", "flexible", "formatted", "reason", "score", "metrics", "facts")
 MACHINE_KEYS = ("nproc", "timeout", "batch_size", "datasets")
@@ -45,7 +46,7 @@ def join_samples(
                 "sample": item % samples,
                 "question": problem.question,
                 "gold": problem.answer,
-                **{name: completion[name] for name in COMPLETION_FIELDS},
+                **generated(completion),
                 **{name: verdict[name] for name in VERDICT_FIELDS},
             }
         )
@@ -91,17 +92,19 @@ def write_step(
     key: Mapping[str, Any],
     facts: Mapping[str, Any],
     timing: Mapping[str, Any],
+    same: Callable[[str, str], bool] = same_value,
 ) -> dict[str, Any]:
-    """Replace a step's directory atomically; returns the metrics.
+    """Replace a step's directory atomically; returns the metrics. ``same`` is the task's equality of answers.
 
     Earlier results of other samples (other settings, problems or weights) are set aside, see
     :mod:`grpo_train.evaluation.results.stored`.
     """
-    metrics = metrics_of(rows, settings)
+    votes = [votes_of(group, same) for group in by_problem(rows, settings["num_samples"])]
+    metrics = metrics_of(rows, votes, settings)
     files = {
         "completions.jsonl": "".join(to_json(row) + "\n" for row in rows),
         "metrics.csv": metrics_csv([metrics]),
-        "summary.json": to_json(summary_of(rows, metrics, key, facts)) + "\n",
+        "summary.json": to_json(summary_of(rows, votes, metrics, key, facts)) + "\n",
         "timing.json": to_json(timing) + "\n",
     }
     earlier = key_at(folder)

@@ -17,14 +17,14 @@ summary.json holds ``metrics`` (the row) and:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from grpo_train.evaluation.report.match_table import match_table
 from grpo_train.evaluation.report.statistics import (
     Estimate,
-    bootstrap_share,
+    bootstrap_mean,
     estimate_share,
     histogram,
     majority_at_k,
@@ -33,10 +33,11 @@ from grpo_train.evaluation.report.statistics import (
     reported_ks,
 )
 from grpo_train.evaluation.results.stored import GRADER_ERROR
-from grpo_train.rewards.number_parser import parse_number
+from grpo_train.rewards.helpers import GRADER_FAILURES
 from grpo_train.tasks.shared.base import means
 
 Row = Mapping[str, Any]
+Votes = Sequence[int | None]
 SETTINGS = (
     "step", "name", "dataset", "subset_frac", "temperature", "max_completion_length", "batch_size", "split",
     "num_samples", "top_p",
@@ -56,11 +57,12 @@ def by_problem(rows: Sequence[Row], samples: int) -> list[Sequence[Row]]:
     return [rows[first : first + samples] for first in range(0, len(rows), samples)]
 
 
-def metrics_of(rows: Sequence[Row], settings: Mapping[str, Any]) -> dict[str, Any]:
+def metrics_of(rows: Sequence[Row], votes: Sequence[Votes], settings: Mapping[str, Any]) -> dict[str, Any]:
     """The row of metrics.csv.
 
     Args:
         rows: all judged samples, by problem and sample.
+        votes: :func:`votes_of` each problem.
         settings: :data:`SETTINGS`.
     """
     problems = by_problem(rows, settings["num_samples"])
@@ -88,7 +90,7 @@ def metrics_of(rows: Sequence[Row], settings: Mapping[str, Any]) -> dict[str, An
             "flexible_ci_low": flexible.low,
             "flexible_ci_high": flexible.high,
         }
-    for name, curve in (("pass", pass_curve(problems)), ("maj", majority_curve(problems))):
+    for name, curve in (("pass", pass_curve(problems)), ("maj", majority_curve(votes))):
         found |= {f"{name}@{k}": estimate.value for k, estimate in curve.items()}
     return found
 
@@ -97,26 +99,49 @@ def pass_curve(problems: Sequence[Sequence[Row]]) -> dict[int, Estimate]:
     """pass@k with its interval for each reported k; {} for one sample per problem."""
     n = len(problems[0])
     correct = [sum(row["correct"] for row in group) for group in problems]
-    return {k: bootstrap_share([pass_at_k(n, c, k) for c in correct]) for k in reported_ks(n)} if n > 1 else {}
+    return _curve(n, lambda k: [pass_at_k(n, c, k) for c in correct])
 
 
-def majority_curve(problems: Sequence[Sequence[Row]]) -> dict[int, Estimate]:
+def majority_curve(votes: Sequence[Votes]) -> dict[int, Estimate]:
     """maj@k with its interval for each reported k; {} for one sample per problem."""
-    n = len(problems[0])
-    pairs = [([vote(row) for row in group], [bool(row["correct"]) for row in group]) for group in problems]
-    return {k: bootstrap_share([majority_at_k(*pair, k) for pair in pairs]) for k in reported_ks(n)} if n > 1 else {}
+    return _curve(len(votes[0]), lambda k: [majority_at_k(group, [vote == 0 for vote in group], k) for group in votes])
 
 
-def vote(row: Row) -> str | None:
-    """The answer a sample votes for: numbers by value ("7" and "7.0" agree); None if the format is wrong."""
-    if not row["formatted"] or row["answer"] is None:
-        return None
-    value = parse_number(row["answer"])
-    return row["answer"].strip() if isinstance(value, str) else f"{value}"
+def _curve(n: int, values: Callable[[int], Sequence[float]]) -> dict[int, Estimate]:
+    return {k: bootstrap_mean(values(k), (0.0, 1.0)) for k in reported_ks(n)} if n > 1 else {}
+
+
+def votes_of(group: Sequence[Row], same: Callable[[str, str], bool]) -> Votes:
+    """For each sample of a problem the number of its answer: 0 is the correct one; None if the format is wrong.
+
+    ``same`` is the task's equality of answers. Answers that could not be judged only equal themselves.
+    """
+    texts: dict[str, int] = {}
+    numbers: dict[int, str] = {}
+    votes: list[int | None] = []
+    for row in group:
+        text = row["answer"]
+        if not row["formatted"] or text is None:
+            votes.append(None)
+        elif row["correct"]:
+            votes.append(0)
+        else:
+            if text not in texts:
+                judged = row["reason"] not in (*GRADER_FAILURES, "refused")
+                equal = (number for number, other in numbers.items() if judged and same(text, other))
+                texts[text] = next(equal, len(texts) + 1)
+                if judged:
+                    numbers.setdefault(texts[text], text)
+            votes.append(texts[text])
+    return votes
 
 
 def summary_of(
-    rows: Sequence[Row], metrics: Mapping[str, Any], key: Mapping[str, Any], facts: Mapping[str, Any]
+    rows: Sequence[Row],
+    votes: Sequence[Votes],
+    metrics: Mapping[str, Any],
+    key: Mapping[str, Any],
+    facts: Mapping[str, Any],
 ) -> dict[str, Any]:
     """summary.json without the comparisons. ``facts`` describe checkpoint, machine and settings."""
     samples, budget = metrics["num_samples"], metrics["max_completion_length"]
@@ -131,8 +156,8 @@ def summary_of(
         "status": "complete",
         "metrics": dict(metrics),
         "pass_at_k": {str(k): asdict(estimate) for k, estimate in pass_curve(problems).items()},
-        "maj_at_k": {str(k): asdict(estimate) for k, estimate in majority_curve(problems).items()},
-        "invalid_rate": sum(vote(row) is None for row in rows) / len(rows),
+        "maj_at_k": {str(k): asdict(estimate) for k, estimate in majority_curve(votes).items()},
+        "invalid_rate": sum(vote is None for group in votes for vote in group) / len(rows),
         "solve_rates": [solved[correct] for correct in range(samples + 1)],
         "reasons": dict(sorted(Counter(row["reason"] for row in rows).items())),
         "rates": {name: metrics[f"{name}_rate"] for name in ("truncated", "grader_error", "timeout")},

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_train.evaluation.results.stored import COMPLETION_FIELDS, bring_back, read_rows, read_summary, set_aside
+from grpo_train.evaluation.results.stored import bring_back, generated, read_rows, read_summary, set_aside
 from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.files import atomic_write, fsync_path, open_for_writing, read_json, remove_tree, to_json
 
@@ -98,7 +98,7 @@ class Partial:
         Raises DamagedError.
         """
         summary, rows = read_summary(folder) or {}, read_rows(folder)
-        samples = [{"item": item, **{name: row[name] for name in COMPLETION_FIELDS}} for item, row in enumerate(rows)]
+        samples = [{"item": item, **generated(row)} for item, row in enumerate(rows)]
         layout = {
             "chunks": [list(range(len(rows)))],
             "batch_size": summary["metrics"]["batch_size"],

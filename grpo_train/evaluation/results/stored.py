@@ -25,7 +25,14 @@ ROW_KEYS = frozenset({"index", "correct"})
 """Keys that every line of completions.jsonl has in every format."""
 
 COMPLETION_FIELDS = ("seed", "completion", "length", "truncated")
-"""Keys of a line of completions.jsonl that were generated, not judged."""
+"""Keys of a line of completions.jsonl that were generated, not judged. A prompt that ends in ``</think>`` adds
+``thoughts_closed``."""
+
+
+def generated(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What was generated of a sample. Raises KeyError for a missing key."""
+    closed = {"thoughts_closed": True} if row.get("thoughts_closed") else {}
+    return {name: row[name] for name in COMPLETION_FIELDS} | closed
 
 
 def digest(value: Any) -> str:

@@ -10,9 +10,10 @@ from typing import Any
 from grpo_train.evaluation.results.partial import Partial
 from grpo_train.evaluation.workers.checkpoint import SampleSource
 from grpo_train.evaluation.workers.memory import automatic_batch_size
+from grpo_train.rewards.tags import closes_thoughts
 from grpo_train.rollout import RolloutBackend
 from grpo_train.rollout.backends import make_backend
-from grpo_train.rollout.prompts import encode
+from grpo_train.rollout.prompts import encode, end_of
 
 CHUNK_BATCHES, CHUNK_SAMPLES = 4, 512
 """Limits of a chunk, in batches and in samples; at least one batch. A kill costs at most one chunk. Within a chunk a
@@ -40,7 +41,8 @@ class SingleTurn(SampleSource):
         replies = self._complete(self._policy, self._backend, prompts, seeds, self._batch_size)
         return [
             {"item": item, "seed": seed, "completion": each.text, "length": each.length, "truncated": each.truncated}
-            for item, seed, each in zip(items, seeds, replies, strict=True)
+            | ({"thoughts_closed": True} if closes_thoughts(end_of(prompt, self._policy.tokenizer)) else {})
+            for item, seed, prompt, each in zip(items, seeds, prompts, replies, strict=True)
         ]
 
     def _automatic_size(self, items: int) -> int:

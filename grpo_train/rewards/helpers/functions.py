@@ -19,7 +19,7 @@ from typing import Any
 
 from grpo_train.rewards.helpers.messages import Call, Failure, Request, Setup
 from grpo_train.rewards.signatures import Kind, is_async, kind_of, place_of, split_prefix, trl_arguments
-from grpo_train.rewards.types import TaskError
+from grpo_train.rewards.types import LARGEST_REWARD, TaskError
 from grpo_train.rewards.user_code import load_function
 from grpo_train.run_dir.processes import die_with_parent
 from grpo_train.run_dir.signs import show_stacks_on_request
@@ -69,6 +69,8 @@ class _Function:
             number = math.nan
         if not math.isfinite(number):
             raise self._wrong(f"returned {str(value)[:60]!r}{where}; expected a finite number or None")
+        if abs(number) > LARGEST_REWARD:
+            raise self._wrong(f"returned {number:g}{where}; rewards are at most {LARGEST_REWARD:g} in size")
         return number
 
     def _wrong(self, what: str) -> TaskError:

@@ -278,10 +278,13 @@ class Decoding:
         done = []
         for number, slot in enumerate(sorted(self._rows)):
             row, first = self._rows[slot], 0 if slot in fresh else 1
-            ended = np.flatnonzero(ends[number, first:])
             room = self._budget - len(row.ids)
-            has_ended = bool(len(ended) > 0 and ended[0] < room)
-            stop = first + min(room, last + 1 - first, int(ended[0]) + 1 if has_ended else last + 1)
+            found = (int(place) + 1 for place in np.flatnonzero(ends[number, first:]) if place < room)
+            ended = next(
+                (n for n in found if self._ends.counts(row.prompt, row.ids + drawn[number][first : first + n])), None
+            )
+            has_ended = ended is not None
+            stop = first + min(room, last + 1 - first, last + 1 if ended is None else ended)
             if np.isnan(values[number, first:stop]).any():
                 raise PolicyError("logits contain NaN or Inf: the weights are damaged or overflow in their dtype")
             if on_token is not None:

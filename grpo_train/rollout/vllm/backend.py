@@ -10,6 +10,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from grpo_train.policy.completion import Completion
 from grpo_train.policy.loading import Policy, compute_type
 from grpo_train.policy.locate import PolicyError, hub_id
 from grpo_train.policy.weights_file import write_safetensors
-from grpo_train.rollout.draw import eos_ids
+from grpo_train.rollout.draw import Ends
 from grpo_train.rollout.vllm.client import ServerGoneError, ServerRefusedError, call
 from grpo_train.rollout.vllm.server import LocalServer, RunningServer, Server, python_of
 
@@ -51,7 +52,7 @@ class VllmBackend:
         self.fallbacks: list[str] = []
         self._policy, self._stop = policy, list(stop)
         self._dtype = compute_type(config.model, policy.device)
-        self._ends = eos_ids(policy.model.generation_config, policy.tokenizer)
+        self._ends = Ends(policy.model, policy.tokenizer, stop)
         self._server = _server_of(policy, config.rollout, self._dtype)
         self._name, self._versions = uuid.uuid4().hex[:8], itertools.count()
         self._model = ""
@@ -84,16 +85,24 @@ class VllmBackend:
         answers, and for what the server refuses.
         """
         common = {
-            "max_tokens": max_completion_length, "temperature": temperature, "top_p": top_p, "top_k": top_k,
-            "stop": self._stop, "include_stop_str_in_output": True, "stop_token_ids": self._ends,
+            "temperature": temperature, "top_p": top_p, "top_k": top_k,
+            "stop": self._stop, "include_stop_str_in_output": True, "stop_token_ids": self._ends.tokens,
             "logprobs": 0 if temperature > 0 else None, "return_token_ids": True, "skip_special_tokens": False,
         }  # fmt: skip
         completions: dict[int, Completion] = {}
 
         def ask(index: int) -> Completion:
-            prompt = list(prompts[index])
-            body = {"model": self._model, "prompt": prompt, "seed": seeds[index], **common}
-            return _completion(prompt, self._call("/v1/completions", body)["choices"][0])
+            prompt, whole = tuple(prompts[index]), Completion(tuple(prompts[index]), (), (), finished=False)
+            while True:  # a stop string in the thoughts does not count: the completion continues after it
+                drawn = len(whole.ids)
+                own = {"prompt": [*prompt, *whole.ids], "seed": seeds[index] + drawn, "model": self._model}
+                body = {**own, **common, "max_tokens": max_completion_length - drawn}
+                part = _completion(list(prompt), self._call("/v1/completions", body)["choices"][0])
+                whole = replace(part, ids=whole.ids + part.ids, logps=whole.logps + part.logps)
+                if not part.finished or not part.ids or self._ends.counts(prompt, whole.ids):
+                    return whole
+                if len(whole.ids) >= max_completion_length:
+                    return replace(whole, finished=False)
 
         def ask_all() -> None:
             self._sync()

@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any, Protocol
 
 from grpo_train.config import schema
+from grpo_train.rewards.number_parser import parse_number, units_differ
 from grpo_train.rewards.types import Attempt, NoSplitError, Problem, Split, Task, TaskError, Verdict
 
 __all__ = [
@@ -55,6 +56,10 @@ class TaskDefaults(Task):
         """The dataset of the hub that the rows come from where ``task.path`` is not set, as a ``task.path``."""
         return None
 
+    def same_answer(self, one: str, other: str) -> bool:
+        """Whether two answers are the same to this task: maj@k counts votes by it. Never raises."""
+        return same_value(one, other)
+
     def sandboxed(self, limits: schema.Sandbox) -> Task:
         """The task under these sandbox limits. Raises TaskError where this machine cannot isolate programs."""
         return self
@@ -88,6 +93,19 @@ class TaskKind:
     def names(self) -> tuple[str, ...]:
         """The accepted values of ``task.name``."""
         return (self.name, self.alias) if self.alias else (self.name,)
+
+
+def same_value(one: str, other: str) -> bool:
+    """Whether two answers are equal as numbers ("7" and "7.0"), or the same text."""
+    if one.strip() == other.strip():
+        return True
+    value = parse_number(one)
+    return not isinstance(value, str) and value == parse_number(other) and not units_differ(one, other)
+
+
+def equality_of(task: Task) -> Callable[[str, str], bool]:
+    """:meth:`TaskDefaults.same_answer` of a task; :func:`same_value` for a user's task without it."""
+    return task.same_answer if isinstance(task, TaskDefaults) else same_value
 
 
 def means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -7,13 +7,17 @@ answer tags.
 
 from __future__ import annotations
 
+import ast
 import re
+import textwrap
+import warnings
 from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from grpo_train.config import schema
+from grpo_train.rewards.tags import CLOSE_THINK
 from grpo_train.sandbox import SandboxError, allow_weak, isolation
 from grpo_train.tasks.shared.base import Problem, TaskDefaults, TaskError
 from grpo_train.tasks.shared.template import TEMPLATES, ask, unknown_template
@@ -30,7 +34,15 @@ PREFILL = "Here is a Python program that does it:\n```python\n"
 DENIALS = ("network", "process", "signal", "file", "limits", "introspection")
 """Kinds of denied attempts that are logged for every program; others only where they occur."""
 
-_FENCE = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)
+MAX_STARTS = 50
+"""Lines that are tried as the start of a program without a fence."""
+
+_FENCE = re.compile(
+    r"^(?P<indent>[ \t]*)(?P<mark>`{3,}|~{3,})[ \t]*(?P<language>\w*)[^\n`]*\n(?P<source>.*?)(?:^[ \t]*(?P=mark)|\Z)",
+    re.DOTALL | re.MULTILINE,
+)
+_STATEMENT = re.compile(r"(?:async |def |class |import |from |@|\w+ *[:=])")
+"""The start of a line that a program without a fence may begin with."""
 _FENCE_LINE = re.compile(r"^[ \t]*```", re.MULTILINE)
 _OPENED_AGAIN = re.compile(r"\A\s*```(?:python|py)\b[^\n]*\n")
 """A fence at the start of a completion: models repeat the one the prompt opened, or add one after ``[BEGIN]``."""
@@ -135,11 +147,13 @@ def make_frame(
     return Frame(text)
 
 
-def program_of(completion: str, frame: Frame, *, truncated: bool = False) -> Program:
+def program_of(completion: str, frame: Frame, *, function: str = "", truncated: bool = False) -> Program:
     """The program in a completion. Never raises.
 
-    Of several fences the last counts, because models correct themselves. Without a closing mark the program extends to
-    the end of the text.
+    As EvalPlus' sanitizer: of several fences the longest that is Python counts (of equals the last), and if the task
+    tests a ``function``, one that defines it. A fence of another language counts only where there is no other one. If
+    no fence defines the ``function``, the longest lines in a row that do are the program. Without a closing mark the
+    program extends to the end of the text.
     """
     text = completion.replace("\r\n", "\n")
     closed = not truncated
@@ -153,9 +167,19 @@ def program_of(completion: str, frame: Frame, *, truncated: bool = False) -> Pro
             return Program(None, closed=False)
         text, end, _ = answer.partition("</answer>")
         closed = bool(end)
-    if blocks := _FENCE.findall(text):
-        return Program(_stripped(blocks[-1]), closed)
-    return Program(_stripped(text) if frame.opening or frame.stop else None, closed)
+    else:
+        thoughts, _, answer = text.partition(CLOSE_THINK)
+        text = answer or thoughts
+    fences = list(_FENCE.finditer(text))
+    if len(fences) > 1:
+        source: str | None = _in_fence(max(fences, key=lambda fence: _rank(fence, function)))
+    elif fences:
+        source = _in_fence(fences[0])
+    else:
+        source = text if frame.opening or frame.stop else None
+    if function and function not in (_definitions(source or "") or ()):
+        source = _longest_lines(text, function) or source
+    return Program(_stripped(source or ""), closed)
 
 
 def suspicious(source: str) -> list[str]:
@@ -178,6 +202,67 @@ def _cut(text: str, stop: tuple[str, ...]) -> tuple[str, bool]:
     if "\n```" in stop and (fence := _FENCE_LINE.search(text)):
         starts.append(fence.start())  # an indented fence, or one at the start, whose line break is the prompt's
     return (text[: min(starts)], True) if starts else (text, False)
+
+
+def _in_fence(fence: re.Match[str]) -> str:
+    """The lines of a fence; those of an indented one (in a list) without the indentation."""
+    return textwrap.dedent(fence["source"]) if fence["indent"] else fence["source"]
+
+
+def _rank(fence: re.Match[str], function: str) -> tuple[bool, int, bool, int, int]:
+    source, language = _in_fence(fence), fence["language"].lower()
+    names = _definitions(source)
+    label = 2 if language in ("python", "py", "python3") else 0 if language else 1
+    lines = sum(bool(line.strip()) for line in source.split("\n"))
+    return function in (names or ()), label, names is not None, lines, fence.start()
+
+
+def _definitions(source: str) -> set[str] | None:
+    """The names that a program defines outside functions and classes; None if it is not Python."""
+    try:
+        todo: list[ast.AST] = [_tree(source)]
+    except SyntaxError:
+        return None
+    names: set[str] = set()
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.alias):
+            names.add(node.asname or node.name)
+        elif isinstance(node, ast.Name):
+            names |= {node.id} if isinstance(node.ctx, ast.Store) else set()
+        else:
+            todo += ast.iter_child_nodes(node)
+    return names
+
+
+def _tree(source: str) -> ast.Module:
+    """Raises SyntaxError."""
+    try:
+        return ast.parse(source, "<program>")
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise SyntaxError(str(error)) from error
+
+
+def _longest_lines(text: str, function: str) -> str:
+    """The longest lines in a row that are Python and define the function; "" without any."""
+    lines, found = text.split("\n"), ""
+    starts = [number for number, line in enumerate(lines) if _STATEMENT.match(line)] if function in text else []
+    for start in starts[:MAX_STARTS]:
+        end = len(lines)
+        while end > start and len(part := "\n".join(lines[start:end])) > len(found):
+            try:
+                _tree(part)
+            except SyntaxError as error:  # no beginning that has this line is Python
+                end = min(end, start + (error.lineno or end - start)) - 1
+                continue
+            found = part if function in (_definitions(part) or ()) else found
+            break
+    return found
+
+
+warnings.filterwarnings("ignore", module="<program>")  # invalid escapes
 
 
 def _stripped(text: str) -> str | None:

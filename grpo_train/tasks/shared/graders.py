@@ -1,7 +1,7 @@
 """Graders of a user's own problems, by the name in ``task.grader``.
 
 - ``number``: exact, see :mod:`grpo_train.rewards.number`; a gold answer may be a JSON number or end in ``#### N``;
-- ``text``: the same text, ignoring case and white space;
+- ``text``: the same text, ignoring case, white space and the form of quotation marks;
 - ``math``: LaTeX through math-verify, see :mod:`grpo_train.rewards.math_answer` (``pip install 'grpo-tui[math]'``);
 - ``none``: rows need no gold answer and nothing is judged; ``task.rewards`` decides alone;
 - ``module:function`` or ``file.py:function``: called with an :class:`~grpo_train.rewards.types.Attempt` whose
@@ -19,13 +19,14 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
-from grpo_train.rewards.math_answer import judge_math, last_boxed
+from grpo_train.rewards.math_answer import judge_math, last_boxed, same_math
 from grpo_train.rewards.number import judge_number
 from grpo_train.rewards.number_parser import parse_number
 from grpo_train.rewards.tags import strict_answer
 from grpo_train.rewards.text import judge_text
 from grpo_train.rewards.types import Attempt, TaskError, Verdict
 from grpo_train.rewards.user_code import load_function
+from grpo_train.tasks.shared.base import same_value
 from grpo_train.tasks.shared.overlap import normal_text
 
 
@@ -36,6 +37,8 @@ class Grader:
     gold: Callable[[Any], str]
     """The gold answer as text, from the value of a row's field. Raises ValueError with the problem."""
     judge: Callable[[Attempt], Verdict]
+    same: Callable[[str, str], bool] = same_value
+    """Whether two answers are the same to the grader."""
     slow: bool = False
     needs_gold: bool = True
     """Whether every row must have a gold answer."""
@@ -83,20 +86,23 @@ def _any_gold(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
+def _same_text(one: str, other: str) -> bool:
+    return normal_text(one) == normal_text(other)
+
+
 def _judge_text(attempt: Attempt) -> Verdict:
-    gold = normal_text(attempt.problem.answer)
-    return judge_text(attempt, lambda answer: normal_text(answer) == gold)
+    return judge_text(attempt, lambda answer: _same_text(answer, attempt.problem.answer))
 
 
 def _judge_nothing(attempt: Attempt) -> Verdict:
-    answer, _ = strict_answer(attempt.completion)
+    answer, _ = strict_answer(attempt.text)
     return Verdict(False, answer is not None and not attempt.truncated, "not_judged", answer)
 
 
 def _judge_by_user(name: str, function: Callable[[Attempt], Any], attempt: Attempt) -> Verdict:
     """The verdict of a user's function. An exception becomes the verdict ``grader_error``; an unusable return value
     raises TaskError."""
-    answer, _ = strict_answer(attempt.completion)
+    answer, _ = strict_answer(attempt.text)
     try:
         verdict = function(attempt)
     except (Exception, SystemExit) as error:  # user code may raise anything
@@ -118,8 +124,8 @@ def _judge_by_user(name: str, function: Callable[[Attempt], Any], attempt: Attem
 
 GRADERS = {
     "number": Grader(_number_gold, judge_number),
-    "text": Grader(_scalar, _judge_text),
-    "math": Grader(_math_gold, judge_math, slow=True),
+    "text": Grader(_scalar, _judge_text, _same_text),
+    "math": Grader(_math_gold, judge_math, same_math, slow=True),
     "none": Grader(_any_gold, _judge_nothing, needs_gold=False),
 }
 """Graders by name."""

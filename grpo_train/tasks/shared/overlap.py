@@ -11,9 +11,15 @@ NGRAM = 13
 appendix C)."""
 
 
+_QUOTES = str.maketrans(dict.fromkeys("’‘‛ʼ", "'") | dict.fromkeys("“”‟„", '"'))
+
+
 def normal_text(text: str) -> str:
-    """Case-folded text with single spaces and normalized characters (NFKC)."""
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    """Text in lower case with single spaces, composed characters (NFC) and straight quotation marks.
+
+    Texts that mean different things stay different: "10²" and "102", "Maße" and "Masse".
+    """
+    return " ".join(unicodedata.normalize("NFC", text).translate(_QUOTES).lower().split())
 
 
 def ngrams(text: str) -> set[tuple[str, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -206,7 +207,9 @@ def _hold_out(rows: list[Row], seed: int) -> tuple[list[Row], list[Row]]:
     prefix = f"{seed}\n" if seed else ""  # a space in normal text: no problem's text begins so
 
     def rank(row: Row) -> int:
-        return int.from_bytes(hashlib.sha256((prefix + normal_text(row.question)).encode()).digest()[:8], "big")
+        # Not normal_text: a split must stay what it was when runs were trained on it.
+        text = " ".join(unicodedata.normalize("NFKC", row.question).casefold().split())
+        return int.from_bytes(hashlib.sha256((prefix + text).encode(errors="surrogatepass")).digest()[:8], "big")
 
     bound = 2**64 // HELD_OUT
     ranks = [rank(row) for row in rows]
