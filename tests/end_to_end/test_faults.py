@@ -160,7 +160,7 @@ def test_sigkill_of_a_worker_and_a_supervisor(root: Path) -> None:
         wait_for_steps(run, 2)
         supervisor.kill()
         supervisor.wait()
-        assert state(run) == "lost", (run.read_status(), events(run))
+        assert state(run) == "lost"
         wait_for(lambda: not find_by_run_id(run_id_of(run.path)), "the trainer to end", timeout=45)
 
     last = run.checkpoint("latest", deep=True).step

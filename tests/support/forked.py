@@ -232,12 +232,13 @@ def _become(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     except BaseException:
         import traceback
 
-        traceback.print_exc()
-        code = 1
-    if isinstance(code, str):
-        print(code, file=sys.stderr)
-    _flush()
-    os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+        code = traceback.format_exc()
+    finally:  # whatever fails: this process must not go on as the one that it was forked from
+        with suppress(OSError):  # nobody reads it any more
+            if isinstance(code, str):
+                print(code, file=sys.stderr)
+        _flush()
+        os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 
 
 def _flush() -> None:
