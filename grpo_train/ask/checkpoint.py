@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from grpo_train.ask.questions import Question
 from grpo_train.config import with_changes
@@ -86,7 +85,7 @@ class AskedCheckpoint:
         Raises PolicyError out of memory, TaskError from a reward function.
         """
         (prompt,) = encode([question.problem], self._policy.tokenizer)
-        pieces = [_Pieces(self._policy.tokenizer) for _ in range(sampling.count)]
+        pieces = [_Pieces(self._policy.text) for _ in range(sampling.count)]
         answers: dict[int, Answer] = {}
 
         def on_token(sample: int, position: int, token: int) -> None:
@@ -109,7 +108,7 @@ class AskedCheckpoint:
         return [answers[sample] for sample in range(sampling.count)]
 
     def _judged(self, question: Question, sample: int, completion: Completion) -> Answer:
-        text = self._policy.tokenizer.decode(list(completion.ids), skip_special_tokens=True)
+        text = self._policy.text(completion.ids)
         answer = Answer(self.name, sample, text, len(completion.ids), not completion.finished)
         if question.index is None:
             return answer
@@ -126,8 +125,8 @@ class AskedCheckpoint:
 class _Pieces:
     """The text of a completion, piece by piece, each only when its characters are whole."""
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, text_of: Callable[[Sequence[int]], str]) -> None:
+        self._text_of = text_of
         self._ids: list[int] = []
         self._shown = 0
 
@@ -136,7 +135,7 @@ class _Pieces:
         if position == 0:
             self._ids, self._shown = [], 0
         self._ids.append(token)
-        text: str = self._tokenizer.decode(self._ids, skip_special_tokens=True)
+        text = self._text_of(self._ids)
         if text.endswith("�"):
             return ""
         piece, self._shown = text[self._shown :], len(text)

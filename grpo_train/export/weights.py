@@ -13,7 +13,7 @@ from grpo_train.config.schema import Config
 from grpo_train.export.plan import ExportError, ExportPlan
 from grpo_train.policy.loading import Policy, load_policy
 from grpo_train.policy.locate import hub_id
-from grpo_train.rollout.draw import eos_ids
+from grpo_train.policy.tokenizer import eos_ids
 from grpo_train.run_dir.files import atomic_write, read_json, to_json
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

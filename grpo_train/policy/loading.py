@@ -6,7 +6,7 @@ import copy
 import os
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +27,7 @@ from grpo_train.policy.locate import (
     recorded_base,
     resolve_backbone,
 )
+from grpo_train.policy.tokenizer import eos_ids, text_of
 from grpo_train.run_dir.signs import downloading
 from grpo_train.tasks.shared.hub import hub_answers
 
@@ -60,6 +61,15 @@ class Policy:
     def trainable(self) -> list[torch.nn.Parameter]:
         """Trained parameters, in the model's order."""
         return [p for p in self.model.parameters() if p.requires_grad]
+
+    @cached_property
+    def ends(self) -> list[int]:
+        """Token ids that end a completion."""
+        return eos_ids(self.model.generation_config, self.tokenizer)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Text of a completion, see :func:`~grpo_train.policy.tokenizer.text_of`."""
+        return text_of(ids, self.tokenizer, self.ends)
 
     def save(self, folder: Path) -> None:
         """Write the adapter or the full weights with the tokenizer, in peft's or Hugging Face's format."""

@@ -11,6 +11,8 @@ from torch.nn.functional import pad
 from transformers import TopKLogitsWarper, TopPLogitsWarper
 from transformers.generation.stopping_criteria import StopStringCriteria
 
+from grpo_train.policy.tokenizer import eos_ids
+
 BLOCK = 128
 """Tokens of a block of the vocabulary: it divides the vocabularies of Qwen2.5, Qwen3, Llama 3 and SmolLM2."""
 SMALL_VOCABULARY = 4096
@@ -144,10 +146,3 @@ class Ends:
         """(B,) bool: whether a completion ends with ``token_B``, the last of its ``recent`` tokens."""
         ended_B = torch.isin(token_B, torch.tensor(self.tokens, dtype=torch.long, device=token_B.device))
         return ended_B if self._stop is None else ended_B | self._stop(recent_BR, None)
-
-
-def eos_ids(generation_config: object, tokenizer: object) -> list[int]:
-    """Token ids that end a completion: the tokenizer's and the model's (Gemma's and Llama's ends of turn)."""
-    of_model = getattr(generation_config, "eos_token_id", None)
-    tokens = [getattr(tokenizer, "eos_token_id", None), *(of_model if isinstance(of_model, list) else [of_model])]
-    return list(dict.fromkeys(int(token) for token in tokens if token is not None))

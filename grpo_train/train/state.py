@@ -176,11 +176,11 @@ class TrainingState:
         task, policy, config = self.task, self.policy, self._config
         backend = self.backend
         if isinstance(task, SelfPlayTask):
-            return SelfPlay(task, rewards, backend, policy.tokenizer, config)
+            return SelfPlay(task, rewards, backend, policy, config)
         if isinstance(task, AdversarialTask):
             in_place = start.in_place if start else nullcontext
             return make_adversary(task, rewards, backend, policy, config, self._run.root, in_place)
-        return SingleTurn(task, rewards, backend, policy.tokenizer, config)
+        return SingleTurn(task, rewards, backend, policy, config)
 
     def _restore_extras(self, checkpoint: Checkpoint) -> None:
         if pending := load_extra(checkpoint, buffers.FILE):

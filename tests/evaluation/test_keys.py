@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from grpo_train.evaluation.plan import make_plan
 from grpo_train.evaluation.request import EvalRequest
 from grpo_train.evaluation.results import grading_key, keys
@@ -14,7 +16,7 @@ from grpo_train.tasks.addition import AdditionTask
 from tests.support.evaluating import SAMPLED
 
 
-def test_key_changes_with_every_relevant_setting(run: RunDir) -> None:
+def test_key_changes_with_every_relevant_setting(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     def key(step: int = 2, **request: Any) -> dict[str, Any]:
         plan, _ = make_plan(run.root, EvalRequest("trained", steps=str(step), **{**SAMPLED, **request}))
         config = keys.Config.model_validate(plan.config)
@@ -34,6 +36,9 @@ def test_key_changes_with_every_relevant_setting(run: RunDir) -> None:
     tokenizer.write_text(tokenizer.read_text() + " ")
     assert key()["samples"]["weights"] != first["samples"]["weights"]
     keys.folder_key.cache_clear()
+    found = key()
+    monkeypatch.setattr(keys, "SAMPLING", keys.SAMPLING + 1)
+    assert key()["samples"] != found["samples"]
 
 
 def test_grader_key_covers_imported_sources(tmp_path: Path) -> None:

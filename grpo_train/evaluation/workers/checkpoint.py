@@ -89,8 +89,7 @@ class SampleSource(ABC):
             top_p=self._decoding["top_p"],
             batch_size=batch_size,
         )
-        texts = policy.tokenizer.batch_decode([each.ids for each in completions], skip_special_tokens=True)
-        return [Reply(text, len(each.ids), not each.finished) for each, text in zip(completions, texts, strict=True)]
+        return [Reply(policy.text(each.ids), len(each.ids), not each.finished) for each in completions]
 
     def _seed(self, item: int) -> int:
         index, sample = divmod(item, self._samples)

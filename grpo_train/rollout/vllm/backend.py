@@ -21,7 +21,6 @@ from grpo_train.policy.completion import Completion
 from grpo_train.policy.loading import Policy, compute_type
 from grpo_train.policy.locate import PolicyError, hub_id
 from grpo_train.policy.weights_file import write_safetensors
-from grpo_train.rollout.draw import eos_ids
 from grpo_train.rollout.vllm.client import ServerGoneError, ServerRefusedError, call
 from grpo_train.rollout.vllm.server import LocalServer, RunningServer, Server, python_of
 
@@ -51,7 +50,7 @@ class VllmBackend:
         self.fallbacks: list[str] = []
         self._policy, self._stop = policy, list(stop)
         self._dtype = compute_type(config.model, policy.device)
-        self._ends = eos_ids(policy.model.generation_config, policy.tokenizer)
+        self._ends = policy.ends
         self._server = _server_of(policy, config.rollout, self._dtype)
         self._name, self._versions = uuid.uuid4().hex[:8], itertools.count()
         self._model = ""
