@@ -1,0 +1,116 @@
+"""Weights are loaded whole: a tensor that is missing or not used is an error, and parts of other models are named."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from grpo_train.config.schema import Model
+from grpo_train.policy.loading import Policy, load_policy
+from grpo_train.policy.locate import PolicyError
+from grpo_train.run_dir import RunDir
+
+Tensors = dict[str, torch.Tensor]
+Change = Callable[[Tensors], Tensors]
+EMBEDDING = "model.embed_tokens.weight"
+
+
+def load(root: Path, weights: Path | None = None, adapter: str = "none", trainable: bool = True) -> Policy:
+    settings = Model.model_validate({"backbone": "tiny", "adapter": adapter, "device": "cpu"})
+    return load_policy(settings, root, torch.device("cpu"), weights=weights, trainable=trainable)
+
+
+def rewrite(file: Path, change: Change) -> None:
+    save_file({name: tensor.clone() for name, tensor in change(load_file(file)).items()}, file, {"format": "pt"})
+
+
+def prefixed(prefix: str) -> Change:
+    return lambda tensors: {prefix + name: tensor for name, tensor in tensors.items()}
+
+
+def without(part: str) -> Change:
+    return lambda tensors: {name: tensor for name, tensor in tensors.items() if part not in name}
+
+
+def beside(*names: str) -> Change:
+    return lambda tensors: {**tensors, **{name: torch.ones(2, 2) for name in names}}
+
+
+def cut(tensors: Tensors) -> Tensors:
+    return {**tensors, EMBEDDING: tensors[EMBEDDING][:9]}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (prefixed("_orig_mod."), r"missing tensors \(15\): .*unknown tensors \(14\): _orig_mod\.model\.embed_tokens"),
+        (prefixed("module."), r"missing tensors .*unknown tensors .*module\.model\.embed_tokens"),
+        (without("layers.0.mlp.up_proj"), r"used: missing tensors \(1\): model\.layers\.0\.mlp\.up_proj\.weight;"),
+        (without(EMBEDDING), r"missing tensors .*model\.embed_tokens\.weight"),
+        (without(""), r"missing tensors"),
+        (beside("score.weight"), r"used: unknown tensors \(1\): score\.weight;"),
+        (
+            beside("model.layers.1.mlp.up_proj.weight"),
+            r"unknown tensors \(1\): model\.layers\.1\.mlp\.up",
+        ),
+        (cut, r"used: missing tensors \(1\): model\.embed_tokens\.weight \[9, 48\], not \[512, 48\];"),
+    ],
+)
+def test_a_model_that_is_not_whole_is_refused(make_root: Callable[[], Path], change: Change, message: str) -> None:
+    root = make_root()
+    rewrite(root / "models" / "tiny" / "model.safetensors", change)
+    for trainable in (True, False):
+        with pytest.raises(PolicyError, match=message):
+            load(root, trainable=trainable)
+    folder = shutil.move(root / "models" / "tiny", root / "checkpoint")
+    with pytest.raises(PolicyError, match=message):
+        load(root, Path(folder))
+
+
+def test_parts_of_other_models_are_dropped_by_name(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = root / "models" / "tiny" / "model.safetensors"
+    before = load(root).model.state_dict()
+    assert "not loaded" not in capsys.readouterr().out
+    extra = ("vision_tower.a", "model.visual.b.c", "multi_modal_projector.d", "mtp.layers.0.e", "h.0.attn.bias")
+    rewrite(file, beside(*extra))
+    after = load(root).model.state_dict()
+    line = "not loaded, as Qwen2ForCausalLM is a text model: mtp, multi_modal_projector, vision_tower, visual"
+    assert line in capsys.readouterr().out
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tensors: {n.replace(".model.layers", ".language_model.model.layers"): t for n, t in tensors.items()},
+         r"missing tensors \(14\): .*unknown tensors \(14\): base_model\.model\.language_model\.model\.layers\.0"),
+        (without(""), r"missing tensors \(14\)"),
+        (without("q_proj.lora_B"), r"used: missing tensors \(1\): .*q_proj\.lora_B"),
+        (beside("base_model.model.model.layers.7.mlp.up_proj.lora_A.weight"), r"unknown tensors \(1\): .*layers\.7"),
+    ],
+)  # fmt: skip
+def test_an_adapter_that_is_not_whole_is_refused(
+    golden: Callable[[str], RunDir], tmp_path: Path, change: Change, message: str
+) -> None:
+    run = golden("lora")
+    adapter = Path(shutil.copytree(run.training_state / "step_6" / "model", tmp_path / "adapter"))
+    load(run.root, adapter, "lora")
+    rewrite(adapter / "adapter_model.safetensors", change)
+    for trainable in (True, False):
+        with pytest.raises(PolicyError, match=message):
+            load(run.root, adapter, "lora", trainable)
+
+
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_model.bin"])
+def test_a_damaged_adapter_is_named(golden: Callable[[str], RunDir], tmp_path: Path, name: str) -> None:
+    run = golden("lora")
+    adapter = Path(shutil.copytree(run.training_state / "step_6" / "model", tmp_path / "adapter"))
+    (adapter / "adapter_model.safetensors").unlink()
+    (adapter / name).write_bytes(b"no tensors")
+    with pytest.raises(PolicyError, match=f"cannot load the adapter {adapter}"):
+        load(run.root, adapter, "lora")
