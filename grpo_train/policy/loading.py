@@ -38,7 +38,9 @@ NOT_TEXT = re.compile(r"(^|\.)((vision|visual|image|audio|speech|multi_?modal|mm
 """Tensors of what a text model does not have: towers, their projectors, and layers that predict several tokens."""
 CONSTANTS = re.compile(r"(attn|attention)\.(masked_)?bias$|inv_freq$|position_ids$")
 """Masks and positions that old checkpoints hold and models compute."""
-LOAD_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, EOFError, UnpicklingError, SafetensorError)
+LOAD_ERRORS = (
+    OSError, ValueError, RuntimeError, KeyError, TypeError, EOFError, ImportError, UnpicklingError, SafetensorError,
+)  # fmt: skip
 """What libraries raise for files that they cannot load."""
 NAMED = 3
 """Tensors that a message names."""
@@ -344,7 +346,7 @@ def _from_hub(load: Callable[..., tuple[Any, Any]], name: str, commit: str) -> t
 
 
 def _load(source: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any]:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # the console log is a file
@@ -355,11 +357,14 @@ def _load(source: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any]:
     infos: list[Any] = []
 
     def load(name: str, **options: Any) -> tuple[Any, Any]:
+        config = AutoConfig.from_pretrained(name, **options)
+        _switch_off_dropout(config)
         # adapter_kwargs: an adapter is looked for on the hub even with local_files_only.
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             name,
+            config=config,
             dtype=dtype,
-            attn_implementation=attention,
+            attn_implementation=None if attention == "sdpa" else attention,  # None: sdpa where the model has it
             adapter_kwargs=dict(options),
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # they are named below
@@ -375,16 +380,30 @@ def _load(source: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any]:
     except LOAD_ERRORS as error:
         reason = _first_line(error)
         hint = (
-            "set model.attention: eager"
-            if "attn_implementation" in reason
+            "set model.attention: sdpa"
+            if attention != "sdpa" and "attention" in reason.lower()
             else "a directory needs config.json, weights and a tokenizer; a hub model needs the network or its cache"
         )
         raise PolicyError(f"cannot load the model '{source}': {reason} ({hint})") from error
     _check_model(model, source, infos[-1])
+    if (used := model.config._attn_implementation) != attention and os.environ.get("RANK", "0") == "0":
+        print(f"model.attention: {used}, as {type(model).__name__} has no {attention}", flush=True)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.clean_up_tokenization_spaces = False  # Llama's default; completions are graded as generated
     return model, tokenizer
+
+
+def _switch_off_dropout(config: Any) -> None:
+    """Set the model's own dropout (and the noise of its routers) to 0, in all parts of its configuration.
+
+    The sampler has none: with it, the trained policy would differ from the one that sampled.
+    """
+    for name, value in vars(config).items():
+        if hasattr(value, "to_dict"):
+            _switch_off_dropout(value)
+        elif isinstance(value, float) and ("drop" in name or "jitter" in name):
+            setattr(config, name, 0.0)
 
 
 def _is_not_a_table(record: LogRecord) -> bool:
