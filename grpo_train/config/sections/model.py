@@ -23,8 +23,8 @@ class Model(Section):
     lora_alpha: PositiveInt = 64
     """Scale of the adapter: its output is multiplied by lora_alpha / lora_rank."""
     lora_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Dropout before the adapter; the model's own dropout is off. Requires one update per buffer: otherwise dropout noise
-    would trigger clipping."""
+    """Dropout before the adapter; the model's own dropout is off. Requires one update per buffer: otherwise dropout
+    noise would trigger clipping."""
     lora_targets: str | list[str] = "all-linear"
     """Modules that get an adapter: ``all-linear``, or a list of names."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
