@@ -11,7 +11,7 @@ from grpo_train.config import with_changes
 from grpo_train.config.schema import Config
 from grpo_train.evaluation.plan import EvalPlan
 from grpo_train.evaluation.targets import Target
-from grpo_train.evaluation.workers.checkpoint import load_checkpoint
+from grpo_train.evaluation.workers.checkpoint import check_fit, load_checkpoint
 from grpo_train.policy.completion import Completion
 from grpo_train.rewards import Rewards
 from grpo_train.rollout import seed_of
@@ -82,9 +82,10 @@ class AskedCheckpoint:
     ) -> list[Answer]:
         """Complete a question ``sampling.count`` times; ``on_answer`` gets each answer as it ends.
 
-        Raises PolicyError out of memory, TaskError from a reward function.
+        Raises PolicyError out of memory or positions, TaskError from a reward function.
         """
         (prompt,) = encode([question.problem], self._policy.tokenizer)
+        check_fit(self._policy, [prompt], sampling.max_completion_length)
         pieces = [_Pieces(self._policy.text) for _ in range(sampling.count)]
         answers: dict[int, Answer] = {}
 
