@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +66,17 @@ def recorded_base(resolved: str, root: Path) -> str:
 
 
 def weight_hash(resolved: str) -> str:
-    """SHA-256 of each safetensors file of a local model, joined by commas; "" for a hub id."""
-    files = sorted(Path(resolved).glob("*.safetensors")) if Path(resolved).is_dir() else []
-    return ",".join(sha256(file) for file in files)
+    """SHA-256 of each file of a local model's weights, joined by commas; "" for a hub id."""
+    folder = Path(resolved)
+    found = weight_files(file.name for file in folder.iterdir()) if folder.is_dir() else []
+    return ",".join(sha256(folder / name) for name in found)
+
+
+def weight_files(names: Iterable[str]) -> list[str]:
+    """The names of a model's files that transformers reads weights from, sorted: safetensors, else PyTorch's."""
+    every = sorted(names)
+    tensors = [name for name in every if fnmatch(name, "*.safetensors")]
+    return tensors or [name for name in every if fnmatch(name, "pytorch_model*.bin")]
 
 
 def adapter_of(folder: Path) -> str | None:

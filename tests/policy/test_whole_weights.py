@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,11 @@ from safetensors.torch import load_file, save_file
 
 from grpo_train.config.schema import Model
 from grpo_train.policy.loading import Policy, load_policy
-from grpo_train.policy.locate import PolicyError
-from grpo_train.run_dir import RunDir
+from grpo_train.policy.locate import PolicyError, weight_files
+from grpo_train.run_dir import RunDir, sha256
+from grpo_train.run_dir.manifest import MANIFEST
+from grpo_train.train.worker import main
+from tests.support.engine import resume_here, train_here, write_micro
 
 Tensors = dict[str, torch.Tensor]
 Change = Callable[[Tensors], Tensors]
@@ -114,3 +118,52 @@ def test_a_damaged_adapter_is_named(golden: Callable[[str], RunDir], tmp_path: P
     (adapter / name).write_bytes(b"no tensors")
     with pytest.raises(PolicyError, match=f"cannot load the adapter {adapter}"):
         load(run.root, adapter, "lora")
+
+
+def as_bin(folder: Path, change: Change = dict) -> None:
+    """Store a model's weights as ``pytorch_model.bin``."""
+    torch.save(change(load_file(folder / "model.safetensors")), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+def test_weights_are_hashed_in_any_format(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    base = root / "models" / "tiny"
+    other = Path(shutil.copytree(base, root / "models" / "other"))
+    as_bin(base)
+    as_bin(other, lambda tensors: {name: 1.01 * tensor for name, tensor in tensors.items()})
+    cfg = write_micro(root, model__adapter="lora", run__total_steps=2)
+    run = train_here(root, cfg, "run", "--until", "1")
+    step = run.training_state / "step_1"
+    recorded = json.loads((step / "training_info.json").read_text())["base_model"]
+    assert recorded == {"name": "models/tiny", "weights_sha256": sha256(base / "pytorch_model.bin")}
+    load(root, step / "model", "lora")
+    shutil.rmtree(base)
+    other.rename(base)
+    capfd.readouterr()
+    assert main(["--cfg", str(cfg), "--root", str(root), "--ckpt", str(step)]) == 1
+    assert "was trained on models/tiny, whose weights differ from" in capfd.readouterr().err
+    with pytest.raises(PolicyError, match="whose weights differ from"):
+        load(root, step / "model", "lora")
+
+
+def test_a_checkpoint_without_a_hash_resumes_and_records_it(
+    golden: Callable[[str], RunDir], capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = golden("lora")
+    info, manifest = (run.training_state / "step_5" / name for name in ("training_info.json", MANIFEST))
+    wanted = json.loads(info.read_text())["base_model"]
+    info.write_text(info.read_text().replace(wanted["weights_sha256"], ""))
+    entry = {"sha256": sha256(info), "size": info.stat().st_size}
+    record = json.loads(manifest.read_text())
+    record["files"]["training_info.json"] |= {key: entry[key] for key in record["files"]["training_info.json"]}
+    manifest.write_text(json.dumps(record))
+    resume_here(run, "5")
+    assert json.loads((run.training_state / "step_6" / "training_info.json").read_text())["base_model"] == wanted
+    assert "models/tiny: the checkpoint has no SHA-256 of these weights; recorded from now on" in capfd.readouterr().out
+
+
+def test_files_that_hold_weights() -> None:
+    shards = ["pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin"]
+    others = ["config.json", "training_args.bin", "pytorch_model.bin.index.json"]
+    assert weight_files([*others, *reversed(shards)]) == shards
+    assert weight_files([*others, *shards, "model.safetensors"]) == ["model.safetensors"]
