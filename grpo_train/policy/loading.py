@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from logging import LogRecord
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from grpo_train.config.schema import Model
 from grpo_train.policy.device import check_device
@@ -38,10 +37,6 @@ NOT_TEXT = re.compile(r"(^|\.)((vision|visual|image|audio|speech|multi_?modal|mm
 """Tensors of what a text model does not have: towers, their projectors, and layers that predict several tokens."""
 CONSTANTS = re.compile(r"(attn|attention)\.(masked_)?bias$|inv_freq$|position_ids$")
 """Masks and positions that old checkpoints hold and models compute."""
-LOAD_ERRORS = (
-    OSError, ValueError, RuntimeError, KeyError, TypeError, EOFError, ImportError, UnpicklingError, SafetensorError,
-)  # fmt: skip
-"""What libraries raise for files that they cannot load."""
 NAMED = 3
 """Tensors that a message names."""
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -227,7 +222,7 @@ def load_policy(
             found = model.load_adapter(
                 str(weights), "default", is_trainable=trainable, torch_device="cpu", key_mapping=renamed
             )
-        except LOAD_ERRORS as error:
+        except Exception as error:  # libraries raise many types for files that they cannot read
             raise PolicyError(f"cannot load the adapter {weights} on {source}: {_first_line(error)}") from error
         own = dict(model.named_parameters(remove_duplicate=False))
         filled = {id(own[name]) for name in own.keys() - found.missing_keys}  # shared parameters under any name
@@ -377,7 +372,7 @@ def _load(source: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any]:
     name, commit = (source, None) if Path(source).is_dir() else hub_id(source)
     try:
         model, tokenizer = _from_hub(load, name, commit) if commit else load(name)
-    except LOAD_ERRORS as error:
+    except Exception as error:  # libraries raise many types for files that they cannot read
         reason = _first_line(error)
         hint = (
             "set model.attention: sdpa"
@@ -447,4 +442,5 @@ def _check_all_used(what: str, missing: Collection[str], unused: Collection[str]
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    text = (str(error).strip().splitlines() or [""])[0]
+    return text if " " in text else repr(error)
