@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from grpo_train.ask.questions import Question
 from grpo_train.config import with_changes
 from grpo_train.config.schema import Config
 from grpo_train.evaluation.plan import EvalPlan
 from grpo_train.evaluation.targets import Target
-from grpo_train.evaluation.workers.checkpoint import load_checkpoint
+from grpo_train.evaluation.workers.checkpoint import check_fit, load_checkpoint
 from grpo_train.policy.completion import Completion
 from grpo_train.rewards import Rewards
 from grpo_train.rewards.tags import closes_thoughts
@@ -84,10 +83,11 @@ class AskedCheckpoint:
     ) -> list[Answer]:
         """Complete a question ``sampling.count`` times; ``on_answer`` gets each answer as it ends.
 
-        Raises PolicyError out of memory, TaskError from a reward function.
+        Raises PolicyError out of memory or positions, TaskError from a reward function.
         """
         (prompt,) = encode([question.problem], self._policy.tokenizer)
-        pieces = [_Pieces(self._policy.tokenizer) for _ in range(sampling.count)]
+        check_fit(self._policy, [prompt], sampling.max_completion_length)
+        pieces = [_Pieces(self._policy.text) for _ in range(sampling.count)]
         answers: dict[int, Answer] = {}
 
         def on_token(sample: int, position: int, token: int) -> None:
@@ -110,7 +110,7 @@ class AskedCheckpoint:
         return [answers[sample] for sample in range(sampling.count)]
 
     def _judged(self, question: Question, sample: int, completion: Completion) -> Answer:
-        text = self._policy.tokenizer.decode(list(completion.ids), skip_special_tokens=True)
+        text = self._policy.text(completion.ids)
         answer = Answer(self.name, sample, text, len(completion.ids), not completion.finished)
         if question.index is None:
             return answer
@@ -130,8 +130,8 @@ class AskedCheckpoint:
 class _Pieces:
     """The text of a completion, piece by piece, each only when its characters are whole."""
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, text_of: Callable[[Sequence[int]], str]) -> None:
+        self._text_of = text_of
         self._ids: list[int] = []
         self._shown = 0
 
@@ -140,7 +140,7 @@ class _Pieces:
         if position == 0:
             self._ids, self._shown = [], 0
         self._ids.append(token)
-        text: str = self._tokenizer.decode(self._ids, skip_special_tokens=True)
+        text = self._text_of(self._ids)
         if text.endswith("�"):
             return ""
         piece, self._shown = text[self._shown :], len(text)

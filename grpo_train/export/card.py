@@ -157,7 +157,7 @@ def _usage(plan: ExportPlan) -> str:
         'inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", '
         "return_dict=True)\n"
         f"output = model.generate(**inputs, max_new_tokens={budget}, do_sample=False)\n"
-        'print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))\n```'
+        'print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :]))\n```'
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from grpo_train.export.shape import PromptShape
+from grpo_train.policy.tokenizer import special_start
 from grpo_train.rollout.chat import with_fixed_date
 from grpo_train.rollout.prompts import encode
 from grpo_train.tasks import Problem, TaskError
@@ -48,7 +49,7 @@ def chat_template(shape: PromptShape, tokenizer: Any) -> str:
     """The Jinja template of a run's prompts. Raises TaskError for a chat run on a model without a chat template."""
     texts = {name: _literal(getattr(shape, name)) for name in ("before", "after", "system", "prefill")}
     if not shape.is_chat:
-        return TEXT.format(start=_literal(_special_start(tokenizer)), **texts)
+        return TEXT.format(start=_literal(tokenizer.decode(special_start(tokenizer))), **texts)
     if not tokenizer.chat_template:
         raise TaskError("the run was trained with a chat template, but its tokenizer has none")
     own = with_fixed_date(tokenizer.get_chat_template())
@@ -69,13 +70,6 @@ def different_prompts(template: str, problems: Sequence[Problem], tokenizer: Any
         )
         different += tuple(tokenizer(rendered, add_special_tokens=False)["input_ids"]) != ids
     return different
-
-
-def _special_start(tokenizer: Any) -> str:
-    """The special tokens that the tokenizer puts before a text, which a chat template must write itself."""
-    with_special, plain = (tokenizer("x", add_special_tokens=each)["input_ids"] for each in (True, False))
-    text: str = tokenizer.decode(with_special[: with_special.index(plain[0])] if plain[0] in with_special else [])
-    return text
 
 
 def _literal(text: str) -> str:

@@ -12,7 +12,15 @@ from typing import Any
 from grpo_train.config import load_config
 from grpo_train.config.schema import Config
 from grpo_train.platforms.hub_models import hub_api, model_config
-from grpo_train.policy.locate import adapter_of, check_base, hub_commit, hub_id, hub_source, resolve_backbone
+from grpo_train.policy.locate import (
+    adapter_of,
+    check_base,
+    hub_commit,
+    hub_id,
+    hub_source,
+    resolve_backbone,
+    weight_files,
+)
 from grpo_train.run_dir import RunDir, RunDirError, open_run, resolve_root
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import read_json
@@ -123,8 +131,9 @@ def _check_hub_base(base: str, expected: str) -> None:
     except Exception as error:  # the hub's client and the HTTP client below it raise many types
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ExportError(f"--base {base} cannot be compared with the base model of the run: {reason}") from error
-    weights = sorted((file.rfilename, file.lfs) for file in files if file.rfilename.endswith(".safetensors"))
-    if ",".join(lfs.sha256 if lfs else "" for _, lfs in weights) != expected:
+    hashes = {file.rfilename: file.lfs.sha256 if file.lfs else "" for file in files}
+    of_torch = [name for name in hashes if not name.endswith(".safetensors")]
+    if all(",".join(hashes[name] for name in weight_files(names)) != expected for names in (hashes, of_torch)):
         raise ExportError(f"--base {base} has other weights than the model that the adapter was trained on")
 
 

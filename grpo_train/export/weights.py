@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils.other import AuxiliaryTrainingWrapper
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, GenerationConfig
 
@@ -13,14 +15,15 @@ from grpo_train.config.schema import Config
 from grpo_train.export.plan import ExportError, ExportPlan
 from grpo_train.policy.loading import Policy, load_policy
 from grpo_train.policy.locate import hub_id
-from grpo_train.rollout.draw import eos_ids
+from grpo_train.policy.tokenizer import eos_ids
 from grpo_train.run_dir.files import atomic_write, read_json, to_json
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SHARD = "5GB"
 """Largest file of weights, as on the hub."""
-TOLERANCE = 1e-2
-"""Largest relative difference between the logits of the adapter and of the merged model, both in float32."""
+TOLERANCE, ROUNDING = 1e-2, 1e-4
+"""Largest difference between the logits of the adapter and of the merged model, both in float32: as a share of what the
+adapter changes, and of the logits."""
 
 
 def write_weights(plan: ExportPlan, folder: Path) -> Any:
@@ -90,12 +93,29 @@ def _merged(policy: Policy) -> Any:
     ids = torch.tensor([policy.tokenizer("The sum of 12 and 30 is 42.")["input_ids"]])
     with torch.inference_mode():
         expected = policy.model(input_ids=ids).logits
+        with policy.model.disable_adapter():
+            change = (policy.model(input_ids=ids).logits - expected).abs().max()
+    is_tied = policy.model.config.get_text_config().tie_word_embeddings
+    if is_tied:
+        _untie(policy.model.get_base_model())
     model = policy.model.merge_and_unload(safe_merge=True)
+    if is_tied:  # as the merged weights are
+        is_tied = model.get_input_embeddings().weight.data_ptr() == model.get_output_embeddings().weight.data_ptr()
+        model.config.tie_word_embeddings = model.config.get_text_config().tie_word_embeddings = is_tied
     with torch.inference_mode():
-        difference = (model(input_ids=ids).logits - expected).abs().max() / expected.abs().max().clamp(min=1e-6)
-    if not float(difference) <= TOLERANCE:
+        difference = (model(input_ids=ids).logits - expected).abs().max()
+    if not difference <= TOLERANCE * change + ROUNDING * expected.abs().max():
         raise ExportError(
-            f"the merged model differs from the adapter (relative difference of the logits: {float(difference):.2g}); "
-            "export the adapter instead (without --merge)"
+            f"the merged model differs from the adapter (logits by {float(difference):.2g}, where the adapter changes "
+            f"them by {float(change):.2g}); export the adapter instead (without --merge)"
         )
     return model
+
+
+def _untie(model: Any) -> None:
+    """Separate tied embeddings and output layer where an adapter is on one of them: merged, it would change both."""
+    embeddings, head = model.get_input_embeddings(), model.get_output_embeddings()
+    if any(isinstance(module, BaseTunerLayer | AuxiliaryTrainingWrapper) for module in (embeddings, head)):
+        own = getattr(head, "base_layer", None) or getattr(head, "original_module", None) or head
+        own.weight = torch.nn.Parameter(own.weight.detach().clone(), requires_grad=False)
+        model.config.tie_word_embeddings = model.config.get_text_config().tie_word_embeddings = False

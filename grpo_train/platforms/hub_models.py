@@ -6,9 +6,18 @@ import os
 from pathlib import Path
 from typing import Any
 
-from grpo_train.policy.locate import BACKBONES, HUB_SOURCE, PolicyError, check_files, hub_id
+from grpo_train.config.schema import Rollout
+from grpo_train.policy.locate import (
+    BACKBONES,
+    HUB_SOURCE,
+    PolicyError,
+    check_files,
+    check_positions,
+    hub_commit,
+    hub_id,
+)
 from grpo_train.run_dir import remove_tree
-from grpo_train.run_dir.files import atomic_write, to_json
+from grpo_train.run_dir.files import atomic_write, read_json, to_json
 from grpo_train.tasks.shared.hub import hub_answers
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -41,6 +50,20 @@ def model_config(resolved: str) -> Path | None:
     """``config.json`` of a resolved backbone, in its directory or in the cache; None where neither has it."""
     folder = Path(resolved)
     return folder / "config.json" if folder.is_dir() else _cached_file(resolved, "config.json")
+
+
+def check_lengths(resolved: str, rollout: Rollout) -> None:
+    """Raise PolicyError if a prompt and a completion of ``rollout`` exceed the positions of a model.
+
+    ``resolved`` is a resolved backbone; the configuration of a hub model is downloaded where the cache does not hold
+    it. A model whose configuration cannot be read passes: loading it gives the reason.
+    """
+    if (file := model_config(resolved)) is None:
+        hub_commit(*hub_id(resolved))
+        file = model_config(resolved)
+    config = (read_json(file) if file else None) or {}
+    keys = ("rollout.max_prompt_length", "rollout.max_completion_length")
+    check_positions(resolved, config, rollout.max_prompt_length, rollout.max_completion_length, keys)
 
 
 def _cached_file(resolved: str, name: str) -> Path | None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from logging import LogRecord
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import safe_open
 
 from grpo_train.config.schema import Model
 from grpo_train.policy.device import check_device
@@ -27,9 +29,16 @@ from grpo_train.policy.locate import (
     recorded_base,
     resolve_backbone,
 )
+from grpo_train.policy.tokenizer import eos_ids, text_of
 from grpo_train.run_dir.signs import downloading
 from grpo_train.tasks.shared.hub import hub_answers
 
+NOT_TEXT = re.compile(r"(^|\.)((vision|visual|image|audio|speech|multi_?modal|mm|mtp|talker)[a-z0-9_]*)\.")
+"""Tensors of what a text model does not have: towers, their projectors, and layers that predict several tokens."""
+CONSTANTS = re.compile(r"(attn|attention)\.(masked_)?bias$|inv_freq$|position_ids$")
+"""Masks and positions that old checkpoints hold and models compute."""
+NAMED = 3
+"""Tensors that a message names."""
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -60,6 +69,15 @@ class Policy:
     def trainable(self) -> list[torch.nn.Parameter]:
         """Trained parameters, in the model's order."""
         return [p for p in self.model.parameters() if p.requires_grad]
+
+    @cached_property
+    def ends(self) -> list[int]:
+        """Token ids that end a completion."""
+        return eos_ids(self.model.generation_config, self.tokenizer)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Text of a completion, see :func:`~grpo_train.policy.tokenizer.text_of`."""
+        return text_of(ids, self.tokenizer, self.ends)
 
     def save(self, folder: Path) -> None:
         """Write the adapter or the full weights with the tokenizer, in peft's or Hugging Face's format."""
@@ -197,11 +215,19 @@ def load_policy(
 
         assert weights is not None
         check_base(weights, source, root)
+        renamed = getattr(model, "_checkpoint_conversion_mapping", {})
         try:
             model = PeftModel.from_pretrained(model, str(weights), is_trainable=trainable)
-        except (RuntimeError, ValueError, OSError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise PolicyError(f"cannot load the adapter {weights} on {source}: {reason}") from error
+            # Again, as only this returns which tensors were loaded.
+            found = model.load_adapter(
+                str(weights), "default", is_trainable=trainable, torch_device="cpu", key_mapping=renamed
+            )
+        except Exception as error:  # libraries raise many types for files that they cannot read
+            raise PolicyError(f"cannot load the adapter {weights} on {source}: {_first_line(error)}") from error
+        own = dict(model.named_parameters(remove_duplicate=False))
+        filled = {id(own[name]) for name in own.keys() - found.missing_keys}  # shared parameters under any name
+        missing = {name for name in own.keys() & found.missing_keys if id(own[name]) not in filled}
+        _check_all_used(f"the adapter {weights}", missing, found.unexpected_keys)
     elif settings.adapter == "lora" and trainable:
         model = add_adapter(model, settings)
     if not trainable:
@@ -315,31 +341,106 @@ def _from_hub(load: Callable[..., tuple[Any, Any]], name: str, commit: str) -> t
 
 
 def _load(source: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any]:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # the console log is a file
+    logging.get_logger("transformers.modeling_utils").addFilter(_is_not_a_table)  # type: ignore[arg-type]
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # caused by peft
+    warnings.filterwarnings("ignore", message="Found missing adapter keys")  # an error here
+
+    infos: list[Any] = []
 
     def load(name: str, **options: Any) -> tuple[Any, Any]:
+        config = AutoConfig.from_pretrained(name, **options)
+        _switch_off_dropout(config)
         # adapter_kwargs: an adapter is looked for on the hub even with local_files_only.
-        model = AutoModelForCausalLM.from_pretrained(
-            name, dtype=dtype, attn_implementation=attention, adapter_kwargs=dict(options), **options
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            name,
+            config=config,
+            dtype=dtype,
+            attn_implementation=None if attention == "sdpa" else attention,  # None: sdpa where the model has it
+            adapter_kwargs=dict(options),
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are named below
+            **options,
         )
+        model, found = loaded
+        infos.append(found)
         return model, AutoTokenizer.from_pretrained(name, **options)
 
     name, commit = (source, None) if Path(source).is_dir() else hub_id(source)
     try:
         model, tokenizer = _from_hub(load, name, commit) if commit else load(name)
-    except (OSError, ValueError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except Exception as error:  # libraries raise many types for files that they cannot read
+        reason = _first_line(error)
         hint = (
-            "set model.attention: eager"
-            if "attn_implementation" in reason
+            "set model.attention: sdpa"
+            if attention != "sdpa" and "attention" in reason.lower()
             else "a directory needs config.json, weights and a tokenizer; a hub model needs the network or its cache"
         )
         raise PolicyError(f"cannot load the model '{source}': {reason} ({hint})") from error
+    _check_model(model, source, infos[-1])
+    if (used := model.config._attn_implementation) != attention and os.environ.get("RANK", "0") == "0":
+        print(f"model.attention: {used}, as {type(model).__name__} has no {attention}", flush=True)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.clean_up_tokenization_spaces = False  # Llama's default; completions are graded as generated
     return model, tokenizer
+
+
+def _switch_off_dropout(config: Any) -> None:
+    """Set the model's own dropout (and the noise of its routers) to 0, in all parts of its configuration.
+
+    The sampler has none: with it, the trained policy would differ from the one that sampled.
+    """
+    for name, value in vars(config).items():
+        if hasattr(value, "to_dict"):
+            _switch_off_dropout(value)
+        elif isinstance(value, float) and ("drop" in name or "jitter" in name):
+            setattr(config, name, 0.0)
+
+
+def _is_not_a_table(record: LogRecord) -> bool:
+    """False for transformers' table of tensors that are missing or not used: :func:`_check_model` names them."""
+    return "LOAD REPORT" not in record.getMessage()
+
+
+def _check_model(model: Any, source: str, found: Mapping[str, Any]) -> None:
+    """Raise PolicyError unless the tensors of the files are those of the model; say which parts were left out.
+
+    Args:
+        found: transformers' loading info.
+    """
+    resized = {f"{name} {list(saved)}, not {list(own)}" for name, saved, own in found["mismatched_keys"]}
+    names = set(found["unexpected_keys"])
+    _check_all_used(
+        f"the model '{source}'",
+        found["missing_keys"] | resized,
+        {name for name in names if not NOT_TEXT.search(name) and not CONSTANTS.search(name)},
+    )
+    if not any(NOT_TEXT.search(name) for name, _ in model.named_parameters()):
+        for file in Path(source).glob("*.safetensors"):  # transformers does not report what a model class always drops
+            with safe_open(file, "pt") as opened:
+                names.update(opened.keys())
+        parts = sorted({part[0].strip(".") for name in names if (part := NOT_TEXT.search(name))})
+        if parts and os.environ.get("RANK", "0") == "0":
+            print(f"not loaded, as {type(model).__name__} is a text model: {', '.join(parts)}", flush=True)
+
+
+def _check_all_used(what: str, missing: Collection[str], unused: Collection[str]) -> None:
+    problems = [
+        f"{kind} tensors ({len(names)}): {', '.join(sorted(names)[:NAMED])}{', …' if len(names) > NAMED else ''}"
+        for kind, names in (("missing", missing), ("unknown", unused))
+        if names
+    ]
+    if problems:
+        raise PolicyError(
+            f"{what} cannot be used: {'; '.join(problems)}; save it again from the model itself, without a wrapper "
+            "such as torch.compile's (_orig_mod.) or a vision model's (language_model.)"
+        )
+
+
+def _first_line(error: Exception) -> str:
+    text = (str(error).strip().splitlines() or [""])[0]
+    return text if " " in text else repr(error)

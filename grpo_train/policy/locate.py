@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 from grpo_train.run_dir import sha256
 from grpo_train.run_dir.errors import UserError
@@ -63,9 +66,17 @@ def recorded_base(resolved: str, root: Path) -> str:
 
 
 def weight_hash(resolved: str) -> str:
-    """SHA-256 of each safetensors file of a local model, joined by commas; "" for a hub id."""
-    files = sorted(Path(resolved).glob("*.safetensors")) if Path(resolved).is_dir() else []
-    return ",".join(sha256(file) for file in files)
+    """SHA-256 of each file of a local model's weights, joined by commas; "" for a hub id."""
+    folder = Path(resolved)
+    found = weight_files(file.name for file in folder.iterdir()) if folder.is_dir() else []
+    return ",".join(sha256(folder / name) for name in found)
+
+
+def weight_files(names: Iterable[str]) -> list[str]:
+    """The names of a model's files that transformers reads weights from, sorted: safetensors, else PyTorch's."""
+    every = sorted(names)
+    tensors = [name for name in every if fnmatch(name, "*.safetensors")]
+    return tensors or [name for name in every if fnmatch(name, "pytorch_model*.bin")]
 
 
 def adapter_of(folder: Path) -> str | None:
@@ -134,6 +145,41 @@ def check_files(folder: Path) -> None:
         )
 
 
+def positions_of(config: Mapping[str, Any]) -> int | None:
+    """Tokens that a model (its ``config.json``) has positions for; None where it has no limit or does not name it.
+
+    Scaled rotary positions count as vLLM counts them (``_get_and_verify_max_len``).
+    """
+    text = config.get("text_config")
+    config = text if isinstance(text, Mapping) else config
+    limit = config.get("max_position_embeddings") or config.get("n_positions")
+    if not isinstance(limit, int) or limit <= 0 or config.get("alibi"):
+        return None
+    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    if not isinstance(rope, Mapping):
+        return limit
+    factor, kind = rope.get("factor"), rope.get("rope_type") or rope.get("type")
+    if isinstance(factor, int | float) and kind not in ("llama3", "longrope", "su"):
+        limit = max(limit, int(factor * (rope.get("original_max_position_embeddings") or limit)))
+    return limit
+
+
+def check_positions(model: str, config: Mapping[str, Any], prompt: int, completion: int, keys: tuple[str, str]) -> None:
+    """Raise PolicyError if a prompt and a completion of these lengths exceed the positions of a model.
+
+    Args:
+        config: its ``config.json``.
+        keys: what sets each of the two lengths.
+    """
+    limit = positions_of(config)
+    if limit and prompt + completion > limit:
+        raise PolicyError(
+            f"{keys[0]} ({prompt}) and {keys[1]} ({completion}) are {prompt + completion} tokens together, and the "
+            f"model {model} has {limit} positions; lower one of them",
+            code="bad_config",
+        )
+
+
 def check_base(adapter: Path, base: str, root: Path) -> None:
     """Raise PolicyError when ``base`` is not the model that an adapter was trained on: its output would be noise.
 
@@ -169,12 +215,15 @@ def hub_source(folder: Path) -> str | None:
     return found if isinstance(found, str) and hub_id(found)[1] else None
 
 
-def hub_commit(repository: str) -> str | None:
-    """Current commit of ``OWNER/NAME`` on the hub, or in this machine's cache where the hub does not answer."""
+def hub_commit(repository: str, revision: str | None = None) -> str | None:
+    """Commit of ``OWNER/NAME`` (default: the newest) on the hub, or in the cache where the hub does not answer.
+
+    Its ``config.json`` is in the cache then.
+    """
     from huggingface_hub import hf_hub_download
 
     try:
-        return Path(hf_hub_download(repository, "config.json")).parent.name
+        return Path(hf_hub_download(repository, "config.json", revision=revision)).parent.name
     except Exception:  # network, hub or gated model: loading the model reports it better
         return None
 

@@ -1,7 +1,8 @@
-"""A model's tokenizer without its weights."""
+"""A model's tokenizer: loading it without weights, and the text of generated tokens."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,3 +23,30 @@ def load_tokenizer(backbone: str, root: Path) -> Any:
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise PolicyError(f"cannot load the tokenizer of '{source}': {reason}", code="no_model") from error
+
+
+def special_start(tokenizer: Any) -> tuple[int, ...]:
+    """Token ids that a tokenizer puts before a text (Llama's and Gemma's beginning of text).
+
+    What some put after it, such as an end of text, has no place between a prompt and its completion.
+    """
+    ids, plain = (tokenizer("x", add_special_tokens=each)["input_ids"] for each in (True, False))
+    starts = (at for at in range(len(ids)) if ids[at : at + len(plain)] == plain)
+    return tuple(ids[: next(starts, 0)])
+
+
+def eos_ids(generation_config: object, tokenizer: object) -> list[int]:
+    """Token ids that end a completion: the tokenizer's and the model's (Gemma's and Llama's ends of turn)."""
+    of_model = getattr(generation_config, "eos_token_id", None)
+    tokens = [getattr(tokenizer, "eos_token_id", None), *(of_model if isinstance(of_model, list) else [of_model])]
+    return list(dict.fromkeys(int(token) for token in tokens if token is not None))
+
+
+def text_of(ids: Sequence[int], tokenizer: Any, ends: Sequence[int]) -> str:
+    """Text of a completion as generated, special tokens included, without the token of ``ends`` that ended it.
+
+    Which tokens are special is up to the tokenizer: in some, ``<think>`` and ``<answer>`` are.
+    """
+    written = ids[:-1] if ids and ids[-1] in ends else ids
+    text: str = tokenizer.decode(list(written), skip_special_tokens=False, spaces_between_special_tokens=False)
+    return text

@@ -11,7 +11,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from grpo_train.config.schema import Config
 from grpo_train.policy.loading import Policy, load_policy
@@ -54,7 +53,7 @@ class Opponent:
                 temperature=0.0,
                 batch_size=self._rollout.generation_batch_size,
             )
-        texts = self._policy.tokenizer.batch_decode([one.ids for one in completions], skip_special_tokens=True)
+        texts = [self._policy.text(one.ids) for one in completions]
         answers: dict[Problem, str] = dict(zip(unique, texts, strict=True))
         return [answers[problem] for problem in problems]
 
@@ -68,11 +67,11 @@ class Adversary:
         rewards: Rewards,
         backend: RolloutBackend,
         opponent: Opponent,
-        tokenizer: Any,
+        policy: Policy,
         config: Config,
     ) -> None:
         self._task, self._rewards, self._backend, self._opponent = task, rewards, backend, opponent
-        self._tokenizer, self._config = tokenizer, config
+        self._policy, self._config = policy, config
         self._referees = ThreadPoolExecutor(judge_threads(config), thread_name_prefix="referee")
 
     def collect(self, buffer_index: int, groups: Sequence[int], prompts: Sequence[Prompt]) -> list[Sample | None]:
@@ -87,9 +86,7 @@ class Adversary:
         def referee(index: int, attempt: Attempt) -> None:
             attempts[index], plays[index] = attempt, self._referees.submit(self._task.play, attempt)
 
-        completions = generate_groups(
-            self._backend, self._tokenizer, self._config, buffer_index, groups, prompts, referee
-        )
+        completions = generate_groups(self._backend, self._policy, self._config, buffer_index, groups, prompts, referee)
         questions = {
             i: self._task.question(play.result()) for i, play in sorted(plays.items()) if play.result().is_valid
         }
@@ -120,7 +117,7 @@ def make_adversary(
         opponent = Opponent(policy, config, start)
     else:
         opponent = Opponent(load_opponent(config, root, policy), config)
-    return Adversary(task, rewards, backend, opponent, policy.tokenizer, config)
+    return Adversary(task, rewards, backend, opponent, policy, config)
 
 
 def load_opponent(config: Config, root: Path, policy: Policy) -> Policy:

@@ -10,9 +10,10 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from grpo_train.config.schema import Config
+from grpo_train.policy.loading import Policy
 from grpo_train.rewards import Grade, Rewards
 from grpo_train.rewards.tags import closes_thoughts
 from grpo_train.rollout import Completion, RolloutBackend, seed_of
@@ -60,9 +61,9 @@ class Collector(Protocol):
 class SingleTurn:
     """:class:`Collector` of ``num_generations`` independently judged completions per prompt."""
 
-    def __init__(self, task: Task, rewards: Rewards, backend: RolloutBackend, tokenizer: Any, config: Config) -> None:
+    def __init__(self, task: Task, rewards: Rewards, backend: RolloutBackend, policy: Policy, config: Config) -> None:
         self._task, self._rewards, self._backend = task, rewards, backend
-        self._tokenizer, self._config = tokenizer, config
+        self._policy, self._config = policy, config
         self._judges = ThreadPoolExecutor(judge_threads(config), thread_name_prefix="judge") if task.slow else None
         """Threads for a task whose judge waits for another process."""
 
@@ -76,9 +77,7 @@ class SingleTurn:
             attempts[index] = attempt
             grades[index] = self._judges.submit(self._grade, attempt) if self._judges else self._grade(attempt)
 
-        completions = generate_groups(
-            self._backend, self._tokenizer, self._config, buffer_index, groups, prompts, judge
-        )
+        completions = generate_groups(self._backend, self._policy, self._config, buffer_index, groups, prompts, judge)
         order = range(len(completions))
         started = [grade.result() if isinstance(grade, Future) else grade for grade in (grades[i] for i in order)]
         found = self._rewards.complete(started, [attempts[i] for i in order], generations)
@@ -93,7 +92,7 @@ class SingleTurn:
 
 def generate_groups(
     backend: RolloutBackend,
-    tokenizer: Any,
+    policy: Policy,
     config: Config,
     buffer_index: int,
     groups: Sequence[int],
@@ -112,11 +111,11 @@ def generate_groups(
     def hand_over(index: int, completion: Completion) -> None:
         attempt = Attempt(
             problem=repeated[index].problem,
-            completion=tokenizer.decode(completion.ids, skip_special_tokens=True),
+            completion=policy.text(completion.ids),
             truncated=not completion.finished,
             length=len(completion.ids),
             ids=completion.ids,
-            thoughts_closed=closes_thoughts(end_of(repeated[index].ids, tokenizer)),
+            thoughts_closed=closes_thoughts(end_of(repeated[index].ids, policy.tokenizer)),
             key=keys[index],
         )
         on_attempt(index, attempt)

@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 from transformers import TopKLogitsWarper, TopPLogitsWarper
 from transformers.generation.stopping_criteria import StopStringCriteria
 
+from grpo_train.policy.tokenizer import eos_ids
 from grpo_train.rewards.tags import in_thoughts
 from grpo_train.rollout.prompts import end_of
 
@@ -155,10 +156,3 @@ class Ends:
             return True
         completion = self._tokenizer.decode(list(ids), skip_special_tokens=False)
         return not in_thoughts(end_of(prompt, self._tokenizer), completion)
-
-
-def eos_ids(generation_config: object, tokenizer: object) -> list[int]:
-    """Token ids that end a completion: the tokenizer's and the model's (Gemma's and Llama's ends of turn)."""
-    of_model = getattr(generation_config, "eos_token_id", None)
-    tokens = [getattr(tokenizer, "eos_token_id", None), *(of_model if isinstance(of_model, list) else [of_model])]
-    return list(dict.fromkeys(int(token) for token in tokens if token is not None))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from grpo_train.policy.tokenizer import special_start
 from grpo_train.rollout.chat import prompt_text
 from grpo_train.run_dir.safe_json import half_character
 from grpo_train.tasks import Mixture, Problem, Task, TaskError, data_order
@@ -116,6 +117,7 @@ def encode(problems: Sequence[Problem], tokenizer: Any) -> list[tuple[int, ...]]
             if half := half_character(text):
                 raise TaskError(f"the prompt of problem {problems[index].index} {half}")
         # A chat template writes its special tokens itself.
-        ids = tokenizer(texts, add_special_tokens=not is_chat)["input_ids"] if texts else []
-        encoded.update(zip(indices, map(tuple, ids), strict=True))
+        start = () if is_chat else special_start(tokenizer)
+        found = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
+        encoded.update(zip(indices, ((*start, *ids) for ids in found), strict=True))
     return [encoded[index] for index in range(len(problems))]

@@ -21,6 +21,7 @@ from typing import Any
 
 from grpo_train.config.schema import Config
 from grpo_train.games import Match
+from grpo_train.policy.loading import Policy
 from grpo_train.rewards import Grade, Rewards
 from grpo_train.rewards.tags import closes_thoughts
 from grpo_train.rollout import Completion, RolloutBackend
@@ -53,11 +54,11 @@ class SelfPlay:
     """
 
     def __init__(
-        self, task: SelfPlayTask, rewards: Rewards, backend: RolloutBackend, tokenizer: Any, config: Config
+        self, task: SelfPlayTask, rewards: Rewards, backend: RolloutBackend, policy: Policy, config: Config
     ) -> None:
         """Raises TaskError if the config does not suit self-play, or a prompt is too long."""
         check_self_play(task, config)
-        self._task, self._rewards, self._backend, self._tokenizer = task, rewards, backend, tokenizer
+        self._task, self._rewards, self._backend, self._policy = task, rewards, backend, policy
         self._config = config
         self._prompts(list(task.long_games(LONG_GAMES)))
 
@@ -74,10 +75,10 @@ class SelfPlay:
             turns = self._prompts([self._task.turn(table.index, table.match.state) for table in playing])
             keys = [f"{table.key}/{len(table.turns)}" for table in playing]
             completions = generate(self._backend, self._config, turns, keys)
-            texts = self._tokenizer.batch_decode([one.ids for one in completions], skip_special_tokens=True)
+            texts = [self._policy.text(one.ids) for one in completions]
             for table, key, turn, completion, text in zip(playing, keys, turns, completions, texts, strict=True):
                 ids = completion.ids
-                closed = closes_thoughts(end_of(turn.ids, self._tokenizer))
+                closed = closes_thoughts(end_of(turn.ids, self._policy.tokenizer))
                 attempt = Attempt(
                     turn.problem, text, not completion.finished, len(ids), key, ids=ids, thoughts_closed=closed
                 )
@@ -134,7 +135,7 @@ class SelfPlay:
 
     def _prompts(self, problems: Sequence[Problem]) -> list[Prompt]:
         """Tokenize turns. Raises TaskError if one is too long: unlike a problem of a data set, it cannot be skipped."""
-        encoded = encode(problems, self._tokenizer)
+        encoded = encode(problems, self._policy.tokenizer)
         longest, limit = max(map(len, encoded), default=0), self._config.rollout.max_prompt_length
         if longest > limit:
             raise TaskError(

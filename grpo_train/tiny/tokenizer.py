@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 EOS, PAD = "<|endoftext|>", "<|pad|>"
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
-"""Added but not special tokens: decoding with ``skip_special_tokens=True`` keeps them for the grader."""
+"""Added but not special tokens, as in Qwen3's tokenizer."""
 VOCABULARY = 512
 """256 bytes, eos, pad, four tags, and the rest merges."""
 

@@ -16,7 +16,7 @@ from grpo_train.config import load_config, read_config_text, schema, with_change
 from grpo_train.config.schema import Config
 from grpo_train.platforms.choices import resolve
 from grpo_train.platforms.facts import read_machine
-from grpo_train.platforms.hub_models import check_hub_model
+from grpo_train.platforms.hub_models import check_hub_model, check_lengths
 from grpo_train.policy.device import check_device
 from grpo_train.policy.locate import (
     BACKBONES,
@@ -141,6 +141,7 @@ def check_start(config: Config, root: Path, ckpt: Path | None, say: Callable[[st
     try_rewards(rewards, task)
     if backbone:
         check_hub_model(backbone)  # last: it may wait for the network
+    check_lengths(backbone or str(weights), config.rollout)
     return config
 
 

@@ -14,7 +14,14 @@ import torch
 from grpo_train.algorithm import GradientNoiseScale, RoleBaselines
 from grpo_train.config.schema import Config
 from grpo_train.policy.loading import load_policy, pick_device, use_repeating_kernels
-from grpo_train.policy.locate import at_commit, base_of_checkpoint, check_weights, resolve_backbone, weight_hash
+from grpo_train.policy.locate import (
+    PolicyError,
+    at_commit,
+    base_of_checkpoint,
+    check_weights,
+    resolve_backbone,
+    weight_hash,
+)
 from grpo_train.policy.logprobs import LogprobForward
 from grpo_train.policy.memory import RowLimit
 from grpo_train.rewards import Rewards, load_rewards
@@ -159,12 +166,21 @@ class TrainingState:
             self.compiling.decide(None)
         self.num_prompts = prompts_drawn(self.saved_info, self.step, config, has_buffer=self.buffer is not None)
         """Positions of the data order that the buffers so far have used."""
-        self._base = self.saved_info.get("base_model") or {
-            "name": self.policy.base,
-            "weights_sha256": weight_hash(resolve_backbone(self.policy.base, run.root)),
-        }
+        self._base = self._hashed(self.saved_info.get("base_model") or {"name": self.policy.base})
         if world.is_main:
             remove_leftovers(run)
+
+    def _hashed(self, base: dict[str, Any]) -> dict[str, Any]:
+        """The model under the run's weights, with its hash; earlier versions recorded none of some formats."""
+        if base.get("weights_sha256"):
+            return base
+        try:
+            found = weight_hash(resolve_backbone(base["name"], self._run.root))
+        except PolicyError:  # full weights do not need it any more
+            found = ""
+        if found and self.step and self._world.is_main:
+            print(f"{base['name']}: the checkpoint has no SHA-256 of these weights; recorded from now on", flush=True)
+        return {**base, "weights_sha256": found}
 
     def _load_start(self, base: str | None, *, is_fresh: bool) -> Reference | None:
         """The model the run started from, if the KL penalty or an opponent needs it."""
@@ -180,11 +196,11 @@ class TrainingState:
         task, policy, config = self.task, self.policy, self._config
         backend = self.backend
         if isinstance(task, SelfPlayTask):
-            return SelfPlay(task, rewards, backend, policy.tokenizer, config)
+            return SelfPlay(task, rewards, backend, policy, config)
         if isinstance(task, AdversarialTask):
             in_place = start.in_place if start else nullcontext
             return make_adversary(task, rewards, backend, policy, config, self._run.root, in_place)
-        return SingleTurn(task, rewards, backend, policy.tokenizer, config)
+        return SingleTurn(task, rewards, backend, policy, config)
 
     def _restore_extras(self, checkpoint: Checkpoint) -> None:
         if pending := load_extra(checkpoint, buffers.FILE):

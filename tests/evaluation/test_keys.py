@@ -21,7 +21,7 @@ from grpo_train.tasks.shared.graders import grader_of
 from tests.support.evaluating import SAMPLED
 
 
-def test_key_changes_with_every_relevant_setting(run: RunDir) -> None:
+def test_key_changes_with_every_relevant_setting(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     def key(step: int = 2, **request: Any) -> dict[str, Any]:
         plan, _ = make_plan(run.root, EvalRequest("trained", steps=str(step), **{**SAMPLED, **request}))
         config = keys.Config.model_validate(plan.config)
@@ -41,6 +41,9 @@ def test_key_changes_with_every_relevant_setting(run: RunDir) -> None:
     tokenizer.write_text(tokenizer.read_text() + " ")
     assert key()["samples"]["weights"] != first["samples"]["weights"]
     keys.folder_key.cache_clear()
+    found = key()
+    monkeypatch.setattr(keys, "SAMPLING", keys.SAMPLING + 1)
+    assert key()["samples"] != found["samples"]
 
 
 def test_grader_key_covers_imported_sources(tmp_path: Path) -> None:

@@ -49,11 +49,9 @@ class Writer:
 
 
 class Bytes:
-    """A tokenizer whose tokens are bytes."""
+    """A policy whose tokens are bytes."""
 
-    chat_template = None
-
-    def decode(self, ids: Sequence[int], **_: Any) -> str:
+    def text(self, ids: Sequence[int]) -> str:
         return bytes(ids).decode()
 
 

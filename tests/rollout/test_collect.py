@@ -31,9 +31,9 @@ from tests.support.patience import PATIENCE
 
 
 class Words:
-    """A tokenizer whose tokens are numbers and whose texts spell them out."""
+    """A policy whose tokens are numbers and whose texts spell them out."""
 
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
+    def text(self, ids: Sequence[int]) -> str:
         return " ".join(map(str, ids))
 
 
@@ -95,7 +95,7 @@ def prompts_of(task: Even, groups: Sequence[int]) -> list[Prompt]:
 
 
 def collected(task: Even, config: Config, backend: Counting, groups: Sequence[int]) -> list[Sample]:
-    collector = SingleTurn(task, load_rewards(task, config), backend, Words(), config)
+    collector = SingleTurn(task, load_rewards(task, config), backend, Words(), config)  # type: ignore[arg-type]
     samples = collector.collect(7, groups, prompts_of(task, groups))
     return [sample for sample in samples if sample is not None]
 

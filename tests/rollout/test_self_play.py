@@ -121,7 +121,11 @@ def test_practice_covers_all_turns_and_mistakes(name: str) -> None:
 
 
 class Words:
-    """A tokenizer whose tokens are letters."""
+    """A policy whose tokens are letters, and its tokenizer."""
+
+    @property
+    def tokenizer(self) -> Words:
+        return self
 
     def __call__(self, texts: Sequence[str], add_special_tokens: bool) -> dict[str, list[list[int]]]:
         return {"input_ids": [[ord(letter) for letter in text] for text in texts]}
@@ -129,8 +133,8 @@ class Words:
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         return ""
 
-    def batch_decode(self, rows: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
-        return ["".join(map(chr, row)) for row in rows]
+    def text(self, ids: Sequence[int]) -> str:
+        return "".join(map(chr, ids))
 
 
 class Scripted:

@@ -71,7 +71,7 @@ def record(policy: Policy) -> dict[str, Any]:
     source = PromptSource(task, policy.tokenizer, seed=0, max_prompt_length=64, limit=None)
     prompts = source.draw(0, GROUPS)
     backend = TransformersBackend(policy.model, policy.tokenizer, stop=task.stop)
-    collector = SingleTurn(task, load_rewards(task, config), backend, policy.tokenizer, config)
+    collector = SingleTurn(task, load_rewards(task, config), backend, policy, config)
     groups = groups_of(World(), config)
     rollouts = collector.collect(0, groups, prompts)
     samples = gather_samples(rollouts, groups, config, World())

@@ -23,7 +23,8 @@ class Model(Section):
     lora_alpha: PositiveInt = 64
     """Scale of the adapter: its output is multiplied by lora_alpha / lora_rank."""
     lora_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Dropout before the adapter. Requires one update per buffer: otherwise dropout noise would trigger clipping."""
+    """Dropout before the adapter; the model's own dropout is off. Requires one update per buffer: otherwise dropout
+    noise would trigger clipping."""
     lora_targets: str | list[str] = "all-linear"
     """Modules that get an adapter: ``all-linear``, or a list of names."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -33,7 +34,7 @@ class Model(Section):
     """Data type of weights and arithmetic: ``auto`` = bfloat16 on a GPU of compute capability 8 or newer, float16 on an
     older one, float32 on a CPU. Trained weights are always kept in float32; float16 scales the loss."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
-    """Attention implementation of transformers."""
+    """Attention implementation of transformers. A model without sdpa gets eager, with a message."""
 
 
 class Rollout(Section):
@@ -42,7 +43,7 @@ class Rollout(Section):
     backend: Literal["native", "transformers", "vllm"] = "native"
     """Generation backend. ``native`` draws from a copy of the weights in the compute type, adapter merged in, with
     slots for keys and values. ``transformers`` generates with the trained model itself; models that native cannot run
-    (sliding windows, states) use it, too, with a message. ``vllm`` draws from a vLLM server, which runs in an
+    (sliding windows, states, no sdpa) use it, too, with a message. ``vllm`` draws from a vLLM server, which runs in an
     environment of its own (docs/vllm.md)."""
     memory_share: Annotated[float, Field(gt=0, le=1)] = 0.8
     """native: share of the free memory, at the start of a rollout, for keys and values. Completions that have no room

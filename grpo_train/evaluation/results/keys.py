@@ -1,8 +1,8 @@
 """Cache keys of evaluations: content hashes of everything the samples depend on. Torch-free.
 
 Samples are reused or combined only under equal keys. A key has two parts. ``samples``: weights, tokenizer, problems
-with their prompts, decoding parameters. ``grading``: the grader's source and the sandbox. If only the second differs,
-completions are kept and judged again.
+with their prompts, decoding parameters and :data:`SAMPLING`. ``grading``: the grader's source and the sandbox. If only
+the second differs, completions are kept and judged again.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from grpo_train.tasks import Problem, Task
 from grpo_train.tasks.shared.base import plain_data
 from grpo_train.tasks.shared.self_play import SelfPlayTask
 
+SAMPLING = 2
+"""Version of how prompts are tokenized, where completions end, and how tokens become text. Raise it when one changes:
+results of another version are evaluated again."""
 TOKENIZER_FILES = (".jinja", ".json", ".txt", ".model")
 """Suffixes of the files beside the weights that determine a prompt's tokens: tokenizer and chat template."""
 
@@ -33,6 +36,7 @@ TOKENIZER_FILES = (".jinja", ".json", ".txt", ".model")
 def key_of(plan: EvalPlan, target: Target, config: Config, task: Task, problems: Sequence[Problem]) -> dict[str, Any]:
     """Cache key of one checkpoint's evaluation. Raises PolicyError or OSError for missing weights, SandboxError."""
     samples = {
+        "version": SAMPLING,
         "weights": weights_key(plan, target, config),
         "problems": problems_key(problems),
         "split": config.eval.split,

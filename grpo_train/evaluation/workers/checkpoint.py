@@ -17,7 +17,7 @@ from grpo_train.evaluation.plan import EvalPlan
 from grpo_train.evaluation.results.keys import decoding
 from grpo_train.evaluation.targets import Target
 from grpo_train.policy.loading import Policy, load_policy, pick_device
-from grpo_train.policy.locate import base_of_checkpoint, check_weights, recorded_base
+from grpo_train.policy.locate import base_of_checkpoint, check_positions, check_weights, recorded_base
 from grpo_train.rollout import RolloutBackend, seed_of
 from grpo_train.tasks import Problem, Task
 
@@ -43,6 +43,13 @@ def load_checkpoint(path: Path | None, plan: EvalPlan, config: Config) -> Policy
         base=plan.base or (base_of_checkpoint(path, root) if path else None),
         trainable=False,
     )
+
+
+def check_fit(policy: Policy, prompts: Sequence[Sequence[int]], max_completion_length: int) -> None:
+    """Raise PolicyError if a prompt and its completion may exceed the model's positions."""
+    longest = max(map(len, prompts), default=0)
+    keys = ("the longest prompt", "max_completion_length")
+    check_positions(policy.base, policy.model.config.to_dict(), longest, max_completion_length, keys)
 
 
 class SampleSource(ABC):
@@ -80,7 +87,8 @@ class SampleSource(ABC):
         seeds: Sequence[int],
         batch_size: int = 0,
     ) -> list[Reply]:
-        """Reply to prompts with the decoding parameters of the evaluation."""
+        """Reply to prompts with the decoding parameters of the evaluation. Raises PolicyError where they do not fit."""
+        check_fit(policy, prompts, self._decoding["max_completion_length"])
         completions = backend.generate(
             prompts,
             seeds=seeds,
@@ -89,8 +97,7 @@ class SampleSource(ABC):
             top_p=self._decoding["top_p"],
             batch_size=batch_size,
         )
-        texts = policy.tokenizer.batch_decode([each.ids for each in completions], skip_special_tokens=True)
-        return [Reply(text, len(each.ids), not each.finished) for each, text in zip(completions, texts, strict=True)]
+        return [Reply(policy.text(each.ids), len(each.ids), not each.finished) for each in completions]
 
     def _seed(self, item: int) -> int:
         index, sample = divmod(item, self._samples)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from grpo_train.policy.memory import is_out_of_memory
 from grpo_train.rollout.native.decoding import read_prompts
 from grpo_train.rollout.native.flash import spans_of
 from grpo_train.rollout.native.slots import Range, Shared, Slots, mask_of, step_of
-from grpo_train.rollout.native.weights import FrozenCopy, UnsupportedModelError
+from grpo_train.rollout.native.weights import FrozenCopy, UnsupportedModelError, named_unsupported
 
 PROMPTS = (tuple(range(3, 12)), tuple(range(5, 10)))
 OF_ROW = [0, 0, 1]
@@ -39,15 +38,10 @@ class Trial:
         Raises UnsupportedModelError with the reason.
         """
         slots = Slots(len(OF_ROW), LENGTH, *((len(PROMPTS), LENGTH) if is_shared else (0, 0)), is_flash=is_flash)
-        try:
-            with torch.inference_mode(), torch.autocast(self._copy.device.type, enabled=False):
-                found = self._decode(slots)
-                if self._expected is None:
-                    self._expected = self._reference()[OF_ROW]
-        except (RuntimeError, NotImplementedError, TypeError, ValueError, AttributeError, KeyError) as error:
-            if is_out_of_memory(error):
-                raise
-            raise UnsupportedModelError(str(error).strip().splitlines()[0] if str(error) else repr(error)) from error
+        with named_unsupported(), torch.inference_mode(), torch.autocast(self._copy.device.type, enabled=False):
+            found = self._decode(slots)
+            if self._expected is None:
+                self._expected = self._reference()[OF_ROW]
         allowed = TOLERANCE[self._copy.model.dtype.itemsize] * self._expected.norm()
         if not slots.layers or not (found - self._expected).norm() <= allowed:
             raise UnsupportedModelError("its logits differ from those of transformers' own attention")

@@ -18,12 +18,27 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
 from torch import Tensor
 
+from grpo_train.policy.memory import is_out_of_memory
 from grpo_train.rollout.native.fused import fuse
 from grpo_train.rollout.native.slots import ATTENTION, ATTENTION_INSIDE, LAYER, Prompts, Slots, Step
 
 
 class UnsupportedModelError(Exception):
     """The native backend cannot run this model; the message gives the reason."""
+
+
+@contextmanager
+def named_unsupported() -> Iterator[None]:
+    """Raise UnsupportedModelError for whatever a model's own code raises, except where memory runs out."""
+    try:
+        yield
+    except UnsupportedModelError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        sentence = (str(error).strip().splitlines() or [""])[0].partition(". ")[0]
+        raise UnsupportedModelError(sentence if " " in sentence else repr(error)) from error
 
 
 @dataclass(frozen=True)
@@ -54,12 +69,13 @@ class FrozenCopy:
         """
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         dtype = dtype or base.get_input_embeddings().weight.dtype
-        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+        with named_unsupported(), torch.device("meta"), torch.random.fork_rng(devices=[]):
             self.model = type(base)._from_config(deepcopy(base.config), attn_implementation=ATTENTION, dtype=dtype)
         self.model.generation_config = base.generation_config
         self._attention = ATTENTION
         self._own: list[_Own] = []
-        self._fill(base, dtype)
+        with named_unsupported():
+            self._fill(base, dtype)
         if is_fused:
             moved = fuse(self.model, {each.target.data_ptr() for each in self._own})
             self._own = [replace(each, target=moved.get(each.target.data_ptr(), each.target)) for each in self._own]
