@@ -112,7 +112,8 @@ def final_state(job_id: str) -> str | None:
         except RemoteError as error:  # no accounting; a job that is forgotten; a controller that is away
             is_early |= show == "scontrol" and error.code == "slurm" and "Invalid job id" not in error.message
             continue
-        words = output.split() if show == "scontrol" else [f"JobState={line}" for line in output.split("\n") if line.strip()]
+        lines = [line for line in output.splitlines() if line.strip()]
+        words = output.split() if show == "scontrol" else [f"JobState={line}" for line in lines]
         states = [word.removeprefix("JobState=").split(" ")[0] for word in words if word.startswith("JobState=")]
         if states and _has_ended(states[0]):
             return "OUT_OF_MEMORY" if "OUT_OF_MEMORY" in states else states[0]
