@@ -329,7 +329,10 @@ def test_unusable_ssh_configurations(tmp_path: Path) -> None:
 
 
 def test_attach_uses_the_users_ssh(tmp_path: Path, sshd: Sshd, hosts: Path, tmux_socket: str) -> None:
-    """The command runs in a real terminal (another tmux) and shows this session, not one with a similar name."""
+    """The command runs in a real terminal (another tmux) and shows this session, not one with a similar name.
+
+    The terminal is one that the box does not know.
+    """
     for name, words in (("run_1", "this is the one"), ("run_12", "this is another")):
         script = f"echo {words}; sleep 60"
         subprocess.run(["tmux", "-L", tmux_socket, "new-session", "-d", "-s", name, script], check=True)
@@ -341,9 +344,11 @@ def test_attach_uses_the_users_ssh(tmp_path: Path, sshd: Sshd, hosts: Path, tmux
         ("ssh", attach_argv(box, "run_1", host_keys_file=known)),
         ("local", attach_argv(Box("local", kind="local", tmux_socket=tmux_socket), "run_1")),
     ):
-        outer = f"{tmux_socket}-{where}"
+        outer, terminal = f"{tmux_socket}-{where}", ["env", "TERM=xterm-nobody-knows"]
         try:
-            subprocess.run(["tmux", "-L", outer, "new-session", "-d", "-x", "100", "-y", "30", *argv], check=True)
+            subprocess.run(
+                ["tmux", "-L", outer, "new-session", "-d", "-x", "100", "-y", "30", *terminal, *argv], check=True
+            )
 
             def screen(outer: str = outer) -> str:
                 done = subprocess.run(["tmux", "-L", outer, "capture-pane", "-p"], capture_output=True, text=True)
