@@ -218,7 +218,7 @@ class SshTransport:
             self._stderr += channel.recv_stderr(65_536)
         elif left <= 0:
             self._hang_up()
-            raise Unreachable(f"{what} took too long (box '{self._box.name}')")
+            raise Unreachable(f"{what} took too long (box '{self._box.name}'){self._shell.waits_for(self._stderr)}")
         elif ended:
             raise self._end_of(channel, what)
         else:

@@ -146,6 +146,21 @@ def test_a_shell_greeting_and_a_posix_locale(tmp_path: Path, tmux_socket: str) -
             assert client.request("list_sessions").result(60)["sessions"][0]["name"] == "é …"
 
 
+@pytest.mark.parametrize("transport", ["paramiko", "openssh"])
+@pytest.mark.parametrize("rest", ["read answer", "until [ = $answer ]; do read answer; done"], ids=["once", "again"])
+def test_a_question_of_the_shell_is_shown(own_sshd: Sshd, tmp_path: Path, transport: str, rest: str) -> None:
+    (own_sshd.home / ".bashrc").write_text(f"printf 'Load the modules? [y/n] '; answer=; {rest}\n")
+    trust(tmp_path / "hosts", own_sshd, "h200")
+    clock = TestClock()
+    with connected(box_of(own_sshd, transport=transport), host_keys_file=tmp_path / "hosts", clock=clock) as pair:
+        client, recorder = pair
+        shell = eventually(lambda: getattr(client.transport, "_shell", None))
+        eventually(lambda: "Load the" in shell.waits_for(bytearray()))
+        clock.advance_until(lambda: client.link is Link.LOST)
+        detail = recorder.wait_link(Link.LOST).detail
+        assert "its shell printed 'Load the modules? [y/n]'; a startup file such as ~/.bashrc must not ask" in detail
+
+
 def test_a_box_without_python_or_commands(
     sshd: Sshd, hosts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
