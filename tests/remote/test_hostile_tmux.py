@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from grpo_train.run_dir import open_run
+from grpo_train.run_dir.processes import start_ticks
 from grpo_train.run_dir.sessions import STARTED_OPTION
 from remote.boxes import Box
 from remote.protocol import RemoteError
@@ -136,7 +137,7 @@ def test_panes_of_the_user_are_theirs(ask: Ask, tmux: Tmux, evaluation: tuple[st
     tmux("new-window", "-b", "-t", "=eval_x:7", "cat")
     assert "fake engine: eval" in ask("capture_pane", session="eval_x")["text"]
     assert ask("kill", session="eval_x") == {"session": "eval_x", "left": [], "forced": False}
-    assert not Path(f"/proc/{evaluation[1]}").exists()
+    assert start_ticks(int(evaluation[1])) is None
     eventually(lambda: session(ask, "eval_x")["dead"])
     for op, params in (
         ("evaluate", {"ckpt_path": "/models/x"}),
@@ -169,7 +170,7 @@ def test_what_runs_in_place_of_ours_is_not_ours(ask: Ask, tmux: Tmux, evaluation
             with pytest.raises(RemoteError) as caught:
                 ask(op, **params)
             assert caught.value.code == code
-        assert Path(f"/proc/{pid}").exists() != closed
+        eventually(lambda closed=closed: (start_ticks(int(pid)) is None) == closed)  # type: ignore[misc]
 
 
 def test_a_run_whose_pane_was_closed_has_an_end(ask: Ask, tmux: Tmux, root: Path) -> None:
