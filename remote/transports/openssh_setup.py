@@ -171,7 +171,7 @@ class BoxSsh:
         """Our options for jump hosts, for the box, then the user's configuration; the first value of each counts.
 
         ssh passes the file on to jump hosts. Those of the box are for whatever it is called, so that no spelling of a
-        host (``user@host``, capitals) leaves them out.
+        host (``user@host``) leaves them out.
         """
         lines = []
         for host, configuration in self._hops:
