@@ -105,14 +105,15 @@ def _user_files() -> str:
 def choose_box(arguments: argparse.Namespace) -> Box:
     """The box to connect to first: the one asked for, else that of the last start. Raises BoxesError."""
     from grpo_tui.preferences import Preferences
-    from remote.boxes import Box, find_box, load_boxes
+    from remote.boxes import Box, at_address, find_box, load_boxes
 
     boxes = load_boxes(arguments.boxes)
     if arguments.box:
         box = find_box(boxes, arguments.box, arguments.boxes)
     elif arguments.host:
-        known = next((box for box in boxes if arguments.host in (box.host, box.name)), None)
-        box = known or Box(arguments.host, host=arguments.host)
+        given = at_address(Box(arguments.host), arguments.host)
+        known = next((box for box in boxes if {arguments.host, given.host} & {box.host, box.name}), None)
+        box = known or replace(given, name=given.host)
     elif arguments.root:
         box = _this_machine(boxes, arguments.root)
     else:
@@ -148,7 +149,9 @@ def reload_box(box: Box, arguments: argparse.Namespace) -> Box:
 def _overridden(box: Box, host: str | None, root: str | None) -> Box:
     """A box with what the command line and the environment override."""
     if host and not box.is_local:
-        box = replace(box, host=host, provider=None)
+        from remote.boxes import at_address
+
+        box = replace(at_address(box, host), provider=None)
     if root:
         box = replace(box, root=str(Path(root).expanduser().absolute()) if box.is_local else root)
     if box.is_local and not box.tmux_socket:

@@ -59,7 +59,9 @@ class BoxCopy:
                     self.copied = self._copier.get(request.what, request.folder, request.steps)
                 elif isinstance(request, Sync):
                     self.synced = sync(self._copier, with_changes=request.with_changes, start=request.source)
-                    self.copied = Copied([self.synced.path], 1, self.synced.size, self.synced.size, [])
+                    self.copied = Copied(
+                        [self.synced.path], 1, self.synced.size, self.synced.size, self.synced.left_out
+                    )
                 else:
                     self.copied = self._copier.put(request.source, request.to)
         except UserError as error:
@@ -146,6 +148,7 @@ class Copies:
         title = copy.request.title()
         if copy.copied is not None:
             what = f"{title} {copy.synced.code}" if copy.synced else f"{title}, {byte_size(copy.copied.size)}"
-            self._app.receipt(f"✔ copied: {what}", copy.copied.paths[-1])
+            left_out = f"; {len(copy.copied.left_out)} left out" if copy.copied.left_out else ""
+            self._app.receipt(f"✔ copied: {what}{left_out}", copy.copied.paths[-1])
         elif copy.problem and not copy.was_stopped:
             self._app.notify(copy.problem, title=f"✖ not copied: {title}", severity="error", timeout=60, markup=False)

@@ -140,6 +140,20 @@ def default_path() -> Path:
     return Path(platformdirs.user_config_dir("grpo-tui")) / "boxes.yaml"
 
 
+def at_address(box: Box, address: str) -> Box:
+    """The box at another address, in any spelling of ssh: ``[ssh://][user@]host[:port]``, where a user or port that it
+    names replace those of the box. Raises BoxesError.
+    """
+    user, at, rest = address.removeprefix("ssh://").rstrip("/").rpartition("@")
+    found = re.fullmatch(r"\[([^\[\]]+)\](?::(\d+))?|([^:\[\]]+)(?::(\d+))?|([^\[\]]*:[^\[\]]*:[^\[\]]*)", rest)
+    if found is None or "/" in rest or (at and not user):
+        raise BoxesError(
+            f"box '{box.name}': invalid 'host' {address!r}; expected HOST, USER@HOST or ssh://USER@HOST:PORT"
+        )
+    host, port = found[1] or found[3] or found[5], found[2] or found[4]
+    return replace(box, host=host, user=user or box.user, port=int(port) if port else box.port)
+
+
 def local_box(root: str | Path = "", tmux_socket: str = "") -> Box:
     """This machine as a box: the engine installed beside this program, and its checkout if there is one."""
     script = Path(sys.executable).with_name("grpo-train")
@@ -200,6 +214,7 @@ def add_box(path: str | Path | None, box: Box) -> Path:
     from grpo_train.run_dir.files import atomic_write
 
     file = Path(path) if path else default_path()
+    box = at_address(box, box.host) if box.host else box
     try:
         written = file.read_bytes().decode() if file.exists() else ""
         old = written.replace("\r\n", "\n")
@@ -259,6 +274,17 @@ def _box(node: Any, file: str) -> Box:
     if "name" not in values:
         raise BoxesError(f"{where}: a box needs a 'name'")
     box = Box(**values)
+    if box.host:
+        try:
+            at = at_address(box, box.host)
+        except BoxesError as error:
+            raise BoxesError(f"{where}: {error}") from error
+        for key in ("user", "port"):
+            if (own := getattr(box, key)) not in ("", 0, getattr(at, key)):
+                raise BoxesError(
+                    f"{where}: box '{box.name}': 'host' {box.host!r} has another {key} than '{key}': {own}"
+                )
+        box = at
     if box.is_local and not {"repo", "engine", "activate", "code"} & values.keys():
         own = local_box()  # this program's own engine, as without an entry
         box = replace(box, repo=own.repo, engine=own.engine)

@@ -1,4 +1,8 @@
-"""The checkout on this machine whose code ``grpo-tui sync`` brings to a box: its commit, its changes, as files."""
+"""The checkout on this machine whose code ``grpo-tui sync`` brings to a box: its commit, its changes, as files.
+
+What git prints here is read, and a user configures what git prints: only plumbing commands, which do not look at that,
+are used, and options where they do (``status``, ``add``).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,14 @@ from grpo_train.run_dir.errors import UserError
 MARKS = ("grpo_train", "scripts/setup.sh")
 """What a checkout of grpo-tui has."""
 _SHOWN = 8
-_PLAIN_DIFF = ("--cached", "--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames")
+_PLAIN_DIFF = (
+    *("-p", "--cached", "--binary", "--full-index", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames"),
+    *("--unified=3", "--inter-hunk-context=0", "--src-prefix=a/", "--dst-prefix=b/", "--no-relative"),
+    *("--submodule=short", "--ignore-submodules=none"),
+)
+_STATUS = ("status", "--porcelain", "--untracked-files=all", "--no-renames", "--ignore-submodules=none")
+_OPTIONS = ("core.quotePath=false", "core.safecrlf=false", "core.hooksPath=/dev/null")
+_LFS_POINTER = "version https://git-lfs.github.com/spec/v1"
 
 
 @dataclass(frozen=True)
@@ -33,32 +44,41 @@ class Checkout:
 
 
 def find_checkout(start: Path | None = None) -> Checkout:
-    """The checkout around a folder (default: the working directory), else the one this program runs from.
+    """The checkout around a folder (default: the working directory); outside of any git repository, without a folder
+    given, the one this program runs from.
 
     Raises UserError: ``no_checkout``, ``git``.
     """
-    places = [start or Path.cwd()] + ([] if start else [Path(__file__).resolve().parent])
-    for place in places:
-        try:
-            folder = Path(git(place, "rev-parse", "--show-toplevel"))
-        except UserError as error:
-            if error.code == "no_git":
-                raise
-            continue
+    here = start or Path.cwd()
+    around = _repository(here)
+    place = around or (None if start else _repository(Path(__file__).resolve().parent))
+    if place is not None:
+        folder = Path(git(place, "rev-parse", "--show-toplevel"))
         if all((folder / mark).exists() for mark in MARKS):
             return _read(folder)
+    what = f"the git repository around it, {around}, lacks" if around else "that is a git repository with"
     raise UserError(
-        f"{places[0]} is not in a checkout of grpo-tui (a git repository with {' and '.join(MARKS)}); "
-        "run it in your clone",
+        f"{here} is not in a checkout of grpo-tui: {what} {' and '.join(MARKS)}; run it in your clone",
         code="no_checkout",
     )
+
+
+def _repository(place: Path) -> Path | None:
+    """The innermost folder around a place that is a git repository, also one that git refuses."""
+    place = Path(os.path.realpath(place))
+    return next((each for each in (place, *place.parents) if _is_repository(each)), None)
+
+
+def _is_repository(folder: Path) -> bool:
+    return os.path.lexists(folder / ".git") or ((folder / "HEAD").is_file() and (folder / "objects").is_dir())
 
 
 def _read(folder: Path) -> Checkout:
     if git(folder, "rev-parse", "--is-shallow-repository") == "true":
         raise UserError(f"{folder} is a shallow clone; complete it with  git fetch --unshallow", code="no_checkout")
-    commit, _, subject = git(folder, "log", "-1", "--format=%H %s").partition(" ")
-    rows = git(folder, "status", "--porcelain", "--untracked-files=all").split("\n")
+    shown = git(folder, "rev-list", "--max-count=1", "--encoding=UTF-8", "--format=%s", "HEAD", "--")
+    commit, _, subject = shown.removeprefix("commit ").partition("\n")
+    rows = git(folder, *_STATUS).split("\n")
     return Checkout(folder, commit, subject, [row for row in rows if row])
 
 
@@ -75,13 +95,14 @@ def require_clean(checkout: Checkout) -> None:
     )
 
 
-def write_patch(checkout: Checkout, file: Path) -> Code:
-    """Write the changes, new files included, as a patch; returns the code with it. The index is left as it is.
+def write_patch(checkout: Checkout, file: Path) -> tuple[Code, list[str]]:
+    """Write the changes, new files included, as a patch; returns the code with it, and what of the checkout is neither
+    in the commit nor in the patch. The index is left as it is.
 
     Raises UserError (``secret``) for changes with a token.
     """
     if not checkout.changes:
-        return Code(checkout.commit)
+        return Code(checkout.commit), _left_out(checkout.folder, {})
     with tempfile.TemporaryDirectory() as scratch:
         index = Path(scratch) / "index"
         own = Path(git(checkout.folder, "rev-parse", "--path-format=absolute", "--git-path", "index"))
@@ -96,13 +117,25 @@ def write_patch(checkout: Checkout, file: Path) -> Code:
             "GIT_ALTERNATE_OBJECT_DIRECTORIES": store,
         }
         git(checkout.folder, "add", "--all", variables=variables)
-        plain = ("-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false")
-        patch = _run(checkout.folder, [*plain, "diff", *_PLAIN_DIFF, checkout.commit], variables)
+        patch = _run(checkout.folder, ["diff-index", *_PLAIN_DIFF, checkout.commit, "--"], variables)
+        left_out = _left_out(checkout.folder, variables)
     if not patch:
-        return Code(checkout.commit)
+        return Code(checkout.commit), left_out
     _refuse_tokens(checkout.folder, patch.decode("utf-8", "replace"))
     file.write_bytes(patch)
-    return Code(checkout.commit, sha256(file))
+    return Code(checkout.commit, sha256(file)), left_out
+
+
+def _left_out(folder: Path, variables: dict[str, str]) -> list[str]:
+    """What git stores only a reference to: repositories within the checkout, and files of Git LFS."""
+    staged = [row.partition("\t") for row in git(folder, "ls-files", "-z", "--stage", variables=variables).split("\0")]
+    found = [f"{path}/ (a git repository of its own)" for mode, _, path in staged if mode.startswith("160000 ")]
+    of_lfs = ":(attr:filter=lfs)"
+    if git(folder, "ls-files", "-z", of_lfs, variables=variables):
+        search = ["grep", "--cached", "-l", "-z", "-F", "--no-recurse-submodules", _LFS_POINTER, "--", of_lfs]
+        pointers = _run(folder, search, variables, may_find_nothing=True).decode("utf-8", "replace")
+        found += [f"{path} (Git LFS: only its pointer travels)" for path in pointers.split("\0") if path]
+    return found
 
 
 def _refuse_tokens(folder: Path, patch: str) -> None:
@@ -126,11 +159,7 @@ def write_bundle(checkout: Checkout, known: list[str], file: Path) -> bool:
 
 
 def _has(folder: Path, commit: str) -> bool:
-    try:
-        git(folder, "cat-file", "-e", f"{commit}^{{commit}}")
-    except UserError:
-        return False
-    return True
+    return bool(git(folder, "rev-list", "--no-walk", "--ignore-missing", f"{commit}^{{commit}}"))
 
 
 def git(folder: Path, *arguments: str, variables: dict[str, str] | None = None) -> str:
@@ -138,19 +167,20 @@ def git(folder: Path, *arguments: str, variables: dict[str, str] | None = None) 
     return _run(folder, list(arguments), variables or {}).decode("utf-8", "replace").rstrip("\n")
 
 
-def _run(folder: Path, arguments: list[str], variables: dict[str, str]) -> bytes:
+def _run(folder: Path, arguments: list[str], variables: dict[str, str], *, may_find_nothing: bool = False) -> bytes:
     program = shutil.which("git")
     if program is None:
         raise UserError("git is not installed on this machine; install it", code="no_git")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    here_only = os.path.realpath(folder.parent)  # where git refuses this repository, it must not take one around it
     done = subprocess.run(
-        [program, "-c", "core.quotePath=false", *arguments],
+        [program, *(word for option in _OPTIONS for word in ("-c", option)), *arguments],
         cwd=folder,
-        env={**inherited, **variables, "GIT_OPTIONAL_LOCKS": "0"},
+        env={**inherited, **variables, "GIT_OPTIONAL_LOCKS": "0", "GIT_CEILING_DIRECTORIES": here_only},
         stdin=subprocess.DEVNULL,
         capture_output=True,
     )
-    if done.returncode:
+    if done.returncode and not (may_find_nothing and done.returncode == 1 and not done.stderr):
         words = done.stderr.decode("utf-8", "replace").strip() or f"exit code {done.returncode}"
         raise UserError(f"git in {folder}: {words}", code="git")
     return done.stdout

@@ -199,7 +199,7 @@ class BoxClient:
             transport: Transport | None = None
             up_since: float | None = None
             ended: Exception | None = None
-            reason = ""
+            reason, compares_again = "", False
             try:
                 transport = self.transport = self._factory(self.box, self._answers.ask_host_key)
                 transport.open(greeting(self.box, readonly=self._readonly))
@@ -212,7 +212,7 @@ class BoxClient:
                 ended = error
                 if error.refusal is not None:  # once, it may have been a damaged byte
                     ended = error.refusal if str(error.refusal) == suspected else error
-                    suspected = str(error.refusal)
+                    compares_again, suspected = not suspected, str(error.refusal)
                 reason = intake.message(str(ended))
             except (TryAgain, Refused, ProtocolError) as error:
                 ended, reason = error, intake.message(str(error))
@@ -232,6 +232,9 @@ class BoxClient:
             if up_since is not None:
                 suspected = ""
             asking_again = False
+            if compares_again:  # at once: until then, nobody knows why it failed
+                self._set_link(Link.CONNECTING, reason)
+                continue
             if isinstance(ended, TryAgain):
                 continue
             if isinstance(ended, Refused):

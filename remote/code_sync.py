@@ -10,7 +10,7 @@ without a second login, and a sync that was cut continues.
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from grpo_train.run_dir.code import Code
@@ -39,13 +39,19 @@ class Synced:
     needs_setup: bool
     """Whether the engine's environment has to be set up (again)."""
 
+    left_out: list[str]
+    """What of the checkout did not travel, each with its reason."""
+
     @property
     def code(self) -> Code:
         return Code(self.commit, self.patch)
 
 
 def sync(copier: Copier, *, with_changes: bool, start: Path | None = None) -> Synced:
-    """Bring HEAD of the checkout around ``start`` to the box; with ``code: clone``, pull there. Raises UserError."""
+    """Bring HEAD of the checkout around ``start`` to the box; with ``code: clone``, pull there. Raises UserError.
+
+    What does not travel is named before.
+    """
     if copier.box.code == CLONE:
         return copier.over_connections(_pull)
     checkout = find_checkout(start)
@@ -53,8 +59,10 @@ def sync(copier: Copier, *, with_changes: bool, start: Path | None = None) -> Sy
         require_clean(checkout)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        code = write_patch(checkout, folder / PATCH)
-        return copier.over_connections(lambda wire: _sync(copier, wire, checkout, code, folder))
+        code, left_out = write_patch(checkout, folder / PATCH)
+        copier.say_left_out(left_out)
+        synced = copier.over_connections(lambda wire: _sync(copier, wire, checkout, code, folder))
+    return replace(synced, left_out=left_out)
 
 
 def _pull(wire: Wire) -> Synced:
@@ -63,7 +71,7 @@ def _pull(wire: Wire) -> Synced:
     code = Code.from_json(reply)
     if code is None:
         raise ProtocolError("a malformed answer to a sync")
-    return Synced(code.commit, "", "", message(str(reply.get("path"))), 0, False)
+    return Synced(code.commit, "", "", message(str(reply.get("path"))), 0, False, [])
 
 
 def _sync(copier: Copier, wire: Wire, checkout: Checkout, code: Code, folder: Path) -> Synced:
@@ -83,5 +91,5 @@ def _sync(copier: Copier, wire: Wire, checkout: Checkout, code: Code, folder: Pa
     reply = wire.take()
     return Synced(
         code.commit, code.patch, checkout.subject, message(str(reply.get("path"))), copier.tally.travelled,
-        bool(reply.get("needs_setup")),
+        bool(reply.get("needs_setup")), [],
     )  # fmt: skip

@@ -66,6 +66,11 @@ class Copied:
     """What cannot be copied: links that leave their folder, pipes, sockets."""
 
 
+def not_copied(path: str) -> str:
+    """A path of :attr:`Copied.left_out`, with the reason."""
+    return f"{path} (not a file, or a link that leaves its folder)"
+
+
 Progress = Callable[[int, int], None]
 """Called with the bytes that are there and the bytes of all."""
 
@@ -86,7 +91,7 @@ class Copier:
         choice: TransportChoice | None = None,
         clock: Clock = CLOCK,
     ) -> None:
-        """``say``: called with the reason when a connection is made again."""
+        """``say``: called with what does not travel, and with the reason when a connection is made again."""
         self.box = box
         self._ask_host_key, self._progress, self._say, self._readonly = ask_host_key, progress, say, readonly
         self._timing, self._clock = timing or Timing(), clock
@@ -127,7 +132,13 @@ class Copier:
         if not name or name.startswith("."):
             raise UserError(f"'{place}' is not a place below the root of {self.box.name}", code="bad_request")
         items = [replace(item, path=name + item.path.removeprefix(source.name)) for item in items]
+        self.say_left_out([not_copied(path) for path in left_out])
         return self.over_connections(lambda wire: self._put(wire, source, place, name, items, left_out))
+
+    def say_left_out(self, names: list[str]) -> None:
+        """Name what does not travel, before anything does."""
+        for name in names:
+            self._say(f"left out: {name}")
 
     def _get(self, wire: Wire, what: str, folder: Path, steps: str) -> Copied:
         wire.put(op="get", what=what, steps=steps)
@@ -141,6 +152,8 @@ class Copier:
         if stray := [item.path for item in items if not any(f"{item.path}/".startswith(f"{part}/") for part in parts)]:
             raise ProtocolError(f"a file that belongs to no part of the copy: {stray[0]}")
         _refuse_existing(folder, parts)
+        skipped = [message(str(path)) for path in left_out] if isinstance(left_out, list) else []
+        self.say_left_out([not_copied(path) for path in skipped])
         staging = staging_of(folder / name)
         staging.mkdir(parents=True, exist_ok=True)
         with _Alone(staging, folder / name):
@@ -153,7 +166,6 @@ class Copier:
                 if not os.path.lexists(staging / part):
                     (staging / part).mkdir(parents=True)  # a folder without files
             put_in_place(staging, parts, folder)
-        skipped = [message(str(path)) for path in left_out] if isinstance(left_out, list) else []
         return self._copied([str(folder / part) for part in parts], items, skipped)
 
     def _put(self, wire: Wire, source: Path, place: str, name: str, items: list[Item], left_out: list[str]) -> Copied:

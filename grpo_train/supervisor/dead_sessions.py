@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_train.run_dir.sessions import OUR_OPTION, ROOT_OPTION, root_mark
+from grpo_train.run_dir.sessions import OUR_OPTION, ROOT_OPTION, STARTED_OPTION, is_started, root_mark
 
 TMUX_S = 20.0
 
@@ -18,21 +18,28 @@ class DeadSession:
     """A session that shows the last output of a command."""
 
     name: str
-    id: str
-    """Of the tmux server, which gives none twice."""
+    pane: str
+    """Id of the pane that we started; the tmux server gives none twice."""
 
 
 def dead_sessions(root: Path) -> list[DeadSession]:
     """Sessions that were started for this root and have no live pane; none without tmux or its server."""
-    panes: dict[DeadSession, bool] = {}
-    row = f"#{{session_id}} #{{pane_dead}}#{{{OUR_OPTION}}} #{{{ROOT_OPTION}}} #{{session_name}}"
+    ours: list[DeadSession] = []
+    alive: set[str] = set()
+    row = (
+        f"#{{pane_id}} #{{pane_pid}} d#{{pane_dead}}#{{{OUR_OPTION}}} s#{{{STARTED_OPTION}}} #{{{ROOT_OPTION}}} "
+        "#{session_name}"
+    )
     shown = _tmux("list-panes", "-a", "-F", row)
     for line in shown.splitlines():
-        fields = line.split(" ", 3)
-        if len(fields) == 4 and fields[2] == root_mark(root):
-            session = DeadSession(fields[3], fields[0])
-            panes[session] = panes.get(session, True) and fields[1] == "11"
-    return [session for session, is_dead in panes.items() if is_dead]
+        fields = line.split(" ", 5)
+        if len(fields) == 6 and fields[4] == root_mark(root):
+            pane, pid, state, started, _, name = fields
+            if state != "d11":
+                alive.add(name)
+            elif is_started(pane, pid, started[1:]):
+                ours.append(DeadSession(name, pane))
+    return [session for session in ours if session.name not in alive]
 
 
 def end_sessions(root: Path, chosen: Iterable[DeadSession]) -> list[DeadSession]:
@@ -40,7 +47,7 @@ def end_sessions(root: Path, chosen: Iterable[DeadSession]) -> list[DeadSession]
     still = set(dead_sessions(root))
     ended = [session for session in chosen if session in still]
     for session in ended:
-        _tmux("kill-session", "-t", session.id)
+        _tmux("kill-pane", "-t", session.pane)
     return ended
 
 

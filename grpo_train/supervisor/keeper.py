@@ -27,14 +27,16 @@ from grpo_train.run_dir.kill import record_end, was_killed
 from grpo_train.run_dir.owners import foreign_owner
 from grpo_train.run_dir.processes import find_by_run_id, run_id_of
 from grpo_train.run_dir.sessions import (
-    EXECUTE,
     OUR_OPTION,
     ROOT_OPTION,
     RUN_OPTION,
-    no_format,
-    no_separator,
+    STARTED_OPTION,
+    claim,
+    is_started,
+    new_session,
     root_mark,
     session_name,
+    write_environment,
 )
 from grpo_train.run_dir.umask import UMASK_VARIABLE
 from grpo_train.supervisor.workflow import edited, read_workflow, remaining
@@ -142,13 +144,15 @@ def _call(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def _has_live_session(tmux: list[str], run: RunDir) -> bool:
-    """Whether the run's session has a living process; a dead session is removed."""
-    shown = _call([*tmux, "list-panes", "-t", f"={session_name(run.name)}:", "-F", "#{pane_dead} #{session_id}"])
+    """Whether the run's session has a living process, a user's or ours; what we started, and ended, is removed."""
+    row = f"#{{pane_id}} #{{pane_pid}} d#{{pane_dead}} s#{{{STARTED_OPTION}}}"
+    shown = _call([*tmux, "list-panes", "-s", "-t", f"={session_name(run.name)}:", "-F", row])
     panes = [line.split() for line in shown.stdout.splitlines()] if shown.returncode == 0 else []
-    if any(dead != "1" for dead, _ in panes):
+    if any(dead != "d1" for _, _, dead, _ in panes):
         return True
-    for session in {identity for _, identity in panes}:
-        _call([*tmux, "kill-session", "-t", session])
+    for pane, pid, _, started in panes:
+        if is_started(pane, pid, started[1:]):
+            _call([*tmux, "kill-pane", "-t", pane])
     return False
 
 
@@ -159,17 +163,13 @@ def _start(tmux: list[str], run: RunDir) -> None:
     words = ["resume", "--training-run", run.name] if run.config_file.exists() else ["supervise", run.name]
     umask = 0o777 & ~stat.S_IMODE(run.path.stat().st_mode)
     variables = {ROOT_VARIABLE: root, UMASK_VARIABLE: f"{umask:03o}"}
-    command = [
-        *("new-session", "-d", "-s", name, "-x", "200", "-y", "50", "-c", no_format(_directory(run))),
-        *(f"-e{key}={value}" for key, value in variables.items()),
-        *(*EXECUTE, *engine, *words, "--root", root),
-    ]
-    target = f"={name}:"
     marks = {RUN_OPTION: run.name, OUR_OPTION: "1", ROOT_OPTION: root_mark(run.root)}
-    options = ["set-option", "-w", "-t", target, "remain-on-exit", "on"]
-    options += [word for key, value in marks.items() for word in (";", "set-option", "-t", target, key, value)]
-    done = _call([*tmux, *map(no_separator, command), ";", *options])
+    environment, argv = write_environment({**without_files(), **variables}), [*engine, *words, "--root", root]
+    done = _call([*tmux, *new_session(name, argv, _directory(run), environment, variables, marks)])
+    if not done.returncode:
+        done = _call([*tmux, *claim(done.stdout)])
     if done.returncode:
+        environment.unlink(missing_ok=True)
         raise KeeperError(f"tmux could not start a session: {done.stderr.strip() or done.returncode}", code="tmux")
 
 

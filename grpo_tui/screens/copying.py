@@ -68,6 +68,8 @@ class CopyScreen(Dialog[bool]):
         self.query_one("#progress-line", Static).update(line)
 
     def _end(self) -> Content:
+        from remote.copying import not_copied
+
         copied = self.copy.copied
         if copied is None:
             problem = "stopped; what has arrived is kept" if self.copy.was_stopped else self.copy.problem
@@ -76,9 +78,7 @@ class CopyScreen(Dialog[bool]):
             return Content()
         lines = [Content(path) for path in copied.paths]
         lines += [
-            Content.from_markup(
-                "[$warning]left out:[/] $path (not a file, or a link that leaves its folder)", path=path
-            )
+            Content.from_markup("[$warning]left out:[/] $what", what=path if self.copy.synced else not_copied(path))
             for path in copied.left_out[:LEFT_OUT_SHOWN]
         ]
         if (more := len(copied.left_out) - LEFT_OUT_SHOWN) > 0:

@@ -17,6 +17,7 @@ from remote.protocol.intake import hints_of
 from remote.protocol.jobs import EvaluateRequest
 
 EXIT_CODES = "Exit codes: 0 done, 1 failed (the box refused or was not reached), 2 usage error, 130 ended by Ctrl-C."
+SYNC_CODES = f"{EXIT_CODES[:-1]}, 3 done except for what is named."
 DOCTOR_CODES = "Exit codes: 0 all green, 1 something is yellow, 2 something is red, or a usage error."
 HELP = {
     "boxes": "Show every box of boxes.yaml: its live runs, free GPUs and price, and how long it has been idle.",
@@ -49,7 +50,7 @@ def parser(command: str) -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(
         prog=f"grpo-tui {command}",
         description=HELP[command],
-        epilog=DOCTOR_CODES if command == "doctor" else EXIT_CODES,
+        epilog={"doctor": DOCTOR_CODES, "sync": SYNC_CODES, "up": SYNC_CODES}.get(command, EXIT_CODES),
     )
     if command in _OPTIONS:
         _OPTIONS[command](options)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from remote.boxes import Box
     from remote.copying import Copied, Copier, Progress
 
+PARTIAL = 3
+"""Exit code of what is done except for what is named."""
 _GET = """\
 examples:
   grpo-tui get run_gsm8k:400 ~/models         the weights of step 400, as ~/models/run_gsm8k_step_400
@@ -29,7 +31,7 @@ examples:
   grpo-tui get eval_runs/baseline             a path below the root on the box
 
 A copy that was interrupted continues when you run the command again. Every file is hashed on both machines.
-Exit codes: 0 done, 1 failed: run it again, 2 usage error.
+Exit codes: 0 done, 1 failed: run it again, 2 usage error, 3 done except for what is named.
 """
 _PUT = """\
 examples:
@@ -37,7 +39,7 @@ examples:
   grpo-tui put train.jsonl datasets/train.jsonl   a path below the root on the box
 
 A copy that was interrupted continues when you run the command again. Nothing on the box is overwritten.
-Exit codes: 0 done, 1 failed: run it again, 2 usage error.
+Exit codes: 0 done, 1 failed: run it again, 2 usage error, 3 done except for what is named.
 """
 
 
@@ -54,14 +56,12 @@ def run(words: list[str]) -> int:
         return 1
     if arguments.json:
         print(json.dumps(asdict(copied)))
-        return 0
+        return PARTIAL if copied.left_out else 0
     there = copied.size - copied.travelled
     already = f", {byte_size(there)} of them were there" if there else ""
     print(f"{copied.files} {'file' if copied.files == 1 else 'files'}, {byte_size(copied.size)}{already}")
-    for path in copied.left_out:
-        print(f"left out: {path} (not a file, or a link that leaves its folder)", file=sys.stderr)
     print("\n".join(copied.paths))
-    return 0
+    return PARTIAL if copied.left_out else 0
 
 
 def _parser(command: str) -> argparse.ArgumentParser:

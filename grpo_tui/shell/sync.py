@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from grpo_tui.model.formatting import byte_size
-from grpo_tui.shell.copying import copying
+from grpo_tui.shell.copying import PARTIAL, copying
 from remote.boxes import Box
 
 if TYPE_CHECKING:
@@ -21,11 +21,11 @@ def sync(box: Box, arguments: argparse.Namespace) -> int:
     synced = bring(box, with_changes=arguments.with_changes, readonly=arguments.readonly)
     if arguments.json:
         print(json.dumps(asdict(synced), indent=1))
-        return 0
-    print(told(box, synced))
-    if synced.needs_setup:
-        print(f"its engine is not set up for this commit: grpo-tui env setup --box {box.name}", file=sys.stderr)
-    return 0
+    else:
+        print(told(box, synced))
+        if synced.needs_setup:
+            print(f"its engine is not set up for this commit: grpo-tui env setup --box {box.name}", file=sys.stderr)
+    return PARTIAL if synced.left_out else 0
 
 
 def bring(box: Box, *, with_changes: bool, readonly: bool) -> Synced:

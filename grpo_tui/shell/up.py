@@ -12,6 +12,7 @@ from typing import Any
 from grpo_train.run_dir.status import LIVE_STATES
 from grpo_tui.shell.change import launch_params
 from grpo_tui.shell.connection import Connection
+from grpo_tui.shell.copying import PARTIAL
 from grpo_tui.shell.environment import follow_setup
 from grpo_tui.shell.look import queued
 from grpo_tui.shell.sync import bring, told
@@ -24,9 +25,11 @@ LOOK_EVERY_S = 1.0
 
 def up(box: Box, arguments: argparse.Namespace) -> int:
     """Bring the code, set the engine up, launch a config, and wait for its first step."""
+    synced = None
     params = launch_params(box, arguments)  # a config that is not valid costs nobody a setup
     if box.code or not (box.repo or box.engine or box.activate):
-        _say(told(box, bring(box, with_changes=arguments.with_changes, readonly=arguments.readonly)))
+        synced = bring(box, with_changes=arguments.with_changes, readonly=arguments.readonly)
+        _say(told(box, synced))
     else:
         _say(f"{box.name} has code of its own: 'code' in boxes.yaml is not set")
     run, again = "", f"run the command again with  --key {arguments.key}" if arguments.key else "run the command again"
@@ -49,7 +52,7 @@ def up(box: Box, arguments: argparse.Namespace) -> int:
     else:
         print(f"{box.name}: {run} trains: step {row['step']}, reward {row['reward']:.3g}")
         print(f"watch it: grpo-tui --box {box.name}")
-    return 0
+    return PARTIAL if synced and synced.left_out else 0
 
 
 def _first_step(connection: Connection, run: str) -> dict[str, Any]:

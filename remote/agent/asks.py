@@ -11,7 +11,6 @@ import shutil
 from contextlib import suppress
 
 from grpo_train.run_dir import open_run
-from grpo_train.run_dir.processes import start_ticks
 from grpo_train.run_dir.questions import ANSWERS, AskedQuestion, asks_folder, cancel, make_folder
 from grpo_train.run_dir.questions import ask as put
 from grpo_train.run_dir.sessions import session_name
@@ -98,8 +97,7 @@ def close_ask(box: BoxContext, request: CloseAskRequest, record: Record) -> Clos
     sessions, left = Sessions(box), []
     with suppress(RemoteError):  # without tmux there is no session
         if (row := sessions.with_key(request.ask)) is not None:
-            start = None if row["dead"] else start_ticks(row["pid"] or 0)
-            if start is not None and end_process(row["pid"], start).is_alive:
+            if not row["dead"] and end_process(row["pid"], row["start"]).is_alive:
                 left.append(int(row["pid"]))
             sessions.remove(row)
     shutil.rmtree(asks_folder(box.root) / request.ask, ignore_errors=True)

@@ -113,15 +113,15 @@ def require_sync(box: BoxContext) -> Path:
 
 
 def _is_ours(place: Path) -> bool:
-    with suppress(RemoteError):
-        store = git(place, "rev-parse", "--path-format=absolute", "--git-common-dir")
-        return os.path.realpath(store) == os.path.realpath(_store())
-    return False
+    if not os.path.lexists(place / ".git"):
+        return False
+    store = git(place, "rev-parse", "--path-format=absolute", "--git-common-dir")
+    return os.path.realpath(store) == os.path.realpath(_store())
 
 
 def _edited(place: Path) -> list[str]:
     """Files that are neither as committed nor as patched (a patch is in the index)."""
-    rows = git(place, "status", "--porcelain", "-z", "--untracked-files=normal").split("\0")
+    rows = git(place, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=normal").split("\0")
     return [row[3:] for row in rows if row[1:2] not in ("", " ")]
 
 
@@ -152,7 +152,7 @@ def accept(place: Path, code: Code, bundle: Path | None, patch: Path | None) -> 
         atomic_write(folder() / CODE_FILE, to_json({**code.to_json(), "synced_at": utc_now()}) + "\n")
     if before is None or not (place / ".venv").is_dir():
         return True
-    return bool(git(place, "diff", "--name-only", before.commit, "--", *SETUP_FILES))
+    return bool(git(place, "diff-index", "--cached", "--name-only", before.commit, "--", *SETUP_FILES))
 
 
 def pull(box: BoxContext) -> Code:
@@ -264,9 +264,7 @@ def _remove_stale_locks() -> None:
 
 def _has(commit: str) -> bool:
     """Whether a commit was synced, alone or with a later one."""
-    with suppress(RemoteError):
-        return not git(_store(), "cat-file", "-e", f"{commit}^{{commit}}")
-    return False
+    return bool(git(_store(), "rev-list", "--no-walk", "--ignore-missing", f"{commit}^{{commit}}"))
 
 
 def _uses(code: Code) -> Path:

@@ -35,6 +35,9 @@ from remote.protocol.copied_files import (
 from remote.protocol.copies import Ended, Item, Wire, put_items, take_begun, take_items
 from remote.protocol.pipes import PIPE_BYTES, widen
 
+NAMED = 20
+"""Paths that are left out and named; the others are counted."""
+
 
 def serve(box: BoxContext, source: int, sink: int, as_error: Callable[[Exception, BoxContext], RemoteError]) -> None:
     """Answer one request of a copy. Its failure is its last line."""
@@ -114,7 +117,9 @@ class _Given:
 
 def _give(wire: Wire, box: BoxContext, what: str, steps: str) -> None:
     given = find(box.root, what, steps)
-    wire.put(name=given.name, parts=given.parts, left_out=given.left_out[:20])
+    more = len(given.left_out) - NAMED
+    named = given.left_out[:NAMED] + ([f"and {more} more"] if more > 0 else [])
+    wire.put(name=given.name, parts=given.parts, left_out=named)
     put_items(wire, [item for item, _ in given.items])
     begun = take_begun(wire)
     send_files(wire, given.items, begun, _ignore, given.hashes)

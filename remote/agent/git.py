@@ -11,12 +11,18 @@ from remote.protocol import RemoteError
 
 LIMIT_S = 300.0
 """A home directory on a network disk is slow."""
-_OPTIONS = ("core.hooksPath=/dev/null", "advice.detachedHead=false", "core.autocrlf=false", "safe.directory=*")
+_OPTIONS = (
+    *("core.hooksPath=/dev/null", "core.fsmonitor=false", "core.autocrlf=false", "core.eol=lf"),
+    *("advice.detachedHead=false", "safe.directory=*", "safe.bareRepository=all", "protocol.file.allow=always"),
+    *("submodule.recurse=false", "fetch.recurseSubmodules=false", "apply.ignoreWhitespace=no"),
+    *("filter.lfs.process=", "filter.lfs.smudge=", "filter.lfs.clean=", "filter.lfs.required=false"),
+)
+"""What of the account's own configuration would change what git does here. Files of Git LFS stay pointers."""
 _NEVER_ASK = {"GIT_TERMINAL_PROMPT": "0", "GIT_SSH_COMMAND": "ssh -o BatchMode=yes", "GIT_ASKPASS": "/bin/false"}
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """What git prints in a folder; it never asks anything.
+    """What git prints in a folder that is the top of its repository, or bare; it never asks anything.
 
     Raises RemoteError: ``no_git``, ``git`` with git's own words.
     """
@@ -28,7 +34,7 @@ def git(folder: Path, *arguments: str) -> str:
         done = subprocess.run(
             [program, *options, *arguments],
             cwd=folder,
-            env={**os.environ, **_NEVER_ASK},
+            env={**os.environ, **_NEVER_ASK, "GIT_CEILING_DIRECTORIES": os.path.realpath(folder.parent)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=LIMIT_S,

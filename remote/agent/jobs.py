@@ -29,7 +29,7 @@ from grpo_train.run_dir.kill import (
     recorded_supervisor,
     started_at,
 )
-from grpo_train.run_dir.processes import boot_id, is_alive, signal_quietly, start_ticks
+from grpo_train.run_dir.processes import boot_id, is_alive, signal_quietly
 from grpo_train.run_dir.root import Launch, find_by_key
 from grpo_train.run_dir.sessions import session_name
 from remote.agent.code import for_session
@@ -108,9 +108,7 @@ def launch(box: BoxContext, request: LaunchRequest, record: Record) -> LaunchRep
             raise RemoteError("not_received", f"{run.name} was created, but not started", "launch it again")
         record_code(run, code)
         try:
-            sessions.start(
-                planned["session"], planned["argv"], box.directory, box.session_environment(), run.name, record.key
-            )
+            sessions.start(planned["session"], planned["argv"], box.directory, box, run.name, record.key)
         except RemoteError as error:
             message = f"the tmux session could not be started: {error.message}"
             record_end(run, "crashed", by="agent", error=message, code=error.code)
@@ -241,7 +239,7 @@ def run_in_session(
         examine(box, engine)
     if not dry_run and not started_before:
         prepare_root(box.root)
-        sessions.start(session, argv, box.directory, box.session_environment(), run, record.key)
+        sessions.start(session, argv, box.directory, box, run, record.key)
     started = not dry_run and not started_before
     return {"run": run, "session": session, "argv": argv, "engine": engine.reason, "started": started}
 
@@ -309,13 +307,11 @@ def kill(box: BoxContext, request: KillRequest, record: Record) -> KillReply:
 def _kill_session(box: BoxContext, name: str, record: Record) -> KillReply:
     """End the process of a session that an agent started; the dead pane keeps its last output."""
     row = Sessions(box).find(name)
-    process = (
-        {} if row is None else {"pid": row["pid"], "pid_start": start_ticks(row["pid"] or 0), "boot_id": boot_id()}
-    )
+    process = {} if row is None else {"pid": row["pid"], "pid_start": row["start"], "boot_id": boot_id()}
     if record.found is not None and (row is None or row["dead"] or process != record.found):
         return {"session": name, "left": [], "forced": False}  # ended by an earlier agent
     if row is None or row["dead"]:
-        raise RemoteError("not_running", f"nothing is running in a tmux session '{name}' on this box")
+        raise RemoteError("not_running", f"nothing of grpo-tui is running in a tmux session '{name}' on this box")
     if not row["marked"]:
         raise RemoteError(
             "not_ours", f"the tmux session '{name}' was not started by grpo-tui", "end it from inside the session"
@@ -336,7 +332,8 @@ class Ended(NamedTuple):
 def end_process(pid: int, start: int | None) -> Ended:
     """End a process by SIGTERM, then by SIGKILL. ``start``: its start ticks; None = it has ended."""
     for number, patience_s in ((signal.SIGTERM, TERM_WAIT_S), (signal.SIGKILL, SIGKILL_WAIT_S)):
-        signal_quietly(pid, number)
+        if start is not None and is_alive(pid, start):
+            signal_quietly(pid, number)
         deadline = time.monotonic() + patience_s
         while (alive := start is not None and is_alive(pid, start)) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -364,5 +361,4 @@ def _session_process(box: BoxContext, run: RunDir) -> list[tuple[int, int]]:
         return []  # without tmux no session was started
     if not session or session["run"] != run.name or session["dead"] or not session["pid"]:
         return []
-    ticks = start_ticks(session["pid"])
-    return [] if ticks is None else [(session["pid"], ticks)]
+    return [] if session["start"] is None else [(session["pid"], session["start"])]

@@ -60,5 +60,5 @@ def set_up(box: BoxContext, request: SetUpRequest, record: Record) -> JobReply:
     starts = not is_running and not request.dry_run
     if starts:
         record.begin()
-        sessions.start(SETUP_SESSION, argv, box.repo, box.session_environment(), "", record.key)
+        sessions.start(SETUP_SESSION, argv, box.repo, box, key=record.key)
     return {"run": "", "session": SETUP_SESSION, "argv": argv, "engine": "", "started": starts}

@@ -3,12 +3,15 @@
 Pitfalls handled here, each observed: libtmux fails without a UTF-8 locale, so the agent sets one; tmux matches targets
 as patterns unless they start with ``=`` or are ids; an argument that ends in ``;`` ends the command; a session whose
 command exits at once disappears unless ``remain-on-exit`` is set by the same tmux call; a command given as one string
-is run by the account's login shell (fish and tcsh quote differently), several arguments are executed as they are.
+is run by the account's login shell (fish and tcsh quote differently), several arguments are executed as they are; users
+split the windows of our sessions, so only the pane and process that were started are ours.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import shutil
 import signal
 import threading
@@ -16,16 +19,20 @@ import time
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from grpo_train.run_dir.processes import start_ticks
 from grpo_train.run_dir.sessions import (
-    EXECUTE,
     OUR_OPTION,
     ROOT_OPTION,
     RUN_OPTION,
-    no_format,
+    claim,
+    is_started,
+    new_session,
     no_separator,
     root_mark,
+    write_environment,
 )
 from remote.agent.context import BoxContext
+from remote.agent.environment import clean
 from remote.agent.tmux_directory import require_own_directory
 from remote.protocol import RemoteError
 
@@ -35,8 +42,10 @@ Session: TypeAlias = dict[str, Any]
 """A row of :meth:`Sessions.rows`."""
 _FORMAT = (
     "#{session_id} #{pane_id} #{session_created} #{session_attached} #{pane_dead} s#{pane_dead_status} "
-    "g#{pane_dead_signal} #{pane_pid} r#{@grpo_run} m#{@grpo} o#{@grpo_root} k#{@grpo_key} #{session_name}"
+    "g#{pane_dead_signal} #{pane_pid} r#{@grpo_run} m#{@grpo} o#{@grpo_root} k#{@grpo_key} p#{@grpo_started} "
+    "#{session_name}"
 )
+_FIELDS = 14
 START_ATTEMPTS = 10
 _importing = threading.Lock()
 
@@ -83,8 +92,10 @@ class Sessions:
     def rows(self) -> list[dict[str, Any]]:
         """One row per session, newest first; [] without a tmux server.
 
-        Keys: name, run, created, attached, dead, exit_status, signal, pid, marked (started by an agent of this root),
-        other_root (started by an agent of another root; ``run`` then says so, too), key (of the request), id, pane.
+        Keys: name, run, created, attached, dead, exit_status, signal, pid, start (ticks after boot; None = ended),
+        marked (started by an agent of this root), other_root (by an agent of another root; ``run`` then says so, too),
+        key (of the request), id, pane, shared (there are panes that we did not start). In a session of ours, these are
+        of the pane that was started: once it is closed, or runs something else, ``pane`` is "" and the session dead.
         """
         try:
             lines = self._tmux("list-panes", "-a", "-F", _FORMAT)
@@ -98,55 +109,46 @@ class Sessions:
         return sorted(found.values(), key=lambda row: (-row["created"], row["name"]))
 
     def _parse(self, lines: list[str]) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = {}
-        for line in lines:
-            fields = line.split(" ", 12)
-            if len(fields) == 13:
-                found.setdefault(fields[0], _row(fields, self._root))  # the first pane represents its session
-        return found
+        panes = [fields for line in lines if len(fields := line.split(" ", _FIELDS - 1)) == _FIELDS]
+        sessions: dict[str, list[list[str]]] = {}
+        for fields in panes:
+            sessions.setdefault(fields[0], []).append(fields)
+        return {session: _row(own, panes, self._root) for session, own in sessions.items()}
 
     def find(self, name: str) -> dict[str, Any] | None:
         """The session with exactly this name."""
         return next((row for row in self.rows() if row["name"] == name), None)
 
-    def start(
-        self, name: str, argv: list[str], directory: Path, environment: dict[str, str], run: str, key: str = ""
-    ) -> None:
+    def start(self, name: str, argv: list[str], directory: Path, box: BoxContext, run: str = "", key: str = "") -> None:
         """Start a detached session that executes ``argv`` and remains, dead, after it exits.
 
-        Without ``argv`` it runs the account's shell, as tmux starts it, and ends with it.
+        Without ``argv`` it runs the account's login shell, and ends with it.
 
         A dead session of the same name is removed first. Does nothing when a request with this key has started one: an
-        agent was killed, but not its tmux command. Raises RemoteError ``session_live`` when another one is alive.
+        agent was killed, but not its tmux command. Raises RemoteError ``session_live`` when another one is alive, and
+        where the session ended as soon as it was started.
         """
+        self.make_room(name)
+        marks = {RUN_OPTION: run, KEY_OPTION: key, OUR_OPTION: "1", ROOT_OPTION: self._root}
+        variables = box.session_environment()
+        environment = write_environment({**clean(os.environ), **variables})
+        command = argv or [os.environ.get("SHELL") or "/bin/sh", "-l"]
+        keep = bool(argv)
+        call = new_session(name, command, str(directory), environment, variables, marks, keep=keep)
         try:
-            self._start(name, argv, directory, environment, {RUN_OPTION: run, KEY_OPTION: key})
+            self._tmux(*claim(self._start(call), keep=keep))
         except RemoteError:
             if not self.has_key(key):
+                environment.unlink(missing_ok=True)
                 raise
 
-    def _start(
-        self, name: str, argv: list[str], directory: Path, environment: dict[str, str], options: dict[str, str]
-    ) -> None:
-        self.make_room(name)
-        variables = [f"-e{key}={value}" for key, value in environment.items()]
-        target = f"={name}:"
-        command = [
-            *("new-session", "-d", "-s", name, "-x", "200", "-y", "50", "-c", no_format(str(directory))),
-            *variables,
-            *([*EXECUTE, *argv] if argv else []),
-        ]
-        keep = ["set-option", "-w", "-t", target, "remain-on-exit", "on" if argv else "off"]
-        options = {**options, OUR_OPTION: "1", ROOT_OPTION: self._root}
-        marks = [word for key, value in options.items() for word in (";", "set-option", "-t", target, key, value)]
-        for attempt in range(START_ATTEMPTS):  # a server that is just exiting is waited for
+    def _start(self, call: list[str]) -> str:
+        for _ in range(START_ATTEMPTS - 1):  # a server that is just exiting is waited for
             try:
-                self._tmux(*map(no_separator, command), ";", *keep, *marks)
-                return
+                return self._tmux(*call)[0]
             except NoServerError:
-                if attempt == START_ATTEMPTS - 1:
-                    raise
                 time.sleep(0.1)
+        return self._tmux(*call)[0]
 
     def has_key(self, key: str) -> bool:
         """Whether a request with this key started a session."""
@@ -160,8 +162,9 @@ class Sessions:
         return next((row for row in self.rows() if row["key"] == key and row["marked"]), None)
 
     def remove(self, row: Session) -> None:
-        """Remove a session."""
-        self._tmux("kill-session", "-t", row["id"])  # a name would be matched as a pattern
+        """Remove what was started in a session, and with it the session, unless it has panes of the user's."""
+        if row["pane"]:
+            self._tmux("kill-pane", "-t", row["pane"])
 
     def make_room(self, name: str) -> None:
         """Remove a dead session of this name. Raises RemoteError ``session_live`` when it is alive."""
@@ -170,7 +173,7 @@ class Sessions:
             self.remove(row)
 
     def require_not_live(self, name: str) -> dict[str, Any] | None:
-        """The dead session of this name, if any. Raises RemoteError ``session_live`` when it is alive."""
+        """The dead session of this name, if any. Raises RemoteError ``session_live`` where it cannot be replaced."""
         row = self.find(name)
         if row is not None and not row["dead"]:
             owner = " (started for another root)" if row["other_root"] else ""
@@ -178,6 +181,12 @@ class Sessions:
                 "session_live",
                 f"the tmux session '{name}' is still alive{owner}",
                 "attach to it, wait until it ends, or stop it first",
+            )
+        if row is not None and (row["shared"] or not (row["marked"] or row["other_root"])):
+            raise RemoteError(
+                "session_live",
+                f"the tmux session '{name}' has panes that grpo-tui did not start",
+                f"close them, or rename it: tmux rename-session -t {shlex.quote(f'={name}')} NAME",
             )
         return row
 
@@ -204,13 +213,15 @@ class Sessions:
     def capture(self, name: str, lines: int) -> str:
         """The last lines of a session's screen and history. Raises RemoteError ``no_session``."""
         row = self.require_row(name)
+        if not row["pane"]:
+            raise RemoteError("no_session", f"what grpo-tui started in the tmux session '{name}' was closed")
         text = self._tmux("capture-pane", "-p", "-J", "-t", row["pane"], "-S", f"-{lines}")
         squeezed = re.sub(r"\n{4,}", "\n\n", "\n".join(text).rstrip("\n"))  # a mostly empty pane
         return "\n".join(squeezed.split("\n")[-lines:])
 
     def output(self, name: str, count: int) -> list[str]:
-        """The last lines that the command of a dead session printed, without tmux's own last line."""
-        lines = self.capture(name, count + 5).split("\n")
+        """The last lines that the command of a dead session printed, without tmux's own last line; [] once closed."""
+        lines = self.capture(name, count + 5).split("\n") if self.require_row(name)["pane"] else [""]
         if lines[-1].startswith("Pane is dead"):
             lines.pop()
         return [line for line in (line.rstrip() for line in lines) if line][-count:]
@@ -228,25 +239,46 @@ def _is_unreaped(row: dict[str, Any]) -> bool:
     return bool(unknown and row["pid"] and Path(f"/proc/{row['pid']}").exists())
 
 
-def _row(fields: list[str], root: str) -> dict[str, Any]:
-    run, marked, session_root = fields[8][1:], fields[9] != "m", fields[10][1:]
+def _row(own: list[list[str]], panes: list[list[str]], root: str) -> dict[str, Any]:
+    """The row of a session from the fields of its panes, and of all panes of the server: users move panes, too."""
+    first = own[0]
+    run, marked, session_root, started = first[8][1:], first[9] != "m", first[10][1:], first[12][1:]
     other_root = session_root not in ("", root)  # agents of older versions did not set it
     if other_root:
         run, marked = f"{run} (another root)".lstrip(), False
-    return {
-        "id": fields[0],
-        "pane": fields[1],
-        "created": int(fields[2]),
-        "attached": int(fields[3]),
-        "dead": fields[4] == "1",
-        "exit_status": int(fields[5][1:]) if fields[5][1:].isdigit() else None,
-        "signal": _signal_name(fields[6][1:]),
-        "pid": int(fields[7]) if fields[7].isdigit() else None,
+    if started:
+        pane = next((fields for fields in panes if is_started(fields[1], fields[7], started)), None)
+    else:
+        pane = min(own, key=lambda fields: int(fields[1][1:]))  # the session began with it
+    row = {
+        "id": first[0],
+        "pane": "",
+        "created": int(first[2]),
+        "attached": int(first[3]),
+        "dead": True,
+        "exit_status": None,
+        "signal": "",
+        "pid": None,
+        "start": None,
         "run": run,
         "marked": marked,
         "other_root": other_root,
-        "key": fields[11][1:],
-        "name": fields[12],
+        "key": first[11][1:],
+        "shared": any(fields is not pane for fields in own),
+        "name": first[13],
+    }
+    if pane is None:
+        return row
+    dead, pid, ticks = pane[4] == "1", int(pane[7]) if pane[7].isdigit() else None, started.rpartition(",")[2]
+    start = int(ticks) if ticks else start_ticks(pid or 0)
+    return {
+        **row,
+        "pane": pane[1],
+        "dead": dead,
+        "exit_status": int(pane[5][1:]) if pane[5][1:].isdigit() else None,
+        "signal": _signal_name(pane[6][1:]),
+        "pid": pid,
+        "start": start,
     }
 
 

@@ -26,7 +26,7 @@ def open_shell(box: BoxContext, request: OpenShellRequest, record: Record) -> Op
     name = next(name for name in map(_name, count(1)) if name not in taken)
     record.begin()
     folder = box.repo if box.repo is not None and box.repo.is_dir() else Path.home()
-    sessions.start(name, [], folder, box.session_environment(), "", record.key)
+    sessions.start(name, [], folder, box, key=record.key)
     return {"session": name}
 
 

@@ -15,7 +15,7 @@ CHUNK = 1 << 16
 MOST = 1 << 18
 """Characters of a reply; one line may have more."""
 STATES = 1 << 20
-"""Bytes of a line in which its last state is searched for."""
+"""Bytes at the end of a line in which its last state is searched for."""
 Row = dict[str, Any]
 Found = tuple[list[Row], int, bool, bool]
 """Lines, where the next one begins, and whether there are none before and none after."""
@@ -35,7 +35,7 @@ class Reader:
         begin = at
         while len(earlier) < before and begin > 0 and self._room > 0:
             previous = line_start(self._source, begin - 1)
-            if previous >= begin:  # within a line that is too long
+            if previous and self._pread(previous - 1, 1) != b"\n":  # within a line that is too long
                 previous = max(0, begin - LONGEST)
             earlier.append(self._row(previous, begin - previous))
             begin = previous
@@ -85,11 +85,14 @@ class Reader:
     def _row(self, begin: int, length: int) -> Row:
         # four bytes a character at most; of a progress bar the last state, which is at the end
         data = self._pread(begin, min(length, max(4 * self._characters + CHUNK, STATES)))
-        is_open = length == len(data) and not data.endswith(b"\n")
-        data = data.removesuffix(b"\n")
-        text = data.decode(errors="replace")
+        is_cut = length > len(data)
+        last = self._pread(begin + length - STATES, STATES) if is_cut else data
+        if b"\r" in last.rstrip(b"\r\n"):
+            data, is_cut = last, False
+        is_open = begin + length >= self._source.size and not last.endswith(b"\n")
+        text = data.removesuffix(b"\n").decode(errors="replace")
         text = clean(last_state(text), keep="\t").expandtabs(4)
-        cut = len(text) > self._characters or length > len(data) + 1
+        cut = len(text) > self._characters or is_cut
         text = text[: self._characters]
         self._room -= len(text) + 64
         row = {"offset": begin, "length": length, "text": text, "cut": cut, "open": is_open}

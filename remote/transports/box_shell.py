@@ -9,6 +9,8 @@ from __future__ import annotations
 import secrets
 from typing import Protocol
 
+from remote.protocol.text import clean
+
 
 class Session(Protocol):
     """The session in which the loop runs."""
@@ -31,6 +33,8 @@ class BoxShell:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._startup = ""
+        """What the account's shell printed before the loop ran."""
         self._token = secrets.token_hex(8)
         self.ready = f"grpo-ready-{self._token}"
         self.command = (
@@ -54,5 +58,16 @@ class BoxShell:
                 before, found, rest = self._session.output.partition(line)
                 if found:
                     self._session.output = rest
+                    if marker == self.ready:
+                        self._startup = before.decode(errors="replace")
                     return before.decode(errors="replace"), marker
             self._session.more(what)
+
+    def waits_for(self, errors: bytearray) -> str:
+        """What a shell that does not go on printed last, for a message: its startup file may ask a question, to which
+        what is sent is the answer. "" where it printed nothing. ``errors``: its standard error.
+        """
+        text = self._startup + (self._session.output + b"\n" + errors).decode(errors="replace")
+        lines = [line for line in clean(text).splitlines() if line.strip()]
+        asks = "; a startup file such as ~/.bashrc must not ask anything in a login without a terminal"
+        return f": its shell printed '{lines[-1].strip()[-200:]}'{asks}" if lines else ""

@@ -129,7 +129,8 @@ class OpenSshTransport:
             raise Unreachable("the connection was closed")
         left = self._deadline - self._clock.monotonic()
         if left <= 0:
-            raise self._end_of(what, f"{what} took too long (box '{self._box.name}')")
+            said = self._shell.waits_for(self._stderr) if self._log.authenticated else ""
+            raise self._end_of(what, f"{what} took too long (box '{self._box.name}'){said}")
         if not self._read(min(left, POLL_S)):
             raise self._end_of(what)
         if len(self.output) + len(self._stderr) > MAX_ANSWER:

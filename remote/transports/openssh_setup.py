@@ -95,6 +95,11 @@ class Configuration:
         return self.one("stricthostkeychecking") in ("true", "yes")
 
     @property
+    def checks_host_keys(self) -> bool:
+        """Whether a master of the user's has compared the host key: not with ``StrictHostKeyChecking no``."""
+        return self.one("stricthostkeychecking") not in ("false", "no", "off")
+
+    @property
     def lookup(self) -> str:
         """The host's name in known_hosts files."""
         return lookup_name(self.one("hostname"), int(self.one("port") or 22), self.one("hostkeyalias"))
@@ -146,7 +151,8 @@ class BoxSsh:
                 self._hops.append((host, self._ask_ssh(options, host, closing)))
         self._prepare_host_keys()
         path = self.configuration.one("controlpath")
-        self._users_master = bool(path) and not self._avoids_users_master and self._has_users_master()
+        may_use_it = self.configuration.checks_host_keys and not self._avoids_users_master
+        self._users_master = bool(path) and may_use_it and self._has_users_master()
         (self.folder / "config").write_text(self._private_config())
         (self.folder / "master").unlink(missing_ok=True)  # of an ssh that was killed; another could not be master
         self.resolved_in_s = time.monotonic() - began
@@ -162,21 +168,24 @@ class BoxSsh:
         return options + (["-i", key, "-o", "IdentitiesOnly=yes"] if box.key else [])
 
     def _private_config(self) -> str:
-        """Our options for the box and its jump hosts, then the user's configuration. ssh passes it on to jump hosts."""
+        """Our options for jump hosts, for the box, then the user's configuration; the first value of each counts.
+
+        ssh passes the file on to jump hosts. Those of the box are for whatever it is called, so that no spelling of a
+        host (``user@host``) leaves them out.
+        """
         lines = []
         for host, configuration in self._hops:
             files = [self.folder / "hops", *configuration.files("userknownhostsfile")]
+            everyones, master = configuration.files("globalknownhostsfile"), configuration.one("controlpath")
             lines += [
-                f"Match originalhost {host}",
+                f"Host {host}",
                 f"UserKnownHostsFile {' '.join(map(_quoted, files))}",
+                f"GlobalKnownHostsFile {' '.join(map(_quoted, everyones)) or 'none'}",
                 f"StrictHostKeyChecking {'yes' if configuration.is_strict else 'ask'}",
-                *("HashKnownHosts no", "UpdateHostKeys no", "CheckHostIP no"),
-                *("ControlMaster no", "ControlPersist no", "ForwardAgent no"),
+                f"ControlPath {_quoted(master) if master and configuration.checks_host_keys else 'none'}",
+                *([f"ConnectTimeout {wait}"] if (wait := configuration.one("connecttimeout")) else []),
             ]
-        lines += [
-            f"Match originalhost {self.box.host}",
-            *(f"{name} {value}" for name, value in self._options().items()),
-        ]
+        lines += ["Match all", *(f"{name} {value}" for name, value in self._options().items())]
         users = [self._config] if self._config else ["~/.ssh/config", "/etc/ssh/ssh_config"]
         lines += ["Match all", *(f'Include "{file}"' for file in users)]
         lines += ["Match all", f"Ciphers {CIPHERS}"]  # ssh takes the first value that it meets: the user's, if any

@@ -218,7 +218,7 @@ class SshTransport:
             self._stderr += channel.recv_stderr(65_536)
         elif left <= 0:
             self._hang_up()
-            raise Unreachable(f"{what} took too long (box '{self._box.name}')")
+            raise Unreachable(f"{what} took too long (box '{self._box.name}'){self._shell.waits_for(self._stderr)}")
         elif ended:
             raise self._end_of(channel, what)
         else:
@@ -365,6 +365,12 @@ def _type_of(algorithm: str) -> str:
     return "ssh-rsa" if algorithm.startswith("rsa-sha2-") else algorithm
 
 
+_KNOWN_TERMINAL = (
+    "sh", "-c", 'infocmp >/dev/null 2>&1; [ $? = 1 ] && TERM=xterm-256color && export TERM; exec "$@"', "sh",
+)  # fmt: skip
+"""Executes its arguments; on a machine that does not know the terminal, where tmux would refuse it, as a usual one."""
+
+
 def attach_argv(box: Box, session: str, *, host_keys_file: str | Path | None = None) -> list[str]:
     """The command that attaches this terminal to a session of the box (``=``: exactly this name).
 
@@ -374,11 +380,11 @@ def attach_argv(box: Box, session: str, *, host_keys_file: str | Path | None = N
     socket_name = ["-L", box.tmux_socket] if box.tmux_socket else []
     if box.is_local:
         unset = [] if sys.platform == "win32" else ["env", "-u", "TMUX"]
-        return [*unset, "tmux", "-u", *socket_name, "attach-session", "-t", f"={session}"]
+        return [*unset, *_KNOWN_TERMINAL, "tmux", "-u", *socket_name, "attach-session", "-t", f"={session}"]
     if set(session) & set("'\\!\n"):  # whoever names a run must not write commands for this account's shell
         raise ValueError(f"the tmux session's name {session!r} is not safe in every shell; attach to it on the box")
     # always quoted: zsh expands a bare =name to the path of a command
-    remote = shlex.join(["tmux", "-u", *socket_name, "attach-session", "-t"]) + f" '={session}'"
+    remote = shlex.join([*_KNOWN_TERMINAL, "tmux", "-u", *socket_name, "attach-session", "-t"]) + f" '={session}'"
     options = {
         "HostKeyAlias": box.name,
         "UserKnownHostsFile": f'"{HostKeys(host_keys_file).path}"',

@@ -106,6 +106,20 @@ def test_lines_that_are_long_or_hostile(box: Box) -> None:
     assert texts(box.ask("read_log", path=PATH, before=1)) == ["\ufffdred"]
 
 
+@pytest.mark.parametrize("size", [1_500_000, 40_000_000])
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_long_progress_line_is_its_last_state(box: Box, size: int, is_open: bool) -> None:
+    """Also one so long that it is taken as several."""
+    frames = b"\r%5d/30000 it" * (size // 15) % tuple(range(size // 15))
+    write(box, b"before\n\n" + frames + (b"" if is_open else b"\nafter\n"))
+    lines = box.ask("read_log", path=PATH, before=4, after=0)["lines"]
+    bar = lines[-1 if is_open else -2]
+    assert (bar["text"], bar["open"], bar["cut"]) == (frames.rpartition(b"\r")[2].decode(), is_open, False)
+    assert all(line["length"] > 1 << 20 for line in lines[2:-1])
+    if size < log_scan.LONGEST:
+        assert [line["text"] for line in lines[:2]] == ["before", ""]
+
+
 def test_search(box: Box) -> None:
     file = write(box, "\n".join(CONSOLE) + "\n")
     found = box.ask("search_log", path=PATH, pattern="valueerror|reward")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from remote.boxes import Box, BoxesError, parse_boxes
+from remote.boxes import Box, BoxesError, at_address, parse_boxes
 from remote.client import BoxClient
 from remote.events import BoxGreeted, HostKeyAsked, Link, LinkChanged
 from remote.transports import Refused
@@ -22,6 +22,7 @@ from tests.support.agent import Recorder, agents, connected, eventually
 from tests.support.patience import PATIENCE
 from tests.support.proxy import ChaosProxy
 from tests.support.ssh_lab import NAME, Lab, box_of, folders, options, processes
+from tests.support.sshd import free_port
 
 
 def test_nothing_is_left_behind(place: Lab) -> None:
@@ -121,6 +122,53 @@ def test_our_key_comes_before_the_users(place: Lab) -> None:
     settings["host_keys_file"].write_text(f"x {place.public(other)}\ngpu-box {place.public(other)}\n")
     message = _refusal(box_of(place), settings)
     assert f"{settings['host_keys_file']} line 2" in message
+
+
+LAX = "Host *\nStrictHostKeyChecking no\nUserKnownHostsFile /dev/null\nUpdateHostKeys yes\nRemoteCommand false\n"
+
+
+@pytest.mark.parametrize("spelling", ["{user}@{host}", "ssh://{user}@{host}:{port}/", "GPU", "::1"])
+def test_host_keys_are_compared_in_every_spelling(place: Lab, spelling: str) -> None:
+    """Whatever the user's configuration says: another key is refused, an unknown one asked about."""
+    port = free_port()
+    server = place.server(f"ListenAddress [::1]:{port}\n", known=False)
+    port = port if spelling == "::1" else server.port
+    names = "Host GPU\nHostName 127.0.0.1\n"
+    config = f"{names}Host *\nUser {server.user}\nPort {port}\nIdentityFile {server.user_key}\n{LAX}"
+    settings = options(place, config)
+    spelled = spelling.format(user=server.user, host="127.0.0.1", port=port)
+    with connected(at_address(box_of(place), spelled), **settings) as (client, recorder):
+        recorder.wait_for(HostKeyAsked, 30)
+        client.answer_host_key(False)
+        recorder.wait_link(Link.REFUSED, 30)
+    settings["host_keys_file"].write_text(f"gpu-box {place.public(place.key('other'))}\n")
+    message = _refusal(Box("gpu-box", host=spelled, transport="openssh"), settings)
+    assert f"delete line 1 of {settings['host_keys_file']}" in message
+
+
+@pytest.mark.parametrize("jump", ["GPU-Jump", "{user}@127.0.0.1:{port}", "ssh://{user}@127.0.0.1:{port}"])
+def test_host_keys_of_jump_hosts_are_compared_in_every_spelling(place: Lab, jump: str) -> None:
+    server, hop = place.server(), place.server(known=False)
+    place.known.write_text(f"{place.address(server)} {place.public(server.host_key)}\n")
+    spelled = jump.format(user=hop.user, port=hop.port)
+    lines = f"Host GPU-Jump\nHostName 127.0.0.1\nPort {hop.port}\nUser {hop.user}\n"
+    config = place.config(server, f"ProxyJump {spelled}") + f"{lines}Host *\nIdentityFile {hop.user_key}\n{LAX}"
+    settings = options(place, config)
+    settings["host_keys_file"].write_text(f"jump-127.0.0.1-{hop.port} {place.public(place.key('other'))}\n")
+    assert "host key" in _refusal(box_of(place), settings)
+
+
+def test_a_master_that_compared_no_host_key_is_not_used(place: Lab) -> None:
+    server = place.server(known=False)
+    master = place.folder / "master.sock"
+    config = place.config(server, f"ControlPath {master}", known=False) + LAX
+    settings = options(place, config)
+    place.know(place.address(server), server)
+    strict = place.folder / "strict"
+    strict.write_text(place.config(server, f"ControlPath {master}"))
+    place.start_master(strict)
+    with connected(box_of(place), **settings) as (_, recorder):
+        recorder.wait_for(HostKeyAsked, 30)
 
 
 def test_a_key_of_another_type(place: Lab) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remote import boxes
-from remote.boxes import Box, BoxesError, add_box, find_box, load_boxes, local_box, parse_boxes
+from remote.boxes import Box, BoxesError, add_box, at_address, find_box, load_boxes, local_box, parse_boxes
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "config" / "boxes.example.yaml"
 
@@ -42,6 +43,12 @@ def test_the_example_is_valid_and_local_is_added() -> None:
         ("boxes:\n  - {name: a, host: x, kind: cloud}\n", ["'kind'", "'cloud'"]),
         ("boxes:\n  - {name: a b, host: x}\n", ["'a b'"]),
         ("boxes:\n  - {name: a, host: -oProxyCommand=x}\n", ["'host'", "-oProxyCommand"]),
+        ("boxes:\n  - {name: a, host: 'me@-oX'}\n", ["'host'", "-oX"]),
+        ("boxes:\n  - {name: a, host: '@h'}\n", ["b.yaml:2", "'host' '@h'", "expected HOST, USER@HOST"]),
+        ("boxes:\n  - {name: a, host: 'h:x'}\n", ["b.yaml:2", "'host' 'h:x'"]),
+        ("boxes:\n  - {name: a, host: 'ssh://h/x'}\n", ["b.yaml:2", "'host' 'ssh://h/x'"]),
+        ("boxes:\n  - {name: a, host: me@h, user: you}\n", ["'host' 'me@h' has another user than 'user': you"]),
+        ("boxes:\n  - {name: a, host: 'h:22', port: 23}\n", ["'host' 'h:22' has another port than 'port': 23"]),
         ("boxes:\n  - {name: a, host: x}\n  - {name: a, host: y}\n", ["b.yaml:3", "duplicate"]),
         ("boxes: {a: b}\n", ["b.yaml:1", "list"]),
         ("boxes:\n  - just a text\n", ["b.yaml:2"]),
@@ -54,6 +61,22 @@ def test_errors_name_line_and_key(text: str, parts: list[str]) -> None:
         parse_boxes(text, "b.yaml")
     for part in parts:
         assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("spelled", "host", "user", "port"),
+    [
+        ("root@127.0.0.1", "127.0.0.1", "root", 0),
+        ("ssh://me@Box.example.org:2222/", "Box.example.org", "me", 2222),
+        ("me@corp@host:22", "host", "me@corp", 22),
+        ("[fe80::1%eth0]:22", "fe80::1%eth0", "", 22),
+        ("me@fe80::1", "fe80::1", "me", 0),
+    ],
+)
+def test_a_host_in_any_spelling_of_ssh(spelled: str, host: str, user: str, port: int) -> None:
+    wanted = Box("a", host=host, user=user, port=port)
+    assert parse_boxes(f"boxes: [{{name: a, host: '{spelled}'}}]", "b.yaml") == [wanted]
+    assert at_address(Box("a", user="other", port=9), spelled) == replace(wanted, user=user or "other", port=port or 9)
 
 
 def test_only_a_named_file_must_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

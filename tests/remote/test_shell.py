@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 
 from grpo_tui import cli
-from remote.boxes import Box, add_box
+from remote.boxes import Box, add_box, default_path
 from tests.support.agent import agents_here, eventually
+from tests.support.known_hosts import box_of, trust
+from tests.support.sshd import Sshd
 
 CONFIG = "run: {total_steps: 100}\ntask: {name: addition}\n"
 
@@ -204,6 +206,26 @@ def test_over_ssh(
     launched = shell.json("launch", str(shell.config), "--run-name", "far")
     assert launched["started"] is True
     assert shell.json("kill", "far", "--yes")["left"] == []
+
+
+@pytest.mark.parametrize("words", [["runs"], ["doctor"], ["boxes"], ["get", "run"]], ids=lambda words: words[0])
+def test_a_changed_host_key_is_the_answer(
+    own_sshd: Sshd,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+) -> None:
+    """Of every command: the file, the line and both keys."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "user"))
+    known = default_path().with_name("known_hosts")
+    known.parent.mkdir(parents=True)
+    trust(known, own_sshd, "h200")
+    own_sshd.new_host_key()
+    file = add_box(tmp_path / "boxes.yaml", box_of(own_sshd, transport="openssh"))
+    assert cli.main([*words, *([] if words == ["boxes"] else ["--box", "h200"]), "--boxes", str(file)]) in (1, 2)
+    done = capsys.readouterr()
+    assert (f"delete line 1 of {known}" in done.out + done.err, "comparing again" in done.out) == (True, False), done
 
 
 def test_no_command_loads_the_app_or_torch() -> None:

@@ -14,7 +14,7 @@ from remote.agent.slurm.states import _record_end
 def say(folder: Path, program: str, output: str, code: int = 0) -> None:
     """A program that prints something."""
     file = folder / program
-    file.write_text(f"#!/bin/sh\ncat <<'END'\n{output}\nEND\nexit {code}\n")
+    file.write_text(f"#!/bin/sh\ncat {'>&2 ' * bool(code)}<<'END'\n{output}\nEND\nexit {code}\n")
     file.chmod(0o755)
 
 
@@ -52,5 +52,32 @@ def test_without_accounting_the_controller_is_asked(programs: Path) -> None:
     say(programs, "sacct", "Slurm accounting storage is disabled", code=1)
     say(programs, "scontrol", "JobId=7 JobName=one JobState=OUT_OF_MEMORY Reason=OutOfMemory")
     assert final_state("7") == "OUT_OF_MEMORY"
-    say(programs, "scontrol", "slurm_load_jobs error: Invalid job id specified", code=1)
+    say(programs, "scontrol", FORGOTTEN, code=1)
     assert final_state("7") == ""
+
+
+FORGOTTEN = "slurm_load_jobs error: Invalid job id specified"
+
+
+@pytest.mark.parametrize(
+    ("accounting", "controller", "state"),
+    [
+        ("RUNNING\nRUNNING", "JobId=7 JobState=OUT_OF_MEMORY Reason=OutOfMemory", "OUT_OF_MEMORY"),
+        ("RUNNING\nOUT_OF_MEMORY", "JobId=7 JobState=COMPLETING Reason=None", None),
+        ("PENDING", FORGOTTEN, None),
+        ("", FORGOTTEN, ""),
+        ("", "JobId=7 JobState=TIMEOUT Reason=TimeLimit", "TIMEOUT"),
+        ("", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)", None),
+        ("FAILED", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)", "FAILED"),
+    ],
+)
+def test_an_end_that_is_not_known_yet_is_waited_for(
+    root: Path, programs: Path, accounting: str, controller: str, state: str | None
+) -> None:
+    say(programs, "sacct", accounting)
+    say(programs, "scontrol", controller, code=int("error" in controller))
+    assert final_state("7") == state
+    run = create_run(root, {}, "one")
+    assert _record_end(run, "7") == (state is not None)
+    assert _record_end(run, "7", is_late=True) == (state is None), "not for good"
+    assert run.summary()["state"] == "crashed"

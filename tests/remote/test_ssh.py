@@ -146,6 +146,21 @@ def test_a_shell_greeting_and_a_posix_locale(tmp_path: Path, tmux_socket: str) -
             assert client.request("list_sessions").result(60)["sessions"][0]["name"] == "é …"
 
 
+@pytest.mark.parametrize("transport", ["paramiko", "openssh"])
+@pytest.mark.parametrize("rest", ["read answer", "until [ = $answer ]; do read answer; done"], ids=["once", "again"])
+def test_a_question_of_the_shell_is_shown(own_sshd: Sshd, tmp_path: Path, transport: str, rest: str) -> None:
+    (own_sshd.home / ".bashrc").write_text(f"printf 'Load the modules? [y/n] '; answer=; {rest}\n")
+    trust(tmp_path / "hosts", own_sshd, "h200")
+    clock = TestClock()
+    with connected(box_of(own_sshd, transport=transport), host_keys_file=tmp_path / "hosts", clock=clock) as pair:
+        client, recorder = pair
+        shell = eventually(lambda: getattr(client.transport, "_shell", None))
+        eventually(lambda: "Load the" in shell.waits_for(bytearray()))
+        clock.advance_until(lambda: client.link is Link.LOST)
+        detail = recorder.wait_link(Link.LOST).detail
+        assert "its shell printed 'Load the modules? [y/n]'; a startup file such as ~/.bashrc must not ask" in detail
+
+
 def test_a_box_without_python_or_commands(
     sshd: Sshd, hosts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,7 +344,10 @@ def test_unusable_ssh_configurations(tmp_path: Path) -> None:
 
 
 def test_attach_uses_the_users_ssh(tmp_path: Path, sshd: Sshd, hosts: Path, tmux_socket: str) -> None:
-    """The command runs in a real terminal (another tmux) and shows this session, not one with a similar name."""
+    """The command runs in a real terminal (another tmux) and shows this session, not one with a similar name.
+
+    The terminal is one that the box does not know.
+    """
     for name, words in (("run_1", "this is the one"), ("run_12", "this is another")):
         script = f"echo {words}; sleep 60"
         subprocess.run(["tmux", "-L", tmux_socket, "new-session", "-d", "-s", name, script], check=True)
@@ -341,9 +359,11 @@ def test_attach_uses_the_users_ssh(tmp_path: Path, sshd: Sshd, hosts: Path, tmux
         ("ssh", attach_argv(box, "run_1", host_keys_file=known)),
         ("local", attach_argv(Box("local", kind="local", tmux_socket=tmux_socket), "run_1")),
     ):
-        outer = f"{tmux_socket}-{where}"
+        outer, terminal = f"{tmux_socket}-{where}", ["env", "TERM=xterm-nobody-knows"]
         try:
-            subprocess.run(["tmux", "-L", outer, "new-session", "-d", "-x", "100", "-y", "30", *argv], check=True)
+            subprocess.run(
+                ["tmux", "-L", outer, "new-session", "-d", "-x", "100", "-y", "30", *terminal, *argv], check=True
+            )
 
             def screen(outer: str = outer) -> str:
                 done = subprocess.run(["tmux", "-L", outer, "capture-pane", "-p"], capture_output=True, text=True)

@@ -228,6 +228,165 @@ def test_code_that_is_not_there(shell: Shell, clone: Clone, root: Path, home: Pa
     assert shell.json("resume", "a", "--code", "now", code=1)["error"]["message"] == "nothing was synced to this box"
 
 
+HOSTILE = """
+[user]
+    name = A
+    email = a@b.c
+    signingKey = {key}
+[gpg]
+    format = ssh
+[log]
+    showSignature = true
+[i18n]
+    logOutputEncoding = UTF-16
+[diff]
+    context = 0
+    external = false
+    submodule = log
+    noprefix = true
+    srcPrefix = x/
+    ignoreSubmodules = all
+    renames = copies
+    relative = true
+    suppressBlankEmpty = true
+[status]
+    renames = copies
+    short = true
+    branch = true
+[color]
+    ui = always
+[core]
+    pager = false
+    safecrlf = true
+    hooksPath = {hooks}
+    eol = crlf
+[apply]
+    whitespace = error-all
+    ignoreWhitespace = change
+[safe]
+    bareRepository = explicit
+[submodule]
+    recurse = true
+[fetch]
+    recurseSubmodules = true
+    prune = true
+[protocol]
+    allow = never
+[init]
+    defaultBranch = x
+[filter "lfs"]
+    process = false
+    smudge = false
+    required = true
+[alias]
+    status = log
+"""
+
+
+def test_the_users_git_configuration_changes_nothing(shell: Shell, clone: Clone, home: Path, tmp_path: Path) -> None:
+    """On both machines: here, they have one home."""
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "key")], check=True)
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    for hook in ("post-checkout", "post-index-change", "reference-transaction"):
+        (hooks / hook).write_text("#!/bin/sh\nexit 1\n")
+        (hooks / hook).chmod(0o755)
+    key = tmp_path / "key"
+    (home / ".gitconfig").write_text(HOSTILE.format(key=key, hooks=hooks))
+    text = "".join(f"line {number}  \n\n" for number in range(40))
+    clone.write("grpo_train/long.py", text)
+    clone.write("grpo_train/old name é.py", text * 2)
+    quiet = ["-c", "core.hooksPath=/dev/null", "-c", "core.safecrlf=false"]
+    clone.git(*quiet, "add", "--all")
+    clone.git(*quiet, "commit", "--quiet", "-S", "-m", "Ünsigned? no")
+    first = shell.json("sync")
+    assert (first["commit"], first["subject"]) == (clone.git("rev-parse", "HEAD"), "Ünsigned? no")
+    clone.write("grpo_train/long.py", text.replace("line 20", "line twenty"))
+    clone.git(*quiet, "mv", "grpo_train/old name é.py", "grpo_train/new name.py")
+    clone.write("crlf.txt", "a\r\nb\n")
+    for _ in range(2):  # the second is not refused for what the first one changed
+        shell.json("sync", "--with-changes")
+    for name in ("grpo_train/long.py", "grpo_train/new name.py", "crlf.txt"):
+        assert (home / ".grpo/code" / name).read_bytes() == (clone.folder / name).read_bytes()
+    assert not (home / ".grpo/code/grpo_train/old name é.py").exists()
+
+
+def _nested(clone: Clone, home: Path) -> str:
+    (clone.folder / "tools/x").mkdir(parents=True)
+    subprocess.run(["git", "init", "--quiet", str(clone.folder / "tools/x")], check=True)
+    os.chdir(clone.folder / "tools/x")
+    return f"around it, {clone.folder}/tools/x, lacks grpo_train and scripts/setup.sh; run it in your clone"
+
+
+def _no_head(clone: Clone, home: Path) -> str:
+    (clone.folder / ".git/HEAD").write_text("")
+    return "fatal: not a git repository"
+
+
+def _of_another(clone: Clone, home: Path) -> str:
+    subprocess.run(["chown", "-R", "nobody", str(clone.folder)], check=True)
+    return "fatal: detected dubious ownership in repository"
+
+
+def _broken_configuration(clone: Clone, home: Path) -> str:
+    (home / ".gitconfig").write_text("[user\n")
+    return "fatal: bad config line 1 in file"
+
+
+def _bare(clone: Clone, home: Path) -> str:
+    subprocess.run(["git", "clone", "--quiet", "--bare", str(clone.folder), str(clone.folder / "tools/b")], check=True)
+    os.chdir(clone.folder / "tools/b")
+    return "fatal: this operation must be run in a work tree"
+
+
+@pytest.mark.parametrize("change", [_nested, _no_head, _of_another, _broken_configuration, _bare])
+def test_no_other_checkout_takes_its_place(
+    change: Callable[[Clone, Path], str], shell: Shell, clone: Clone, home: Path, tmp_path: Path
+) -> None:
+    """What git refuses is said in its words, also where another repository is around it, or runs this program."""
+    if change is _of_another and os.geteuid() != 0:
+        pytest.skip("only root gives files away")
+    outer = Clone(tmp_path / "outer")
+    clone.folder.rename(outer.folder / "inner")
+    clone.folder = outer.folder / "inner"
+    os.chdir(clone.folder)
+    words = change(clone, home)
+    code, out, errors = shell("sync")
+    assert (code != 0, out, words in errors) == (True, "", True), errors
+    assert not (home / ".grpo/code").exists()
+
+
+def test_git_on_the_box_speaks_for_itself(box: Box, clone: Clone, home: Path) -> None:
+    _bring(box)
+    store = home / ".grpo/code.git/config"
+    store.write_text("[core\n")
+    with pytest.raises(UserError, match="fatal: bad config line 1 in file") as caught:
+        _bring(box)
+    assert "move it away" not in str(caught.value)
+
+
+def test_what_does_not_travel_is_named_before(shell: Shell, clone: Clone, home: Path, tmp_path: Path) -> None:
+    other = Clone(tmp_path / "other")
+    clone.git("submodule", "--quiet", "add", str(other.folder), "third/party")
+    clone.write(".gitattributes", "*.bin filter=lfs\n")
+    clone.write("a.bin", "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n")
+    clone.write("b.bin", "the file itself")
+    clone.commit("with a submodule")
+    code, _, errors = shell("sync")
+    submodule, pointer = "third/party/ (a git repository of its own)", "a.bin (Git LFS: only its pointer travels)"
+    assert (code, errors.count("left out: ")) == (3, 2)
+    assert errors.index(submodule) < errors.index(pointer)
+    assert shell.json("sync", code=3)["left_out"] == [submodule, pointer]
+    clone.write("third/party/scripts/setup.sh", "edited")
+    assert "third/party" in shell.json("sync", code=1)["error"]["message"]
+    nested = Clone(clone.folder / "tools/nested")
+    for what in ("more", "still more"):
+        synced = shell.json("sync", "--with-changes", code=3)
+        assert synced["left_out"] == [submodule, "tools/nested/ (a git repository of its own)", pointer]
+        nested.commit(what)
+    assert (home / ".grpo/code/b.bin").read_text() == "the file itself"
+
+
 @pytest.mark.parametrize("transport", ["openssh", "paramiko"])
 def test_code_comes_over_each_transport(transport: str, sshd: Sshd, root: Path, clone: Clone) -> None:
     place = root / "checkout"

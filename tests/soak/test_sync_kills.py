@@ -50,7 +50,7 @@ def test_a_killed_sync_is_done_again(tmp_path: Path, when: str, monkeypatch: pyt
     clone.says("changed")
     second = find_checkout(clone.folder)
     assert write_bundle(second, [first.commit], tmp_path / "second")
-    code = write_patch(second, tmp_path / "patch")
+    code, _ = write_patch(second, tmp_path / "patch")
     usual, wrapped = os.environ["PATH"], f"{tmp_path / 'bin'}:{os.environ['PATH']}"
     (tmp_path / "bin").mkdir()
     kills = 0

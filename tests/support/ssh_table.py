@@ -31,7 +31,8 @@ days (attaching still needs `ssh`). paramiko is not tried if your configuration 
   get your own keys and agent.
 - **Host keys.** First the app's own known_hosts (beside boxes.yaml), by the name of the box; then yours, by alias, host
   and port. A key known in either is not asked for. Another key is refused with file and line, and so is a key that any
-  file revokes. A new key is stored in the app's file after you accept it, even with `StrictHostKeyChecking no`.
+  file revokes. A new key is stored in the app's file after you accept it, even with `StrictHostKeyChecking no`, and
+  however the host is spelled (`user@host`, `ssh://user@host:port`); a control master with that option is not used.
 - **Questions** (passphrase, password, code, PIN) appear in the app and never on the terminal. `ssh` does not tell
   whether an answer may be shown, so it never is. A passphrase is kept in memory until the app ends; other answers are
   not kept. A login that needs a person is tried once per outage, then waits for you.

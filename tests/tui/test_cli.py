@@ -114,6 +114,8 @@ def test_root_without_a_box_is_on_this_machine(boxes_file: Path, tmp_path: Path)
     assert chosen("--boxes", file).name == "h200-a"
     box = chosen("--boxes", file, "--root", str(tmp_path))
     assert (box.name, box.root) == ("local", str(tmp_path))
+    assert chosen("--boxes", file, "--host", "me@198.51.100.5") == Box("198.51.100.5", host="198.51.100.5", user="me")
+    assert chosen("--boxes", file, "--host", "me@192.0.2.11").name == "h200-b"
     assert chosen("--boxes", file, "--host", "192.0.2.11", "--root", "/data") == replace(
         chosen("--boxes", file, "--box", "h200-b"), root="/data"
     )

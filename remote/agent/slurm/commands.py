@@ -87,7 +87,8 @@ def _parse(line: str, mark: str) -> QueuedJob | None:
 
 
 _ENDED = (
-    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT",
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
+    "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT",
 )  # fmt: skip
 
 
@@ -95,24 +96,29 @@ def _has_ended(state: str) -> bool:
     return state.split("+")[0].split(" ")[0] in _ENDED
 
 
-def final_state(job_id: str) -> str:
+def final_state(job_id: str) -> str | None:
     """How a job ended, as SLURM says it (``OUT_OF_MEMORY``); "" where it is no longer known.
 
-    Accounting knows the steps, too, of which one may have run out of memory.
+    None where it is not known yet: accounting lags behind and still has the job as running, or the controller does not
+    answer. Accounting knows the steps, too, of which one may have run out of memory.
     """
+    is_early = False
     for show, *arguments in (
         ("sacct", "--noheader", "--parsable2", "--format=State", f"--jobs={job_id}"),
         ("scontrol", "-o", "show", "job", job_id),
     ):
         try:
             output = run_slurm(show, *arguments)
-        except RemoteError:  # no accounting; a job that is forgotten
+        except RemoteError as error:  # no accounting; a job that is forgotten; a controller that is away
+            is_early |= show == "scontrol" and error.code == "slurm" and "Invalid job id" not in error.message
             continue
-        words = output.split() if show == "scontrol" else [f"JobState={line}" for line in output.splitlines()]
+        lines = [line for line in output.splitlines() if line.strip()]
+        words = output.split() if show == "scontrol" else [f"JobState={line}" for line in lines]
         states = [word.removeprefix("JobState=").split(" ")[0] for word in words if word.startswith("JobState=")]
-        if states:
+        if states and _has_ended(states[0]):
             return "OUT_OF_MEMORY" if "OUT_OF_MEMORY" in states else states[0]
-    return ""
+        is_early |= bool(states)
+    return None if is_early else ""
 
 
 def options_text(arguments: Sequence[str]) -> str:

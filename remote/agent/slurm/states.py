@@ -23,6 +23,8 @@ WAIT_S = 2.0
 """The list of runs waits this long for the queue."""
 GONE_AFTER_S = 6.0
 """A job that has left the queue has ended after this time: its last status may still be on its way to this host."""
+UNKNOWN_AFTER_S = 600.0
+"""An end that SLURM does not name by then is recorded without a name: accounting may never learn of it."""
 TAIL_LINES, MAX_TAIL_BYTES = 20, 8_192
 
 
@@ -58,6 +60,8 @@ class Jobs:
         self._answered = False
         self._gone: dict[str, float] = {}
         """Runs whose job is not in the queue, and when each was first seen so."""
+        self._asked: dict[str, float] = {}
+        """When SLURM was last asked how each of them ended."""
 
     def refresh(self) -> None:
         """Read the queue, unless that was done a moment ago. A controller that is slow is not waited for."""
@@ -88,9 +92,11 @@ class Jobs:
         if row["state"] in (*LIVE_STATES, REQUEUED, "lost") and self._answered and (job_id := read_job(run.path)):
             now = self._clock.monotonic()
             since = self._gone.setdefault(run.name, now)
-            if now - since > GONE_AFTER_S and not self._readonly and _record_end(run, job_id):
-                self._gone.pop(run.name, None)
-                return run.summary()
+            if now - max(since, self._asked.get(run.name, since)) > GONE_AFTER_S and not self._readonly:
+                self._asked[run.name] = now
+                if _record_end(run, job_id, is_late=now - since > UNKNOWN_AFTER_S):
+                    self._gone.pop(run.name, None)
+                    return run.summary()
             return {**row, "state": "starting"} if row["state"] == "lost" else row
         return row
 
@@ -108,10 +114,12 @@ def _seen(run: RunDir, row: dict[str, Any], job: QueuedJob) -> dict[str, Any]:
     return {"job": facts, "state": state, "host": job.nodes if state in LIVE_STATES else ""}
 
 
-def _record_end(run: RunDir, job_id: str) -> bool:
-    """Record how a job ended whose supervisor did not."""
+def _record_end(run: RunDir, job_id: str, *, is_late: bool = False) -> bool:
+    """Record how a job ended whose supervisor did not, once SLURM knows it; at once where it ``is_late``."""
     word = final_state(job_id)
-    code, words = FAILURES.get(word, Failure(code="internal", words="it ended without a status"))
+    if word is None and not is_late:
+        return False
+    code, words = FAILURES.get(word or "", Failure(code="internal", words="it ended without a status"))
     try:
         if word == "CANCELLED":
             return record_end(run, "killed", by="SLURM")

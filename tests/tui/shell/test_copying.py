@@ -36,6 +36,22 @@ def test_put_and_get(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert (tmp_path / "here" / "train.jsonl").read_text() == "{}\n"
 
 
+def test_what_is_left_out_is_named_before(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And the exit code says so."""
+    source = tmp_path / "odd"
+    source.mkdir()
+    (source / "a").write_text("a")
+    for number in range(22):
+        (source / f"link{number}").symlink_to("/etc/hostname")
+    assert cli.main(["put", str(source), "odd", "--root", str(root)]) == 3
+    assert capsys.readouterr().err.count(" (not a file, or a link that leaves its folder)\n") == 22
+    for number in range(22):
+        (root / "odd" / f"link{number}").symlink_to("/etc/hostname")
+    assert cli.main(["get", "./odd", str(tmp_path / "here"), "--root", str(root), "--json"]) == 3
+    told = capsys.readouterr()
+    assert (told.err.count("grpo-tui: left out: odd/link"), "left out: and 2 more" in told.err) == (20, True)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -1,0 +1,192 @@
+"""A tmux that the user configured, started and works in: our sessions do not depend on it, and theirs are theirs."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_train.run_dir import open_run
+from grpo_train.run_dir.processes import start_ticks
+from grpo_train.run_dir.sessions import STARTED_OPTION
+from remote.boxes import Box
+from remote.protocol import RemoteError
+from tests.support.agent import connected, eventually
+
+Ask = Callable[..., dict[str, Any]]
+Tmux = Callable[..., str]
+ENGINE = """#!/bin/sh
+[ "$1" = --version ] && { echo "grpo-train 9.0.0 (format 1)"; exit; }
+env > "$LOCALFS_ROOT/said.new"
+mv "$LOCALFS_ROOT/said.new" "$LOCALFS_ROOT/said"
+"""
+
+
+@pytest.fixture
+def tmux(tmux_socket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tmux:
+    """The user's own commands, in a home directory of their own."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("TMUX", raising=False)
+
+    def call(*arguments: str, **environment: str) -> str:
+        command = ["tmux", "-L", tmux_socket, *arguments]
+        return subprocess.check_output(command, text=True, env={**os.environ, **environment}).strip()
+
+    return call
+
+
+@pytest.fixture
+def ask(box: Box, tmux: Tmux) -> Iterator[Ask]:
+    with connected(box) as (client, _):
+        yield lambda op, **params: client.request(op, 40, **params).result(45)
+
+
+def session(ask: Ask, name: str) -> dict[str, Any]:
+    return next(row for row in ask("list_sessions")["sessions"] if row["name"] == name)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "set -g destroy-unattached on\nset -g default-command false\nset -g base-index 1\nset -g pane-base-index 1",
+        "set -s exit-unattached on\nset -g remain-on-exit off\nnot a command",
+        "set-hook -g after-new-session 'split-window -hb'\nset-hook -g session-created 'new-window'",
+        "set -g history-limit 1\nset -g update-environment 'PATH'\nset -g default-terminal xterm-nobody-knows",
+    ],
+)
+def test_a_run_does_not_depend_on_the_users_options(ask: Ask, root: Path, tmp_path: Path, lines: str) -> None:
+    (tmp_path / ".tmux.conf").write_text(lines)
+    assert ask("launch", config_text="obedient", run_name="r1")["started"]
+    eventually(lambda: open_run(root, "r1").observed_state().state == "running")
+    assert "fake engine: supervise r1" in ask("capture_pane", session="r1")["text"]
+    assert ask("kill", run="r1")["left"] == []
+    eventually(lambda: session(ask, "r1")["dead"])
+    assert ask("open_shell") == {"session": "shell"}
+    ask("launch", config_text="short", run_name="r2")
+    eventually(lambda: session(ask, "r2")["exit_status"] == 7)
+    assert "fake engine: supervise r2" in ask("capture_pane", session="r2")["text"]
+
+
+def test_a_session_that_is_gone_at_once_is_no_launch(ask: Ask, root: Path, tmp_path: Path) -> None:
+    (tmp_path / ".tmux.conf").write_text("set-hook -g after-new-session kill-session")
+    with pytest.raises(RemoteError) as caught:
+        ask("launch", config_text="obedient", run_name="r1")
+    assert caught.value.code == "tmux"
+    assert open_run(root, "r1").observed_state().state == "crashed"
+
+
+def test_a_server_without_sessions(ask: Ask, tmux: Tmux, root: Path) -> None:
+    tmux("start-server", ";", "set-option", "-s", "exit-empty", "off")
+    assert ask("list_sessions")["sessions"] == []
+    assert next(each for each in ask("doctor")["checks"] if each["name"] == "tmux")["ok"]
+    ask("launch", config_text="obedient", run_name="r1")
+    eventually(lambda: open_run(root, "r1").observed_state().state == "running")
+    ask("kill", run="r1")
+
+
+@pytest.mark.parametrize("server_runs", [True, False])
+def test_one_environment_for_every_session(
+    box: Box, tmux: Tmux, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server_runs: bool
+) -> None:
+    """Whoever started the server; values that may be secret are in no command line."""
+    engine = tmp_path / "engine"
+    engine.write_text(ENGINE)
+    engine.chmod(0o755)
+    if server_runs:
+        tmux("new-session", "-d", RANK="3", WORLD_SIZE="8", CUDA_VISIBLE_DEVICES="", HF_HOME="/theirs", LANG="tlh_QO")
+    proxy = "http://me:it's a $(secret)\n@proxy:3128"
+    for name, value in {"https_proxy": proxy, "HF_HOME": "/mine", "PYTHONDONTWRITEBYTECODE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with connected(dataclasses.replace(box, engine=[str(engine)], env={"A": "b"})) as (client, _):
+        for _ in range(2):  # the second one has a server in any case
+            client.request("evaluate", 40, ckpt_path="/models/x").result(45)
+            eventually((root / "said").exists)
+            said = (root / "said").read_text()
+            (root / "said").unlink()
+            assert proxy in said
+            names = {line.partition("=")[0] for line in said.splitlines()}
+            assert {"A", "HOME", "PATH", "TERM", "TMUX", "TMUX_PANE", "PYTHONDONTWRITEBYTECODE"} <= names
+            assert not names & {"RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "LANG"}
+            assert {"HF_HOME=/mine", f"LOCALFS_ROOT={root}", "LC_ALL=C.UTF-8"} <= set(said.splitlines())
+            eventually(lambda: tmux("display-message", "-p", "-t", "=eval_x:", "#{pane_dead}") == "1")
+    server = Path(f"/proc/{tmux('display-message', '-p', '#{pid}')}/cmdline").read_text()
+    assert "secret" not in server + tmux("show-environment", "-t", "=eval_x")
+
+
+@pytest.fixture
+def evaluation(ask: Ask, tmux: Tmux) -> tuple[str, str]:
+    """Pane and process id of an evaluation."""
+    ask("evaluate", ckpt_path="/models/x")
+    eventually(lambda: "fake engine: eval" in ask("capture_pane", session="eval_x")["text"])
+    pane, pid = tmux("display-message", "-p", "-t", "=eval_x:", "#{pane_id} #{pane_pid}").split()
+    return pane, pid
+
+
+@pytest.mark.parametrize("is_older", [False, True], ids=["with a pane id", "of an older version"])
+def test_panes_of_the_user_are_theirs(ask: Ask, tmux: Tmux, evaluation: tuple[str, str], is_older: bool) -> None:
+    if is_older:
+        tmux("set-option", "-u", "-t", "=eval_x:", STARTED_OPTION)
+    theirs = tmux("split-window", "-hb", "-P", "-F", "#{pane_id}", "-t", "=eval_x:", "cat")
+    tmux("move-window", "-s", "=eval_x:", "-t", "=eval_x:7")
+    tmux("new-window", "-b", "-t", "=eval_x:7", "cat")
+    assert "fake engine: eval" in ask("capture_pane", session="eval_x")["text"]
+    assert ask("kill", session="eval_x") == {"session": "eval_x", "left": [], "forced": False}
+    assert start_ticks(int(evaluation[1])) is None
+    eventually(lambda: session(ask, "eval_x")["dead"])
+    for op, params in (
+        ("evaluate", {"ckpt_path": "/models/x"}),
+        ("evaluate", {"ckpt_path": "/models/x", "dry_run": True}),
+    ):
+        with pytest.raises(RemoteError, match="has panes that grpo-tui did not start") as caught:
+            ask(op, **params)
+        assert (caught.value.code, "tmux rename-session" in caught.value.hint) == ("session_live", True)
+    panes = tmux("list-panes", "-s", "-t", "=eval_x:", "-F", "#{pane_id}#{pane_dead}").splitlines()
+    assert (len(panes), f"{theirs}0" in panes) == (3, True)
+    tmux("rename-session", "-t", "=eval_x", "mine")
+    assert ask("evaluate", ckpt_path="/models/x")["started"]
+    ask("kill", session="eval_x")
+
+
+def test_what_runs_in_place_of_ours_is_not_ours(ask: Ask, tmux: Tmux, evaluation: tuple[str, str]) -> None:
+    tmux("respawn-pane", "-k", "-t", evaluation[0], "cat")
+    pid = tmux("display-message", "-p", "-t", evaluation[0], "#{pane_pid}")
+    tmux("split-window", "-t", "=eval_x:", "cat")
+    for closed in (False, True):
+        if closed:
+            tmux("kill-pane", "-t", evaluation[0])
+        assert session(ask, "eval_x")["dead"]
+        for op, params, code in (
+            ("kill", {"session": "eval_x"}, "not_running"),
+            ("capture_pane", {"session": "eval_x"}, "no_session"),
+            ("send_line", {"session": "eval_x", "line": "x"}, "no_session"),
+            ("evaluate", {"ckpt_path": "/models/x"}, "session_live"),
+        ):
+            with pytest.raises(RemoteError) as caught:
+                ask(op, **params)
+            assert caught.value.code == code
+        eventually(lambda closed=closed: (start_ticks(int(pid)) is None) == closed)  # type: ignore[misc]
+
+
+def test_a_run_whose_pane_was_closed_has_an_end(ask: Ask, tmux: Tmux, root: Path) -> None:
+    ask("launch", config_text="obedient", run_name="r1")
+    eventually(lambda: open_run(root, "r1").observed_state().state == "running")
+    tmux("split-window", "-t", "=r1:", "cat")
+    tmux("kill-pane", "-t", "=r1:.{top}")
+    eventually(lambda: open_run(root, "r1").observed_state().state == "lost")
+    with pytest.raises(RemoteError) as caught:
+        ask("kill", run="r1")
+    assert caught.value.code == "not_running"
+
+
+def test_a_dead_session_of_the_user_is_not_replaced(ask: Ask, tmux: Tmux) -> None:
+    tmux("new-session", "-d", "-s", "eval_x", "true", ";", "set-option", "-w", "-t", "=eval_x:", "remain-on-exit", "on")
+    eventually(lambda: session(ask, "eval_x")["dead"])
+    with pytest.raises(RemoteError, match="has panes that grpo-tui did not start"):
+        ask("evaluate", ckpt_path="/models/x")
+    assert session(ask, "eval_x")
