@@ -49,7 +49,14 @@ class Writer:
 
 
 class Bytes:
-    """A policy whose tokens are bytes."""
+    """A policy whose tokens are bytes, and its tokenizer."""
+
+    @property
+    def tokenizer(self) -> Bytes:
+        return self
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
+        return self.text(ids)
 
     def text(self, ids: Sequence[int]) -> str:
         return bytes(ids).decode()

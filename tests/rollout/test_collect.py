@@ -31,7 +31,14 @@ from tests.support.patience import PATIENCE
 
 
 class Words:
-    """A policy whose tokens are numbers and whose texts spell them out."""
+    """A policy whose tokens are numbers and whose texts spell them out, and its tokenizer."""
+
+    @property
+    def tokenizer(self) -> Words:
+        return self
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
+        return self.text(ids)
 
     def text(self, ids: Sequence[int]) -> str:
         return " ".join(map(str, ids))
@@ -104,7 +111,10 @@ class Closed(Words):
     """Prompts end in closed thoughts; completions are an answer in tags."""
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
-        return "<answer>4</answer>" if skip_special_tokens else "<think>\n\n</think>\n\n"
+        return "<think>\n\n</think>\n\n"
+
+    def text(self, ids: Sequence[int]) -> str:
+        return "<answer>4</answer>"
 
 
 def test_thoughts_that_the_prompt_closes_count(monkeypatch: pytest.MonkeyPatch) -> None:
