@@ -14,15 +14,13 @@ Only the dataset's text is parsed here, never text that a model wrote.
 from __future__ import annotations
 
 import ast
-import threading
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 from grpo_train.sandbox.results import UnsupportedTest
+from grpo_train.sandbox.syntax import parse
 
-_PARSING = threading.Lock()
-"""Python 3.11 may fail with a SystemError when two threads build syntax trees (cpython issue 106905)."""
 PLACEHOLDER = "value_{}_of_the_program"
 SINGLETONS = (None, True, False)
 BUILTINS = {
@@ -151,9 +149,8 @@ def _split(test: str, tree: ast.Module, names: _Names, index: int) -> _SplitTest
 
 def _parsed(text: str) -> ast.Module:
     try:
-        with _PARSING:
-            return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return parse(text)
+    except SyntaxError as error:
         raise UnsupportedTest(f"invalid Python ({error}): {text[:200]!r}") from None
 
 

@@ -28,7 +28,6 @@ import ast
 import itertools
 import random
 import re
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -37,6 +36,7 @@ from typing import Any
 from grpo_train.config import schema
 from grpo_train.rewards.tags import CLOSE_ANSWER, OPEN_ANSWER, last_tagged
 from grpo_train.sandbox import ProgramResult, run_program
+from grpo_train.sandbox.syntax import parse
 from grpo_train.tasks.shared.adversarial import AdversarialTask, Play
 from grpo_train.tasks.shared.base import Attempt, NoSplitError, Problem, Split, TaskKind, Verdict
 from grpo_train.tasks.shared.code import COMPACT, ProgramTask, denials, make_frame, program_of
@@ -192,7 +192,7 @@ def referee(source: str, limits: Limits) -> Play:
     if len(source) > 4 * limits.characters:
         return Play("too_big")  # including comments: a longer text is not parsed
     try:
-        tree = ast.parse(source, "<program>")
+        tree = parse(source)
         shown = ast.unparse(_without_docstrings(tree))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return Play("syntax_error")
@@ -354,9 +354,6 @@ def _requests() -> list[tuple[str, str, int]]:
     rng.shuffle(pairs)
     return [(one, other, rng.randint(4, 10)) for one, other in pairs]
 
-
-# Compiling a model's program may warn about its escapes; keep that out of the console log.
-warnings.filterwarnings("ignore", module="<program>")
 
 TASK = TaskKind(
     "code_game", "Programs whose output another model cannot predict", ("level", "opponent", *TEMPLATE_OPTIONS), load

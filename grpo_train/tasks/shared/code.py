@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-import warnings
 from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from typing import Literal
 from grpo_train.config import schema
 from grpo_train.rewards.tags import CLOSE_THINK
 from grpo_train.sandbox import SandboxError, allow_weak, isolation
+from grpo_train.sandbox.syntax import parse
 from grpo_train.tasks.shared.base import Problem, TaskDefaults, TaskError
 from grpo_train.tasks.shared.template import TEMPLATES, ask, unknown_template
 
@@ -220,7 +220,7 @@ def _rank(fence: re.Match[str], function: str) -> tuple[bool, int, bool, int, in
 def _definitions(source: str) -> set[str] | None:
     """The names that a program defines outside functions and classes; None if it is not Python."""
     try:
-        todo: list[ast.AST] = [_tree(source)]
+        todo: list[ast.AST] = [parse(source)]
     except SyntaxError:
         return None
     names: set[str] = set()
@@ -237,14 +237,6 @@ def _definitions(source: str) -> set[str] | None:
     return names
 
 
-def _tree(source: str) -> ast.Module:
-    """Raises SyntaxError."""
-    try:
-        return ast.parse(source, "<program>")
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise SyntaxError(str(error)) from error
-
-
 def _longest_lines(text: str, function: str) -> str:
     """The longest lines in a row that are Python and define the function; "" without any."""
     lines, found = text.split("\n"), ""
@@ -253,16 +245,13 @@ def _longest_lines(text: str, function: str) -> str:
         end = len(lines)
         while end > start and len(part := "\n".join(lines[start:end])) > len(found):
             try:
-                _tree(part)
+                parse(part)
             except SyntaxError as error:  # no beginning that has this line is Python
                 end = min(end, start + (error.lineno or end - start)) - 1
                 continue
             found = part if function in (_definitions(part) or ()) else found
             break
     return found
-
-
-warnings.filterwarnings("ignore", module="<program>")  # invalid escapes
 
 
 def _stripped(text: str) -> str | None:
