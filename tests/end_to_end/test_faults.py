@@ -117,13 +117,13 @@ def test_resume_of_two_processes_is_bit_exact(two: RunDir, kind: dict[str, Any])
 
 
 def test_training_without_a_supervisor(two: RunDir, kind: dict[str, Any]) -> None:
-    """Full weights by torchrun, a real process, from a step of another run; an adapter by plain Python from a model."""
+    """Full weights by torchrun, from a step of another run; an adapter by plain Python from a model."""
     cfg = write_config(two.root, "plain.yaml", run__total_steps=1, **kind)
     step = two.training_state / "step_6"
     launcher = [] if kind else ["torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m"]
     ckpt = step if launcher else step / "model"
     command = [*launcher, "grpo_train.train", "--cfg", cfg, "--ckpt", ckpt, "--run-name", "alone"]
-    done = run_module(*command, root=two.root, real=bool(launcher))
+    done = run_module(*command, root=two.root)
     assert done.returncode == 0, done.stdout + done.stderr
     run = run_of(two.root, "alone")
     assert state(run) == "finished"

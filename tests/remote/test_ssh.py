@@ -148,7 +148,7 @@ def test_a_shell_greeting_and_a_posix_locale(tmp_path: Path, tmux_socket: str) -
 
 @pytest.mark.parametrize("transport", ["paramiko", "openssh"])
 @pytest.mark.parametrize(
-    "rest", ["read answer", 'until [ y = "$answer" ]; do read answer; done'], ids=["once", "again"]
+    "rest", ["read answer", 'until [ y = "$answer" ]; do read answer || exit; done'], ids=["once", "again"]
 )
 def test_a_question_of_the_shell_is_shown(own_sshd: Sshd, tmp_path: Path, transport: str, rest: str) -> None:
     (own_sshd.home / ".bashrc").write_text(f"printf 'Load the modules? [y/n] '; answer=; {rest}\n")

@@ -190,7 +190,7 @@ async def test_every_form_and_dialog_lives_in_any_size(start: Start) -> None:
             for name in names:
                 await session.press(keys[name])
                 await session.until(lambda shown=shown: session.app.screen is not shown, name)
-                for size in ((1, 1), (2, 60), (11, 24), (300, 2), (120, 40)):
+                for size in ((1, 1), (11, 24), (300, 2), (120, 40)):
                     await session.pilot.resize_terminal(*size)
                     assert session.app.return_code is None, f"{name} ended the app at {size}"
                     await session.until(lambda size=size: session.app.size == size, f"{name} in {size}")
