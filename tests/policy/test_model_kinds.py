@@ -67,7 +67,8 @@ def test_models_without_sdpa_are_generated_by_transformers(
     assert isinstance(backend, TransformersBackend)
     said = capsys.readouterr().out
     assert "rollouts by transformers, as native cannot run this model: " in said
-    assert (f"model.attention: eager, as {kind}ForCausalLM has no sdpa" in said) == (kind in WITHOUT_SDPA)
+    has_sdpa = getattr(transformers, f"{kind}ForCausalLM")._supports_sdpa  # Gemma2 in some versions of transformers
+    assert (f"model.attention: eager, as {kind}ForCausalLM has no sdpa" in said) == (not has_sdpa)
     prompts = [[5, 6, 7], [8, 9, 10, 11, 12, 13, 14]]
     completions = backend.generate(prompts, seeds=[0, 1], max_completion_length=6, temperature=1.0)
     for scored, completion in zip(LogprobForward(policy, temperature=1.0).score(completions), completions, strict=True):
