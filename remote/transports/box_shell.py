@@ -64,8 +64,9 @@ class BoxShell:
             self._session.more(what)
 
     def waits_for(self, errors: bytearray) -> str:
-        """What a shell that does not go on printed last, for a message: its startup file may ask a question, to which
-        what is sent is the answer. "" where it printed nothing. ``errors``: its standard error.
+        """The last output of a shell that hangs, for a message: its startup file may ask a question. "" without output.
+
+        ``errors``: its standard error.
         """
         text = self._startup + (self._session.output + b"\n" + errors).decode(errors="replace")
         lines = [line for line in clean(text).splitlines() if line.strip()]

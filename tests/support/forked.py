@@ -233,7 +233,7 @@ def _become(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
         import traceback
 
         code = traceback.format_exc()
-    finally:  # whatever fails: this process must not go on as the one that it was forked from
+    finally:  # even after an error: this process must never return to the code that forked it
         with suppress(OSError):  # nobody reads it any more
             if isinstance(code, str):
                 print(code, file=sys.stderr)

@@ -58,8 +58,7 @@ def decoding(config: Config, task: Task) -> dict[str, Any]:
         "top_p": config.eval.top_p,
         "num_samples": config.eval.num_samples,
         "max_completion_length": config.eval.max_completion_length or config.rollout.max_completion_length,
-        # Earlier versions also stopped in the thoughts: their samples are not reused.
-        "stop": [*task.stop, "after the thoughts"] if task.stop else [],
+        "stop": list(task.stop),
         "dtype": config.model.dtype,
         "attention": config.model.attention,
     }

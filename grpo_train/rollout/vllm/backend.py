@@ -52,7 +52,7 @@ class VllmBackend:
         self.fallbacks: list[str] = []
         self._policy, self._stop = policy, list(stop)
         self._dtype = compute_type(config.model, policy.device)
-        self._ends = Ends(policy.model, policy.tokenizer, stop)
+        self._ends = Ends(policy.model, policy.tokenizer, ())  # the server finds the stop strings
         self._server = _server_of(policy, config.rollout, self._dtype)
         self._name, self._versions = uuid.uuid4().hex[:8], itertools.count()
         self._model = ""

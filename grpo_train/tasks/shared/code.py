@@ -151,9 +151,9 @@ def program_of(completion: str, frame: Frame, *, function: str = "", truncated: 
     """The program in a completion. Never raises.
 
     As EvalPlus' sanitizer: of several fences the longest that is Python counts (of equals the last), and if the task
-    tests a ``function``, one that defines it. A fence of another language counts only where there is no other one. If
-    no fence defines the ``function``, the longest lines in a row that do are the program. Without a closing mark the
-    program extends to the end of the text.
+    tests a ``function``, one that defines it. A fence of another language counts only if all are of another language.
+    If no fence defines the ``function``, the longest lines in a row that do are the program. Without a closing mark
+    the program extends to the end of the text.
     """
     text = completion.replace("\r\n", "\n")
     closed = not truncated

@@ -70,7 +70,7 @@ def read_rows(file: Path, texts: Collection[str] = (), delimiter: str = ",") -> 
     if kind in (".csv", ".tsv"):
         return _csv_rows(file, texts, "\t" if kind == ".tsv" else delimiter)
     text = _text_of(file)
-    first, more = re.match(r"\s*([^\n]*)(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    first, _, more = text.lstrip().partition("\n")
     if more.strip() and _is_json(first):
         return _jsonl_rows(file, text)
     try:
@@ -297,6 +297,10 @@ def _is_nan(text: str) -> bool:
     return text.strip().lower() == "nan"
 
 
+def _is_true(text: str) -> bool:
+    return text.strip().lower() == "true"
+
+
 def _converter(texts: list[str]) -> Callable[[str], Any]:
     """How the cells of a column are read: as integers, numbers, true and false, or as written. NaN is missing where the
     others are not texts."""
@@ -307,7 +311,7 @@ def _converter(texts: list[str]) -> Callable[[str], Any]:
     elif all(re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", cell) and _is_plain(cell) for cell in cells):
         read = float
     elif all(cell.lower() in ("true", "false") for cell in cells):
-        read = lambda text: text.strip().lower() == "true"  # noqa: E731
+        read = _is_true
     return (lambda text: None if _is_nan(text) else read(text)) if read else str
 
 
