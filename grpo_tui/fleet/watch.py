@@ -15,7 +15,7 @@ from typing import Any
 
 from grpo_train.run_dir import LIVE_STATES
 from grpo_train.run_dir.files import parse_time
-from grpo_tui.fleet.glance import OTHER_MACHINE, Glance
+from grpo_tui.fleet.glance import OTHER_MACHINE, Glance, gpu_counts
 from grpo_tui.model.connection import MakeClient, make_box_client
 from remote.boxes import Box
 from remote.events import (
@@ -78,14 +78,13 @@ class BoxWatch:
             glance = _first_glance(self.box, now, self._problem())
             if self._heard_at is None:
                 return glance
-            rows, gpus = self._runs or [], self._gpus
+            rows = self._runs or []
             live = tuple(str(row["run"]) for row in rows if row.get("state") in LIVE_STATES)
             wrote = max((_seconds(row.get("updated_at")) for row in rows), default=0.0)
             return replace(
                 glance,
                 live=live,
-                gpus=None if gpus is None else len(gpus),
-                gpus_free=None if gpus is None else sum(not row.get("processes") for row in gpus),
+                **gpu_counts(self._gpus, self._failed.get("gpu", "")),
                 idle_s=max(0.0, now - wrote - self._skew_s) if wrote and not live else None,
                 age_s=0.0 if self._link.state is Link.CONNECTED else max(0.0, now - self._heard_at),
             )

@@ -126,9 +126,9 @@ def _said(glance: Glance | None) -> tuple[str, str]:
         return glance.problem, "$error"
     live = f"{len(glance.live)} live: {', '.join(glance.live)}" if glance.live else "no live run"
     idle = f", idle for {short_duration(glance.idle_s)}" if glance.idle_s is not None else ""
-    gpus = f"{glance.gpus_free} of {glance.gpus} GPUs free · " if glance.gpus else ""
-    if glance.problem:
-        return f"{live} · {glance.problem}", "$warning"
+    gpus = f"{glance.gpus_said} GPUs free · " if glance.gpus else ""
+    if problem := glance.problem or glance.gpu_problem:
+        return f"{'' if glance.problem else gpus}{live} · {problem}", "$warning"
     return f"{gpus}{live}{idle}", "$success" if glance.live else "$text"
 
 
