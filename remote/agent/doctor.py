@@ -265,6 +265,7 @@ def _checkpoints(box: BoxContext, request: DoctorRequest) -> Finding:
 
 def _tmux(box: BoxContext) -> Finding:
     Sessions(box).require()
+    Sessions(box).require_none_lost()
     path = shutil.which("tmux") or "tmux"
     output = subprocess.run([path, "-V"], capture_output=True, text=True, timeout=10).stdout.strip()
     version = re.search(r"(\d+)\.(\d+)", output)

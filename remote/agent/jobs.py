@@ -310,6 +310,8 @@ def _kill_session(box: BoxContext, name: str, record: Record) -> KillReply:
     process = {} if row is None else {"pid": row["pid"], "pid_start": row["start"], "boot_id": boot_id()}
     if record.found is not None and (row is None or row["dead"] or process != record.found):
         return {"session": name, "left": [], "forced": False}  # ended by an earlier agent
+    if row is None:
+        Sessions(box).require_none_lost()
     if row is None or row["dead"]:
         raise RemoteError("not_running", f"nothing of grpo-tui is running in a tmux session '{name}' on this box")
     if not row["marked"]:

@@ -26,14 +26,16 @@ from grpo_train.run_dir.sessions import (
     RUN_OPTION,
     claim,
     is_started,
+    lost_server,
     new_session,
     no_separator,
     root_mark,
+    way_back,
     write_environment,
 )
 from remote.agent.context import BoxContext
 from remote.agent.environment import clean
-from remote.agent.tmux_directory import require_own_directory
+from remote.agent.tmux_directory import require_own_directory, socket_path
 from remote.protocol import RemoteError
 
 KEY_OPTION = "@grpo_key"
@@ -85,9 +87,18 @@ class Sessions:
             raise RemoteError("tmux", f"tmux failed: {error}") from error
         if done.returncode:
             reason = " ".join(done.stderr) or f"exit code {done.returncode}"
-            kind = NoServerError if stderr_reports_no_server(reason) else RemoteError
-            raise kind("tmux", f"tmux {arguments[0]}: {reason}")
+            if not stderr_reports_no_server(reason):
+                raise RemoteError("tmux", f"tmux {arguments[0]}: {reason}")
+            self.require_none_lost()
+            raise NoServerError("tmux", f"tmux {arguments[0]}: {reason}")
         return list(done.stdout)
+
+    def require_none_lost(self) -> None:
+        """Raise RemoteError ``tmux`` for a server whose socket was removed, with the command that makes it again."""
+        file = socket_path(self._socket_name)
+        if (pid := lost_server(file)) is not None:
+            message, command = way_back(file, pid)
+            raise RemoteError("tmux", message, f"on the box: {command}")
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per session, newest first; [] without a tmux server.
@@ -194,6 +205,7 @@ class Sessions:
         """The session of this name. Raises RemoteError ``no_session``."""
         row = self.find(name)
         if row is None:
+            self.require_none_lost()
             names = ", ".join(other["name"] for other in self.rows()) or "none"
             raise RemoteError("no_session", f"no tmux session '{name}' on this box (sessions: {names})")
         return row
