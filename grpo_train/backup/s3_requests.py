@@ -273,7 +273,7 @@ def _refuse_pages(place: Place, response_dict: dict[str, Any], **_: Any) -> None
     body, status = response_dict["body"], response_dict["status_code"]
     if isinstance(body, bytes) and status < 500 and status not in (408, 429) and is_page(body):
         said = f"{place.endpoint or 'the store'} answers with a page that is not a store's (HTTP {status})"
-        raise StoreError(f"{place.url}: {said}: “{words_of(body)}”; a proxy may be in between", code="refused")
+        raise StoreError(f"{place.url}: {said}: “{words_of(body)}”; a proxy may be in between", code="unreachable")
 
 
 @functools.cache

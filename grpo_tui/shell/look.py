@@ -29,7 +29,7 @@ MAX_CAPTURED = 5_000
 
 
 def runs(box: Box, arguments: argparse.Namespace) -> int:
-    """Print the runs of a box."""
+    """Print the runs of a box; returns 1 where SLURM could not be asked about one."""
     with Connection(box, readonly=True) as connection:
         rows = connection.request("list_runs")["runs"]
     if arguments.json:
@@ -38,7 +38,7 @@ def runs(box: Box, arguments: argparse.Namespace) -> int:
         print_table(("run", "state", "step", "reward", "device"), [_run_cells(row) for row in rows])
     else:
         print(f"no runs on {box.name}")
-    return 0
+    return int(any(row.get("unasked") for row in rows))
 
 
 def _run_cells(row: dict[str, Any]) -> list[str]:
