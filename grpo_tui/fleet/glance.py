@@ -23,7 +23,7 @@ class Glance:
     address: str
     price_per_hour: float | None
     instance: str = ""
-    """State of its instance, as its provider said last; "" without a provider."""
+    """State of its instance, as its provider said last, ``? (REASON)`` where it could not be asked; "" without one."""
     problem: str = ""
     """Why it is not reached now, or why it cannot read its runs; "" if all is well."""
     live: tuple[str, ...] = ()

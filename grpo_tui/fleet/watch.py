@@ -31,7 +31,7 @@ from remote.events import (
     TopicFailed,
 )
 from remote.protocol import STALE_AFTER_S
-from remote.providers.instances import instances, last_seen
+from remote.providers.instances import instances, last_error, last_seen
 from remote.providers.provider import Provider, ProviderError
 
 LINK_S = 15.0
@@ -187,12 +187,15 @@ class Fleet:
 
 
 def priced_and_placed(box: Box, now: float) -> tuple[float | None, str, str]:
-    """Dollars per hour, address and state of a box; what boxes.yaml does not say, as its provider said last."""
-    seen = last_seen(box)
-    price = box.price_at(now)
+    """Dollars per hour, address and state of a box; what boxes.yaml does not say, as its provider said last.
+
+    The state is ``? (REASON)`` where the provider could not be asked.
+    """
+    seen, error = last_seen(box), last_error(box)
+    price, state = box.price_at(now), f"? ({error})" if error else ""
     if seen is None:
-        return price, box.address(), ""
-    return seen.price_per_hour if price is None else price, seen.address or box.address(), seen.state
+        return price, box.address(), state
+    return seen.price_per_hour if price is None else price, seen.address or box.address(), state or seen.state
 
 
 def _first_glance(box: Box, now: float, problem: str) -> Glance:

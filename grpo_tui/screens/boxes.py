@@ -69,7 +69,8 @@ class BoxesScreen(Dialog[str]):
         room = min(self.app.size.width, WIDTH) - FRAME_WIDTH - len("● ") - PRICE_WIDTH
         name, address = min(20, room // 3), min(40, room - room // 3 - 3)
         text, tone = _said(glance)
-        text = f"{state} · {text}" if state and state not in text else text
+        if state and state not in text and not (state.startswith("? (") and state[3:-1] in text):
+            text = f"{state} · {text}"
         width = room + PRICE_WIDTH - AGE_WIDTH
         return Content.from_markup(
             f"{mark} [bold]$name[/] [$grpo-muted]$address[/]  $price\n  [{tone}]$text[/][$grpo-muted]$age[/]",

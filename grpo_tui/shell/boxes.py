@@ -40,8 +40,9 @@ def _print(glances: Sequence[Glance]) -> None:
 
 def _cells(glance: Glance) -> list[str]:
     price = money(glance.price_per_hour)
+    instance = glance.instance.partition(" (")[0]  # the reason is in the problem
     if glance.problem:
-        return [glance.name, glance.address, glance.instance, "not reached", "", price, ""]
+        return [glance.name, glance.address, instance, "not reached", "", price, ""]
     idle = short_duration(glance.idle_s)
     live = ", ".join(glance.live) or "none"
-    return [glance.name, glance.address, glance.instance, live, glance.gpus_said, price, idle]
+    return [glance.name, glance.address, instance, live, glance.gpus_said, price, idle]

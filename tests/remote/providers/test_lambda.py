@@ -12,7 +12,7 @@ import pytest
 
 from grpo_tui import cli
 from grpo_tui.ending import _print_clean
-from grpo_tui.fleet.watch import Fleet
+from grpo_tui.fleet.watch import Fleet, priced_and_placed
 from remote.boxes import Box, BoxesError, add_box, parse_boxes
 from remote.events import Link
 from remote.providers import https
@@ -295,6 +295,13 @@ def test_a_fleet_has_states_and_prices(api: LambdaApi) -> None:
         assert glance is not None
         assert (glance.instance, glance.price_per_hour, glance.address) == ("booting", 3.29, "lambda:h200-a")
         assert last_seen(here).address == "192.0.2.3"  # type: ignore[union-attr]
+        api.refuse(503, "global/away", "Maintenance.")
+        with pytest.raises(ProviderError):
+            instances(provider_of(api))
+        price, address, state = priced_and_placed(here, 0.0)
+        assert (price, address) == (1.0, "192.0.2.3"), "as it was said last"
+        assert state.startswith("? (")
+        assert "HTTP 503, Maintenance." in state
     finally:
         fleet.close()
 
