@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import signal
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,6 +20,20 @@ def show_palette(app: GrpoApp) -> None:
 def show_help(app: GrpoApp) -> None:
     """Show all keys."""
     app.views.show_help()
+
+
+def suspend(app: GrpoApp) -> None:
+    """Suspend the app; fg in the shell returns to it."""
+    from grpo_tui.attach import has_job_control
+
+    if sys.platform == "win32" or app.is_web or app.is_headless:
+        app.warn("this terminal cannot be suspended")
+    elif not has_job_control():
+        app.warn("no shell waits that could continue the app: it was started without one", title="not suspended")
+    else:
+        with app.suspend():
+            # With what started it, such as `uv run`, or the shell would not notice; SIGTSTP Textual would handle later.
+            os.killpg(os.getpgrp(), signal.SIGSTOP)
 
 
 def quit_app(app: GrpoApp) -> None:

@@ -211,7 +211,10 @@ def _session(connection: Connection, name: str) -> str:
     names = [row["name"] for row in connection.request("list_sessions")["sessions"]]
     if found := next((each for each in (name, session_name(name)) if each in names), ""):
         return str(found)
-    if job := queued(connection, name).get("job"):
+    row = queued(connection, name)
+    if row.get("unasked"):
+        raise RemoteError("slurm", f"SLURM could not be asked for the job of {name}: {row['unasked']}", "try again")
+    if job := row.get("job"):
         hint = f"'grpo-tui tail {name} console' prints its output, 'grpo-tui attach {name}' opens a shell in the job"
         raise RemoteError("no_session", f"{name} has no tmux session: it is job {job['id']} of SLURM", hint)
     raise RemoteError("no_session", f"no tmux session '{name}' on this box (sessions: {', '.join(names) or 'none'})")
