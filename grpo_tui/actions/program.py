@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,8 +33,13 @@ def suspend(app: GrpoApp) -> None:
         app.warn("no shell waits that could continue the app: it was started without one", title="not suspended")
     else:
         with app.suspend():
+            continued = threading.Event()
+            before = signal.signal(signal.SIGCONT, lambda *_: continued.set())
             # With what started it, such as `uv run`, or the shell would not notice; SIGTSTP Textual would handle later.
             os.killpg(os.getpgrp(), signal.SIGSTOP)
+            while not continued.wait(0.05):  # until then the others of its threads may run on; any may get SIGCONT
+                pass
+            signal.signal(signal.SIGCONT, before)
 
 
 def quit_app(app: GrpoApp) -> None:

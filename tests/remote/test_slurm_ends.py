@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from grpo_train.run_dir import create_run
 from grpo_train.run_dir.slurm_job import JOB_FILE
 from grpo_tui.model.run_row import RunRow
+from grpo_tui.shell.connection import Connection
+from grpo_tui.shell.look import _session
 from remote.agent.context import BoxContext
 from remote.agent.slurm.commands import final_state
 from remote.agent.slurm.states import Jobs, _record_end
+from remote.boxes import Box
 from remote.intake import reply
-from remote.protocol import Settings
+from remote.protocol import RemoteError, Settings
 from tests.support.agent import eventually
 
 
@@ -95,6 +99,15 @@ def test_an_end_that_is_not_known_yet_is_waited_for(
     assert ("SLURM could not be asked how: s" in str(row["error"])) == (unasked and state is None)
 
 
+class Answers:
+    """A connection to a box with SLURM."""
+
+    box = Box("b", scheduler="slurm")
+
+    def __init__(self, answers: dict[str, Any]) -> None:
+        self.request = answers.__getitem__
+
+
 def test_a_queue_that_cannot_be_read_is_not_empty(root: Path, programs: Path) -> None:
     box, (waits, trains) = BoxContext(Settings(), root, None), (create_run(root, {}, name) for name in ("one", "two"))
     for run in (waits, trains):
@@ -108,5 +121,7 @@ def test_a_queue_that_cannot_be_read_is_not_empty(root: Path, programs: Path) ->
         seen = jobs.apply(waits, row)
         assert (seen["state"], "Unable to contact" in seen["unasked"]) == ("starting", True)
     assert "starting? (SLURM: slurm_load_jobs error: Unable to contact" in RunRow.from_summary(seen).label[1]
+    with pytest.raises(RemoteError, match="could not be asked for the job of one: slurm_load_jobs"):
+        _session(cast("Connection", Answers({"list_sessions": {"sessions": []}, "list_runs": {"runs": [seen]}})), "one")
     assert "unasked" not in jobs.apply(trains, {"run": "two", "state": "running"})
     assert reply("list_runs", {"ok": True, "result": {"runs": [seen]}})["runs"] == [seen]
