@@ -36,7 +36,7 @@ IDLE = {
 def gpu_rows(minutes: int = 100) -> list[dict[str, Any]]:
     """What the supervisor wrote every minute."""
     return [
-        {"step": 1, "time": at(60.0 * ago), **{key: gpu[key] for key in gpu if key != "processes"}}
+        {"step": 1, "time": at(60.0 * ago), **{key: gpu[key] for key in gpu if key not in ("processes", "free")}}
         for ago in range(minutes, 0, -1)
         for gpu in (GPUS[0], IDLE)
     ]
