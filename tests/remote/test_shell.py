@@ -159,6 +159,38 @@ def test_boxes_at_a_glance(shell: Shell, root: Path) -> None:
     assert "\nrefused: 127.0.0.1:1" in out
 
 
+def test_what_a_driver_says_is_the_same_everywhere(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An nvidia-smi whose rows a test chooses."""
+    program = tmp_path / "programs" / "nvidia-smi"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\ncase "$1" in --query-gpu=*) . {tmp_path}/said;; esac\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    said = tmp_path / "said"
+
+    def glance(code: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        assert cli.main(["boxes", "--json", "--boxes", str(shell.boxes)]) == code
+        (row,) = json.loads(shell._capsys.readouterr().out)
+        checks = json.loads(shell("doctor", "--json")[1])["checks"]
+        return row, next(check for check in checks if check["name"] == "gpus")
+
+    busy = "echo 0, GPU-a, NVIDIA H100, 570, 81559, 70000, 98, 612.0, 61"
+    said.write_text(f"{busy}\necho 1, GPU-b, NVIDIA H100, 570, '[GPU is lost],[GPU is lost],[N/A],[N/A],[N/A]'\n")
+    row, check = glance(1)
+    assert (row["gpus"], row["gpus_free"], row["gpu_problem"]) == (2, 0, "GPU 1: GPU is lost")
+    assert (check["level"], "GPU 1 (NVIDIA H100): GPU is lost" in check["detail"]) == ("error", True)
+    assert [gpu["free"] for gpu in shell.json("gpu")["gpus"]] == [False, False]
+    assert "in use, process not listed" in shell("gpu")[1]
+    said.write_text("echo no driver; exit 9\n")
+    row, check = glance(1)
+    assert (row["gpus"], row["gpus_free"]) == (None, None)
+    assert "nvidia-smi failed: no driver" in row["gpu_problem"]
+    assert "nvidia-smi failed: no driver" in check["detail"]
+    assert shell.json("gpu", code=1)["error"]["message"].startswith("nvidia-smi failed: no driver")
+
+
 def test_a_box_without_a_gpu(shell: Shell) -> None:
     assert shell.json("gpu")["gpus"] == []
 

@@ -295,6 +295,20 @@ async def test_a_lost_gpu_a_hidden_user_and_a_driver_that_fails(start: Start) ->
         await box(session, "? no GPU sample: nvidia-smi failed: no driver")
 
 
+async def test_sessions_that_cannot_be_read_are_not_none(start: Start) -> None:
+    error = {"code": "tmux", "message": "the socket was removed", "hint": "on the box: kill -USR1 7"}
+
+    def script(client: FakeClient) -> None:
+        learning_box(client).sessions = []
+
+    async with start(script, wait="87/200") as session:
+        await session.press("5")
+        await session.until_text("no sessions")
+        session.client.on_event(topic_event("sessions", {"error": error}))
+        await session.until_text("the socket was removed; on the box: kill -USR1 7")
+        assert "no sessions" not in session.text()
+
+
 async def test_a_refusal_keeps_the_rest(start: Start) -> None:
     def refuse(client: FakeClient, params: dict[str, Any]) -> None:
         raise RemoteError("io", "the disk does not answer")
