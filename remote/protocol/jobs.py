@@ -140,9 +140,14 @@ class JobReply(_SlurmJob):
     """False for a dry run, and for a repeated idempotency key."""
 
 
-class LaunchReply(JobReply):
+class _LaunchReply(JobReply):
     shell_argv: list[str]
     """The equivalent command for a shell on the box."""
+
+
+class LaunchReply(_LaunchReply, total=False):
+    note: str
+    """What the engine's check found besides problems, or why it was not checked."""
 
 
 class ResumeReply(JobReply):

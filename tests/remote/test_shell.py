@@ -116,6 +116,40 @@ def test_a_followed_log_until_ctrl_c(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
+    ("answer", "code", "said"),
+    [
+        ("""echo '{"error": {"code": "bad_task", "message": "task.name: unknown task"}}'; exit 2""", 2, "unknown task"),
+        ("""echo '{"notes": ["auto -> x", "y is made first"]}'""", 0, "grpo-tui: auto -> x\ngrpo-tui: y is made first"),
+        ("echo 'No such command' >&2; exit 2", 0, "the config was not checked on the box: box engine"),
+        ("echo 'ZeroDivisionError: x' >&2; exit 1", 0, "grpo-train check-launch: ZeroDivisionError: x"),
+    ],
+)
+def test_the_engine_checks_a_launch(
+    box: Box, shell: Shell, root: Path, tmp_path: Path, answer: str, code: int, said: str
+) -> None:
+    """A dry run says what the launch would, and what is refused leaves its name free."""
+    engine, asked = tmp_path / "engine", tmp_path / "asked"
+    engine.write_text(
+        f'#!/bin/sh\n[ "$1" = check-launch ] || exec {box.engine[0]} "$@"\n'
+        f'[ "$2 $3" = "--json --root" ] && cat > {asked}\n{answer}\n'
+    )
+    engine.chmod(0o755)
+    shell.boxes = add_box(tmp_path / "checked.yaml", dataclasses.replace(box, engine=[str(engine)]))
+    words = ["launch", str(shell.config), "--run-name", "one", "--set", "run.seed=7", "--nproc", "2"]
+    for more in (["--dry-run"], []):
+        ended, _, errors = shell(*words, *more)
+        assert (ended, said in errors) == (code, True), errors
+        assert json.loads(asked.read_text()) == {
+            "config_text": CONFIG, "config_name": "config/my.yaml", "overrides": ["run.seed=7"], "nproc": 2, "ckpt": "",
+            "job": None,
+        }  # fmt: skip
+        assert (root / "training_runs" / "one").exists() == (not more and code == 0)
+    if code == 0:
+        assert "already exists" in shell(*words, "--dry-run")[2]
+        assert shell("kill", "one", "--yes")[0] == 0
+
+
+@pytest.mark.parametrize(
     ("words", "code", "message"),
     [
         (["show", "none"], 2, "no run named 'none'"),
