@@ -197,12 +197,17 @@ def test_a_box_without_a_gpu(shell: Shell) -> None:
     assert shell.json("gpu")["gpus"] == []
 
 
+def detail_of(found: dict[str, Any], check: str) -> str:
+    return next(str(each["detail"]) for each in found["checks"] if each["name"] == check)
+
+
 def test_doctor_has_three_exit_codes(shell: Shell, box: Box, root: Path, tmp_path: Path) -> None:
     ready = shell.json("doctor")
     assert (ready["level"], {check["level"] for check in ready["checks"]}) == ("ok", {"ok"})
     assert {"transport", "algorithms", "machine", "clock", "roots", "owners", "secrets", "device"} <= {
         check["name"] for check in ready["checks"]
     }
+    assert detail_of(ready, "machine") == "this machine"
     (root / ".env").write_text("WANDB_API_KEY=x\n")
     (root / ".env").chmod(0o644)
     code, out, _ = shell("doctor")
@@ -215,6 +220,11 @@ def test_doctor_has_three_exit_codes(shell: Shell, box: Box, root: Path, tmp_pat
     add_box(shell.boxes, dataclasses.replace(box, engine=["/no/such/engine"]))
     broken = shell.json("doctor", code=2)
     assert [check["name"] for check in broken["checks"] if check["level"] == "error"] == ["engine"]
+
+    shell.boxes.unlink()
+    shell.name = "bare"
+    add_box(shell.boxes, dataclasses.replace(box, name="bare", engine=[], activate="true"))
+    assert "in a checkout of grpo-tui: grpo-tui up --box bare\n" in shell("doctor")[1]
 
 
 def test_doctor_of_a_box_that_is_not_reached(shell: Shell, box: Box) -> None:
@@ -231,12 +241,16 @@ def test_over_ssh(
 ) -> None:
     """A host key is accepted by a person; the algorithms of the connection are named."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "own"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr("grpo_tui.shell.person.accept_host_key", lambda question: True)
     shell = Shell(tmp_path, dataclasses.replace(ssh_box, transport=transport), capsys)
     checks = {check["name"]: check for check in shell.json("doctor", code=0)["checks"]}
     assert transport in checks["transport"]["detail"]
     assert "host_key ssh-ed25519" in checks["algorithms"]["detail"]
     assert "kex " in checks["algorithms"]["detail"]
+    assert checks["machine"]["detail"] == "noted now, to be compared the next time"
+    if transport == "paramiko":
+        assert detail_of(shell.json("doctor"), "machine") == "the same as the last time"
     launched = shell.json("launch", str(shell.config), "--run-name", "far")
     assert launched["started"] is True
     assert shell.json("kill", "far", "--yes")["left"] == []

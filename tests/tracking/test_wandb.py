@@ -361,6 +361,12 @@ def test_runs_are_read_back(
     assert "night on h200-a" in capsys.readouterr().out
     assert cli.main(["wandb", "show", "nigth"]) == 2
     assert "did you mean night?" in capsys.readouterr().err
+    elsewhere = ["--file", str(tmp_path / "none")]  # a laptop whose history has none of them
+    assert cli.main(["wandb", "show", "night", *elsewhere]) == 0
+    assert identity(run) in capsys.readouterr().out
+    tracked(make_run(tmp_path / "other", "night", steps=1, began=time.time()))
+    assert cli.main(["wandb", "show", "night", *elsewhere]) == 2
+    assert f"2 runs named 'night': name one by its ID, {identity(run)}" in capsys.readouterr().err
     server.fails_with = 401
     assert cli.main(["wandb", "runs"]) == 1
     assert "answered 401: check WANDB_API_KEY" in capsys.readouterr().err
