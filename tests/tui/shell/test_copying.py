@@ -82,7 +82,8 @@ def test_questions_of_a_command_in_a_pipe() -> None:
     """``grpo-tui up 2>&1 < list | tee log`` asks on the terminal."""
     asks = (
         "from grpo_tui.shell.person import *; "
-        "print(accept_host_key(HostKeyAsked('h200-a', 'ssh-ed25519', 'SHA256:abc')), answer(QuestionAsked('code', True, 'prompt')), "
+        "print(accept_host_key(HostKeyAsked('h200-a', 'ssh-ed25519', 'SHA256:abc')), "
+        "answer(QuestionAsked('code', True, 'prompt')), "
         "answer(QuestionAsked('password', False, 'password')))"
     )
     program = PtyProgram(
