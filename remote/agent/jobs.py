@@ -59,6 +59,8 @@ from remote.protocol.slurm import JobOptions
 SIGKILL_WAIT_S = 2.0
 CHECK_S = 30.0
 """For the check of a launch, which reads the data and, on a machine with a GPU, imports torch."""
+UNCHECKED = ("slow_engine", "old_engine", "no_answer")
+"""Codes of an engine that cannot check a start: it starts nevertheless, and the reply says so."""
 
 
 # ----------------------------------------------------------------------------------------------------------- launch
@@ -143,10 +145,15 @@ def check_launch(box: BoxContext, request: LaunchRequest, job: JobOptions | None
         running_version(box, find_engine(box))
         answer = ask_engine(box, ["check-launch"], CHECK_S, text=json.dumps(asked))
     except RemoteError as error:
-        if error.code not in ("slow_engine", "old_engine", "no_answer"):
+        if error.code not in UNCHECKED:
             raise
-        return f"the config was not checked on the box: {error.message}"
+        return not_checked(error)
     return "\n".join(map(str, answer.get("notes") or [])) if isinstance(answer, dict) else ""
+
+
+def not_checked(error: RemoteError) -> str:
+    """What to say of a start that the engine did not check."""
+    return f"the config was not checked on the box: {error.message}"
 
 
 def examine(box: BoxContext, engine: Engine) -> None:

@@ -32,6 +32,8 @@ def main() -> int:
     if answer := short_answer(command):
         print(answer)
         return 0
+    if "--dry-run" in arguments:  # it cannot plan
+        return 1
     import signal
     import subprocess
     import time
