@@ -229,13 +229,12 @@ def sweep(
 
     check_engine()
     overrides = _overrides(set_, nproc)
-    for path in configs:
-        check_destinations(load_config(read_config_text(path), overrides, source=str(path)))
+    run = partial(run_sweep, resolve_root(root), configs, overrides, name, check=check_destinations)
     if as_json:
-        result = run_sweep(resolve_root(root), configs, overrides, name, log=sys.stderr)
+        result = run(log=sys.stderr)
         print(json.dumps({"sweep": result.name, "runs": result.rows}, indent=1))
     else:
-        result = run_sweep(resolve_root(root), configs, overrides, name, _show_comparison)
+        result = run(_show_comparison)
     raise typer.Exit(result.exit_code)
 
 
