@@ -42,6 +42,7 @@ from grpo_train.tasks.shared.data_files import locate
 from grpo_train.tasks.shared.hub_data import is_hub_path, pinned_path
 from grpo_train.tasks.shared.self_play import SelfPlayTask, check_self_play
 from grpo_train.tracking.wandb.settings import check as check_wandb
+from grpo_train.tracking.wandb.settings import has_key
 from grpo_train.train import pass_rates
 from grpo_train.train.curriculum import Curriculum
 from grpo_train.train.try_rewards import try_rewards
@@ -140,9 +141,10 @@ def check_start(
         config, choices = resolve(config, read_machine(), root)
         for choice in choices:
             say(f"{choice.key}: auto -> {choice.value} ({choice.reason})")
-    url = config.notify.url
-    if url and not os.environ.get(url.strip("${}")):
+    if (url := config.notify.url) and not os.environ.get(url.strip("${}")):
         say(f"notify.url: {url} is not set on this machine, so nothing is posted; set it in .env (grpo-tui env put)")
+    if config.tracking.wandb == "online" and not has_key():
+        say("tracking.wandb: no API key, so nothing is sent; run 'wandb login', or set WANDB_API_KEY in .env")
     config = with_changes(config, task=_each_part(config.task, partial(_absolute, root=root)))
     config = with_changes(config, task=_each_part(config.task, lambda part: pass_rates.resolved(part, config, root)))
     task = load_task(config.task, config.sandbox)

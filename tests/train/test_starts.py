@@ -247,6 +247,7 @@ def test_a_launch_for_nodes_without_a_network_checks_the_caches(root: Path, monk
     [
         ({}, "", "notes"),
         ({"notify__url": "$NO_SUCH_VARIABLE"}, "", "notify.url: $NO_SUCH_VARIABLE is not set on this machine"),
+        ({"tracking__wandb": "online"}, "", "tracking.wandb: no API key, so nothing is sent"),
         ({"task__name": "nope"}, "bad_task", "task.name: unknown task 'nope'"),
         ({"model__backbone": "nope"}, "bad_model", "model.backbone 'nope'"),
         ({"task__name": "data", "task__path": "nowhere.jsonl"}, "bad_task", "'nowhere.jsonl' does not exist"),
@@ -260,6 +261,8 @@ def test_a_launch_is_checked_in_the_words_of_train(
     root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changes: dict[str, Any], code: str, message: str
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
     (root / "broken.py").write_text("import no_such_library\n")
     cfg = root / "my.yaml"
     cfg.write_text(config_text(**changes).replace("ROOT", str(root)))
