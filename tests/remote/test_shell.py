@@ -17,6 +17,7 @@ import pytest
 from grpo_tui import cli
 from remote.boxes import Box, add_box, default_path
 from tests.support.agent import agents_here, eventually
+from tests.support.histories import make_run
 from tests.support.known_hosts import box_of, trust
 from tests.support.sshd import Sshd
 
@@ -191,6 +192,17 @@ def test_boxes_at_a_glance(shell: Shell, root: Path) -> None:
     assert ["local", "this", "machine", "none", "no", "GPU"] in [line[:6] for line in lines]
     assert [line[2:] for line in lines if line[0] in ("hole", "refused")] == [["not", "reached", "$2.50"]] * 2
     assert "\nrefused: 127.0.0.1:1" in out
+
+
+def test_what_w_and_b_lacks_is_shown(shell: Shell, root: Path) -> None:
+    run = make_run(root, "one")
+    run.log_event("tracking", service="wandb", mode="online", url="https://wandb.ai/me/x")
+    run.log_event("tracking_failed", service="wandb", mode="offline", error="it was killed")
+    assert (
+        "W&B: it was killed; send it later, on the box: grpo-train track --training-run one --mode offline"
+        in (shell("show", "one")[1])
+    )
+    assert [event.get("url") for event in shell.json("show", "one")["events"]][-2:] == ["https://wandb.ai/me/x", None]
 
 
 def test_a_box_without_a_gpu(shell: Shell) -> None:
