@@ -16,6 +16,7 @@ from grpo_tui.attach import attach_command, call_in_foreground, plan_job
 from grpo_tui.history.tables import print_table
 from grpo_tui.model.gpu_advice import unlisted
 from grpo_tui.model.run_row import RunRow
+from grpo_tui.model.tracking import tracking_of
 from grpo_tui.shell.connection import Connection
 from remote.boxes import Box
 from remote.events import ClientEvent, GpuSampled, LogArrived, LogFailed, LogRotated, TopicFailed
@@ -78,6 +79,8 @@ def _facts(reply: dict[str, Any]) -> Iterator[str]:
     if error := row.get("error"):
         yield f"  error: {error.get('summary')}"
         yield from (f"  | {line}" for line in error.get("console_tail") or ())
+    if (tracking := tracking_of(reply["run"], reply["events"])).error:
+        yield f"  W&B: {tracking.error}; send it later, on the box: {tracking.command}"
     for each in reply["checkpoints"]:
         yield f"  step_{each.get('step')}  {each.get('problem') or 'complete'}"
     for evaluation in reply["evaluations"]:

@@ -9,6 +9,7 @@ split the windows of our sessions, so only the pane and process that were starte
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
@@ -24,6 +25,7 @@ from grpo_train.run_dir.sessions import (
     OUR_OPTION,
     ROOT_OPTION,
     RUN_OPTION,
+    STARTED_OPTION,
     claim,
     is_started,
     lost_server,
@@ -48,6 +50,7 @@ _FORMAT = (
     "#{session_name}"
 )
 _FIELDS = 14
+OUR_OPTIONS = (RUN_OPTION, OUR_OPTION, ROOT_OPTION, KEY_OPTION, STARTED_OPTION)
 START_ATTEMPTS = 10
 _importing = threading.Lock()
 
@@ -178,10 +181,20 @@ class Sessions:
             self._tmux("kill-pane", "-t", row["pane"])
 
     def make_room(self, name: str) -> None:
-        """Remove a dead session of this name. Raises RemoteError ``session_live`` when it is alive."""
+        """
+        Remove a dead session of this name; one with panes of the user's becomes ``NAME_before``, and is theirs.
+
+        Raises RemoteError ``session_live`` when it is alive or was started by the user.
+        """
         row = self.require_not_live(name)
-        if row is not None:
-            self.remove(row)
+        if row is None:
+            return
+        self.remove(row)
+        if row["shared"]:
+            taken = {other["name"] for other in self.rows()}
+            names = (f"{name}_before{number or ''}" for number in itertools.count())
+            unmark = [word for mark in OUR_OPTIONS for word in ("set-option", "-u", "-t", row["id"], mark, ";")]
+            self._tmux(*unmark, "rename-session", "-t", row["id"], next(new for new in names if new not in taken))
 
     def require_not_live(self, name: str) -> dict[str, Any] | None:
         """The dead session of this name, if any. Raises RemoteError ``session_live`` where it cannot be replaced."""
@@ -193,11 +206,11 @@ class Sessions:
                 f"the tmux session '{name}' is still alive{owner}",
                 "attach to it, wait until it ends, or stop it first",
             )
-        if row is not None and (row["shared"] or not (row["marked"] or row["other_root"])):
+        if row is not None and not (row["marked"] or row["other_root"]):
             raise RemoteError(
                 "session_live",
-                f"the tmux session '{name}' has panes that grpo-tui did not start",
-                f"close them, or rename it: tmux rename-session -t {shlex.quote(f'={name}')} NAME",
+                f"grpo-tui did not start the tmux session '{name}'",
+                f"close it, or rename it: tmux rename-session -t {shlex.quote(f'={name}')} NAME",
             )
         return row
 

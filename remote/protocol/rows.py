@@ -212,6 +212,15 @@ class Event(TypedDict, total=False):
     step: Count | None
     time: Time
     event: Label
+    from_step: Count | None
+    by: str | None
+    """Who asked for it."""
+    device: str | None
+    mode: str | None
+    """Of its tracking."""
+    url: str | None
+    error: str | dict[str, Any] | None
+    """Why a tracker failed; of a crash, what a summary has."""
 
 
 class _Config(TypedDict):

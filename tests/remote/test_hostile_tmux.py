@@ -143,18 +143,13 @@ def test_panes_of_the_user_are_theirs(ask: Ask, tmux: Tmux, evaluation: tuple[st
     assert ask("kill", session="eval_x") == {"session": "eval_x", "left": [], "forced": False}
     assert start_ticks(int(evaluation[1])) is None
     eventually(lambda: session(ask, "eval_x")["dead"])
-    for op, params in (
-        ("evaluate", {"ckpt_path": "/models/x"}),
-        ("evaluate", {"ckpt_path": "/models/x", "dry_run": True}),
-    ):
-        with pytest.raises(RemoteError, match="has panes that grpo-tui did not start") as caught:
-            ask(op, **params)
-        assert (caught.value.code, "tmux rename-session" in caught.value.hint) == ("session_live", True)
-    panes = tmux("list-panes", "-s", "-t", "=eval_x:", "-F", "#{pane_id}#{pane_dead}").splitlines()
-    assert (len(panes), f"{theirs}0" in panes) == (3, True)
-    tmux("rename-session", "-t", "=eval_x", "mine")
-    assert ask("evaluate", ckpt_path="/models/x")["started"]
-    ask("kill", session="eval_x")
+    assert not ask("evaluate", ckpt_path="/models/x", dry_run=True)["started"]
+    for before in ("eval_x_before", "eval_x_before1"):
+        assert ask("evaluate", ckpt_path="/models/x")["started"]
+        assert "@grpo" not in tmux("show-options", "-t", f"={before}:"), "it is the user's"
+        assert f"{theirs}0" in tmux("list-panes", "-s", "-t", "=eval_x_before:", "-F", "#{pane_id}#{pane_dead}")
+        tmux("split-window", "-t", "=eval_x:", "cat")
+        ask("kill", session="eval_x")
 
 
 def test_what_runs_in_place_of_ours_is_not_ours(ask: Ask, tmux: Tmux, evaluation: tuple[str, str]) -> None:
@@ -169,7 +164,6 @@ def test_what_runs_in_place_of_ours_is_not_ours(ask: Ask, tmux: Tmux, evaluation
             ("kill", {"session": "eval_x"}, "not_running"),
             ("capture_pane", {"session": "eval_x"}, "no_session"),
             ("send_line", {"session": "eval_x", "line": "x"}, "no_session"),
-            ("evaluate", {"ckpt_path": "/models/x"}, "session_live"),
         ):
             with pytest.raises(RemoteError) as caught:
                 ask(op, **params)
@@ -191,8 +185,9 @@ def test_a_run_whose_pane_was_closed_has_an_end(ask: Ask, tmux: Tmux, root: Path
 def test_a_dead_session_of_the_user_is_not_replaced(ask: Ask, tmux: Tmux) -> None:
     tmux("new-session", "-d", "-s", "eval_x", "true", ";", "set-option", "-w", "-t", "=eval_x:", "remain-on-exit", "on")
     eventually(lambda: session(ask, "eval_x")["dead"])
-    with pytest.raises(RemoteError, match="has panes that grpo-tui did not start"):
+    with pytest.raises(RemoteError, match="grpo-tui did not start the tmux session") as caught:
         ask("evaluate", ckpt_path="/models/x")
+    assert "tmux rename-session" in caught.value.hint
     assert session(ask, "eval_x")
 
 
