@@ -205,10 +205,11 @@ def _read_nvml(nvml: Any, processes: bool) -> tuple[list[dict[str, str]], dict[s
             rows.append(row | {key: handle for key in _FIELDS if key not in row})
             continue
         instances = mig_instances(nvml, handle)
-        memory, used = ask("nvmlDeviceGetMemoryInfo", handle), None
+        memory = ask("nvmlDeviceGetMemoryInfo", handle)
+        used = memory if _failed(memory) else str(memory.used / 2**20)
         if instances and _failed(memory):  # only an administrator may ask for the sum
             parts = [part for each in instances if not _failed(part := ask("nvmlDeviceGetMemoryInfo", each))]
-            used = sum(part.used for part in parts) if len(parts) == len(instances) else None
+            used = str(sum(part.used for part in parts) / 2**20) if len(parts) == len(instances) else used
         rates = ask("nvmlDeviceGetUtilizationRates", handle)
         power = ask("nvmlDeviceGetPowerUsage", handle)
         uuid = _text(ask("nvmlDeviceGetUUID", handle))
@@ -226,11 +227,7 @@ def _read_nvml(nvml: Any, processes: bool) -> tuple[list[dict[str, str]], dict[s
                 "uuid": uuid,
                 "name": _text(ask("nvmlDeviceGetName", handle)),
                 "memory.total": memory if _failed(memory) else str(memory.total / 2**20),
-                "memory.used": str(used / 2**20)
-                if used is not None
-                else memory
-                if _failed(memory)
-                else str(memory.used / 2**20),
+                "memory.used": used,
                 "utilization.gpu": rates if _failed(rates) else str(rates.gpu),
                 "power.draw": power if _failed(power) else str(power / 1000),
                 "temperature.gpu": str(ask("nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU)),
