@@ -20,11 +20,13 @@ from grpo_train.policy.locate import HUB_SOURCE
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.files import read_jsonl
 from remote.boxes import Box, add_box
+from remote.providers.provider import Provider
 from tests.docs.pages import Reader
 from tests.support.data import data_file
 from tests.support.engine import MICRO, REPOSITORY, config_text
 from tests.support.forked import server_with
 from tests.support.hub import publish_dataset, serve_hub
+from tests.support.lambda_api import LambdaApi, instance
 from tests.support.stores import other_disk
 from tests.support.terminal import unlink_socket
 from tests.support.wandb_server import wandb_server
@@ -67,7 +69,7 @@ def world(golden: Callable[[str], RunDir], model: Path, folder: Path) -> Iterato
     git = ["git", "-c", "user.name=me", "-c", "user.email=me@example.org", "commit", "--quiet", "-am", "small configs"]
     subprocess.run(git, cwd=clone, check=True)
     gsm8k = {split: [row for _, row in read_jsonl(data_file(f"gsm8k_{split}.jsonl"))] for split in ("train", "test")}
-    gsm8k = {split: rows[:40] for split, rows in gsm8k.items()}
+    gsm8k = {split: rows[:8] for split, rows in gsm8k.items()}
     for split, rows in gsm8k.items():
         (file := folder / "gsm8k" / f"{split}.jsonl").parent.mkdir(exist_ok=True)
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -135,14 +137,11 @@ def readme(world: World, reader: Reader, stack: ExitStack) -> None:
     clone = reader.home.rename(reader.folder / "before")
     reader.home = reader.folder
     uv = shutil.which("uv") or str(REPOSITORY / ".uv" / "bin" / "uv")
-    frozen = subprocess.run(
-        [uv, "pip", "freeze", "--exclude-editable", "--python", sys.executable], capture_output=True, text=True, check=True
-    )
-    (reader.folder / "versions.txt").write_text(frozen.stdout)
-    cache = subprocess.run([uv, "cache", "dir"], capture_output=True, text=True, check=True).stdout.strip()
+    frozen = output_of(uv, "pip", "freeze", "--exclude-editable", "--python", sys.executable)
+    (reader.folder / "versions.txt").write_text(frozen)
     reader.variables |= {
         "PATH": f"{Path(uv).parent}:{os.environ['PATH']}",
-        "UV_CACHE_DIR": cache,
+        "UV_CACHE_DIR": output_of(uv, "cache", "dir").strip(),
         "UV_CONSTRAINT": str(reader.folder / "versions.txt"),
     }
     reader.replaced = {"<this repository>": str(world.clone)}
@@ -150,6 +149,10 @@ def readme(world: World, reader: Reader, stack: ExitStack) -> None:
     reader.outcomes = {
         "grpo-train stop --training-run RUN": (1, "is not running (finished)"),
     }
+
+
+def output_of(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def tutorial(world: World, reader: Reader, stack: ExitStack) -> None:
@@ -161,12 +164,13 @@ def after_the_tutorial(world: World, reader: Reader, stack: ExitStack) -> None:
     prepare(world, reader, stack)
     root = world.golden("first").root
     reader.variables["LOCALFS_ROOT"] = str(root)
-    (reader.home / "config.yaml").write_text(config_text(MICRO, run__total_steps=1, task__name="data", task__path="problems.csv", task__template="{question}="))
+    task = {"task__name": "data", "task__path": "problems.csv", "task__template": "{question}="}
+    (reader.home / "config.yaml").write_text(config_text(MICRO, run__total_steps=1, **task))
     shutil.copytree(world.model, root / "Qwen" / "Qwen2.5-0.5B")
 
 
 def box_page(world: World, reader: Reader, stack: ExitStack) -> None:
-    """Boxes by all names of the page; RUN is in the root of the first, which is the one that is asked without ``--box``."""
+    """Boxes by all names of the page; RUN is in the root of the first, which is asked without ``--box``."""
     prepare(world, reader, stack)
     root = reader.variables.pop("LOCALFS_ROOT")
     first, *_ = boxes(reader, stack, "h200-a", "NAME", "server", "h100", "cluster", h200_a=root)
@@ -175,6 +179,17 @@ def box_page(world: World, reader: Reader, stack: ExitStack) -> None:
         (reader.home / name).write_text("HF_TOKEN=hf_x\n")
     (reader.home / "train.jsonl").write_text('{"prompt": "1+1", "answer": "2"}\n')
     (reader.home / "my-clone-of-grpo-tui").symlink_to(".")
+    (reader.home / ".git" / "info" / "exclude").write_text("my*\n.env\n*.csv\n*.txt\n*.jsonl\n")
+    api = stack.enter_context(LambdaApi(reader.folder))
+    api.instances = [instance("gh200", None)]
+    rented = Box("gh200", provider=Provider("lambda", str(api.key_file), url=api.url), root="/data")
+    add_box(reader.folder / ".config" / "grpo-tui" / "boxes.yaml", rented)
+    reader.variables["SSL_CERT_FILE"] = str(api.certificate)
+    reader.screen = "h100"
+    reader.outcomes = {
+        "grpo-tui boxes": (1, "gh200"),  # it has no address yet
+        "grpo-tui gpu; grpo-tui sessions; grpo-tui capture SESSION; grpo-tui attach SESSION": (2, "needs a terminal"),
+    }
 
 
 def backups(world: World, reader: Reader, stack: ExitStack) -> None:
@@ -221,7 +236,7 @@ def with_cron(world: World, reader: Reader, stack: ExitStack) -> None:
     """A machine without systemd, whose crontab is a file."""
     prepare(world, reader, stack)
     (programs := reader.folder / "bin").mkdir()
-    for name, text in (("systemctl", "exit 1"), ("crontab", 'case $1 in -l) cat ~/tab ;; *) cat >~/tab ;; esac')):
+    for name, text in (("systemctl", "exit 1"), ("crontab", "case $1 in -l) cat ~/tab ;; *) cat >~/tab ;; esac")):
         (programs / name).write_text(f"#!/bin/sh\n{text}\n")
         (programs / name).chmod(0o755)
     (reader.folder / "tab").touch()

@@ -176,9 +176,7 @@ def _background(arguments: list[str], environment: dict[str, str], folder: str, 
     _start(arguments, environment, folder)
 
 
-def _command(
-    arguments: list[str], environment: dict[str, str], folder: str, out: str, error: str, stdin: str
-) -> None:
+def _command(arguments: list[str], environment: dict[str, str], folder: str, out: str, error: str, stdin: str) -> None:
     for descriptor, file in ((1, out), (2, error)):
         opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(opened, descriptor)
