@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from textwrap import dedent, indent
 from typing import Any
 
 import pytest
@@ -15,11 +16,13 @@ import typer
 from typer.core import TyperGroup
 
 from grpo_train.cli import app
+from grpo_train.config import load_config
 from grpo_train.config.schema import Config
 from grpo_tui import cli
 from grpo_tui.history import commands as asking
 from grpo_tui.history import wandb
 from grpo_tui.shell import arguments, copying
+from remote.boxes import load_boxes
 from tests.docs.pages import PAGES, blocks_of, page_text, prose
 from tests.support.engine import REPOSITORY
 
@@ -167,6 +170,22 @@ def keys_of(section: str) -> set[str]:
     annotation = Config.model_fields[section].annotation
     models = [annotation, *getattr(annotation, "__args__", ())]
     return {key for model in models for key in getattr(model, "model_fields", {})}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_of_yaml_are_valid(page: str, tmp_path: Path) -> None:
+    """As a config, as boxes.yaml, or as keys of a box, each of which stands alone."""
+    file = tmp_path / "shown.yaml"
+    for block in (block for block in blocks_of(page) if block.language == "yaml"):
+        text = dedent(block.text)
+        if re.match("(activate|env|prices):", text):
+            keys = re.split(r"^(?=\w)", text, flags=re.MULTILINE)[1:]
+            shown = ["boxes:\n- name: a\n  host: b\n  root: /c\n" + indent(key, "  ") for key in keys]
+        else:
+            shown = ["boxes:\n" + text] if text.startswith("- name:") else [text]
+        for each in shown:
+            file.write_text(each)
+            assert load_boxes(file) if each.startswith("boxes:") else load_config(each)
 
 
 @pytest.mark.parametrize("page", PAGES)
