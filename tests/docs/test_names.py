@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 import subprocess
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from textwrap import dedent, indent
 from typing import Any
@@ -186,6 +188,16 @@ def test_blocks_of_yaml_are_valid(page: str, tmp_path: Path) -> None:
         for each in shown:
             file.write_text(each)
             assert load_boxes(file) if each.startswith("boxes:") else load_config(each)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_of_python_are_valid(page: str) -> None:
+    """They parse, and what they import of this project is there."""
+    for block in (block for block in blocks_of(page) if block.language == "python"):
+        for node in ast.walk(ast.parse(block.text)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("grpo_train"):
+                module = import_module(node.module or "")
+                assert [name.name for name in node.names if not hasattr(module, name.name)] == []
 
 
 @pytest.mark.parametrize("page", PAGES)
