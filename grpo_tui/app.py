@@ -11,10 +11,11 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import fields
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from textual import events
 from textual.app import App, SystemCommand
+from textual.binding import Binding
 from textual.message import Message
 from textual.notifications import Notify
 from textual.screen import Screen
@@ -78,6 +79,7 @@ class GrpoApp(App[None]):
     TITLE = "grpo-tui"
     CSS_PATH = [f"styles/{name}.tcss" for name in FIRST_STYLES]  # noqa: RUF012
     AUTO_FOCUS = None
+    BINDINGS: ClassVar = [Binding("ctrl+z", "act('suspend')", show=False, priority=True, id="suspend")]
     COMMANDS = App.COMMANDS | {lambda: importlib.import_module("grpo_tui.finder").Finder}
 
     def __init__(
@@ -385,6 +387,11 @@ class GrpoApp(App[None]):
         if (before := getattr(self.screen, "before_quit", None)) is not None:
             await before()
         await self.action_act("quit")
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "act" and parameters == ("suspend",):
+            return not hasattr(self.focused, "undo")  # a text area takes the key for that
+        return super().check_action(action, parameters)
 
     def action_help_quit(self) -> None:
         """Ctrl+C, which Textual binds to this action."""

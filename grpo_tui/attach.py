@@ -65,6 +65,23 @@ def key_text(key: str) -> str:
     return key.replace("C-", "ctrl+").replace("M-", "alt+")
 
 
+def has_job_control() -> bool:
+    """Whether a shell waits that can continue this program: an ancestor in this session, with a job of its own.
+
+    Without one, as in ``tmux new-window grpo-tui`` and ``ssh -t BOX grpo-tui``, a suspended program is stuck.
+    """
+    pid = os.getppid()
+    try:
+        while os.getsid(pid) == os.getsid(0):
+            if os.getpgid(pid) != os.getpgrp():
+                return True
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+                pid = int(file.read().rpartition(")")[2].split()[1])
+    except OSError:  # it has ended; this is not Linux
+        pass
+    return False
+
+
 def call_in_foreground(argv: list[str]) -> int:
     """Run a command in the foreground. Synchronous: the app's loop must not run while it is suspended.
 

@@ -29,6 +29,11 @@ class HeldKeys:
         self._held.append(event)
         return True
 
+    def pass_on(self, keys: list[events.Key]) -> None:
+        """Pass on keys that a dialog had no use for, behind those that are kept."""
+        self._held = [*(self._held or []), *keys]
+        self.release()
+
     def release(self) -> None:
         """Pass on the keys that are kept, each once the one before has had its effect."""
         self._turn = turn = object()

@@ -76,5 +76,8 @@ class Startup:
         if root is None or demo.model_exists(root):
             return
         self.release()
-        if not await self._app.show_dialog(DemoSetupScreen(root, self._app.make_model_command)):
+        dialog = DemoSetupScreen(root, self._app.make_model_command)
+        if await self._app.show_dialog(dialog):
+            self._app.held_keys.pass_on(dialog.unused)
+        else:
             self._app.exit()

@@ -107,7 +107,7 @@ class SessionsReported:
 @dataclass(frozen=True)
 class GpuSampled:
     """One row per GPU: index, name, utilization_percent, memory_used_mib, memory_total_mib, power_w, temperature_c,
-    processes (pid, memory_mib, run)."""
+    free, problem, processes (pid, memory_mib, run)."""
 
     gpus: list[dict[str, Any]]
     note: str = ""

@@ -85,7 +85,8 @@ def greeting(hello: dict[str, Any], algorithms: Mapping[str, str] = MappingProxy
 def topic_event(topic: str, update: dict[str, Any], known: KnownRows | None = None) -> ClientEvent:
     """The event of an ``update`` frame. ``known``: the rows of the topic's last update, which are replaced."""
     if update.get("error") is not None:
-        return TopicFailed(topic, refusal(update["error"]).message)
+        error = refusal(update["error"])
+        return TopicFailed(topic, f"{error.message}; {error.hint}" if error.hint else error.message)
     key = "gpus" if topic == "gpu" else topic
     value: Any = update.get("value")
     rows = value.get(key) if isinstance(value, dict) else None

@@ -93,7 +93,7 @@ class Tunnel:
         self.close()
 
     def close(self) -> None:
-        """End the tunnel and its connections. Any thread; may be repeated."""
+        """End the tunnel, and its connections by a reset. Any thread; may be repeated."""
         self._ended.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
@@ -101,7 +101,7 @@ class Tunnel:
         with self._lock:
             ends, self._open = self._open, set()
         for end in ends:
-            _close(end)
+            _reset(end) if isinstance(end, socket.socket) else _close(end)
 
     def _dial(self) -> Stream:
         """A stream to the target. Raises Unreachable."""
@@ -134,7 +134,7 @@ class Tunnel:
             ended = self._ended.is_set()
         try:
             if not ended:
-                back = threading.Thread(target=_receive, args=(far, near), name="tunnel-out", daemon=True)
+                back = threading.Thread(target=_receive, args=(far, near, self._ended), name="tunnel-out", daemon=True)
                 back.start()
                 _send(near, far)
                 back.join()
@@ -187,14 +187,14 @@ def _send(near: socket.socket, far: Stream) -> None:
         _reset(near)
 
 
-def _receive(far: Stream, near: socket.socket) -> None:
-    """Copy until the far end has ended its direction. A link that broke resets the near end: half an answer must not
-    look whole.
+def _receive(far: Stream, near: socket.socket, ended: threading.Event) -> None:
+    """Copy until the far end has ended its direction. A link that broke, or a tunnel that ``ended``, resets the near
+    end: half an answer must not look whole.
     """
     try:
         while data := far.recv(_BLOCK):
             near.sendall(data)
-        if far.was_cut():
+        if far.was_cut() or ended.is_set():
             _reset(near)
         else:
             near.shutdown(socket.SHUT_WR)

@@ -15,6 +15,7 @@ from grpo_train.backup.content import RateLimit
 from grpo_train.backup.s3_errors import Place, cause_of, date_of, refusal, retry_after, unusable
 from grpo_train.backup.store import StoreError
 from grpo_train.run_dir.clock import CLOCK, Clock
+from grpo_train.run_dir.web_page import is_page, words_of
 
 OnWait = Callable[[str, float], None]
 """Called before a wait with its cause, for people, and its seconds."""
@@ -263,7 +264,16 @@ def _client(access: Access, place: Place, ca_file: str, connections: int, timing
     except (BotoCoreError, ValueError) as error:
         raise unusable(place, error) from error
     client.meta.events.unregister("before-call.s3", add_expect_header)  # rights were tried before; saves a round trip
+    client.meta.events.register_first("before-parse.s3", functools.partial(_refuse_pages, place))
     return client
+
+
+def _refuse_pages(place: Place, response_dict: dict[str, Any], **_: Any) -> None:
+    """Raise StoreError for a web page: botocore reads that of a 404 as a missing object, and others as it can."""
+    body, status = response_dict["body"], response_dict["status_code"]
+    if isinstance(body, bytes) and status < 500 and status not in (408, 429) and is_page(body):
+        said = f"{place.endpoint or 'the store'} answers with a page that is not a store's (HTTP {status})"
+        raise StoreError(f"{place.url}: {said}: “{words_of(body)}”; a proxy may be in between", code="unreachable")
 
 
 @functools.cache

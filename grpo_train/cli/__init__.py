@@ -34,7 +34,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
     HIDDEN: {
         "supervise": "train.supervise",
-        "check-caches": "train.check_caches",
+        "check-launch": "train.check_launch",
     },
     "Evaluate": {
         "eval": "evaluate.evaluate",

@@ -14,6 +14,7 @@ from grpo_train.run_dir import list_baselines, list_evaluations, list_older_runs
 from grpo_train.run_dir.backed_up import steps_in_backup
 from grpo_train.run_dir.errors import UserError
 from grpo_train.tasks import task_kinds
+from grpo_train.tracking.wandb.process import failure_of
 
 
 def runs(as_json: AsJson = False, root: Root = None) -> None:
@@ -58,6 +59,7 @@ def show(run: RunArgument, as_json: AsJson = False, root: Root = None) -> None:
             for c in found.checkpoints()
         ],
         "backup": (found.read_status() or {}).get("backup"),
+        "tracking_failed": failure_of(found),
         "in_backup": [
             {"step": step, "destination": name} for step, name in sorted(steps_in_backup(found.path).items())
         ],
@@ -105,6 +107,8 @@ def _show_tables(facts: dict[str, Any]) -> None:
         console.print(Text(f"reason: {facts['reason']}"))
     if trouble := _backup_trouble(facts["backup"]):
         console.print(Text(trouble, style="yellow"))
+    if trouble := _tracking_trouble(facts["tracking_failed"]):
+        console.print(Text(trouble, style="yellow"))
     for line in _error_lines(facts["error"]):
         console.print(Text(line, style="red"))
     checkpoints = [[f"step_{c['step']}", c["problem"] or "complete"] for c in facts["checkpoints"]]
@@ -129,6 +133,8 @@ def _plain_facts(facts: dict[str, Any]) -> Iterator[str]:
         yield f"  reason: {facts['reason']}"
     if trouble := _backup_trouble(facts["backup"]):
         yield f"  {trouble}"
+    if trouble := _tracking_trouble(facts["tracking_failed"]):
+        yield f"  {trouble}"
     for line in _error_lines(facts["error"]):
         yield f"  {line}"
     for checkpoint in facts["checkpoints"]:
@@ -145,6 +151,11 @@ def _backup_trouble(facts: Any) -> str:
     if not isinstance(facts, dict) or facts.get("state") != "failed":
         return ""
     return f"backup of step {facts.get('step')} failed: {facts.get('error')}"
+
+
+def _tracking_trouble(event: dict[str, Any] | None) -> str:
+    """What W&B lacks of a run, and how it gets it; "" where it lacks nothing."""
+    return f"W&B: {event.get('error')}; {event.get('hint')}" if event else ""
 
 
 def _baseline_lines(baseline: dict[str, Any]) -> Iterator[list[str]]:

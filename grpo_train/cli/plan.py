@@ -14,7 +14,7 @@ from grpo_train.cli.output import fail, padded, table
 from grpo_train.config import load_config, read_config_text
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import open_run, resolve_root
-from grpo_train.run_dir.display import duration
+from grpo_train.run_dir.display import duration, short_hours
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import to_float
 
@@ -120,10 +120,10 @@ def verdict_on(budget: float | None, used: float, left: float, has_unknown: bool
 
 
 def _sentence(verdict: str, budget: float, used: float) -> str:
-    limit = f"the budget of {budget:.1f} h, at which the run saves and stops"
+    limit = f"the budget of {short_hours(budget)} h, at which the run saves and stops"
     if used >= budget:
-        return f"{used:.1f} h are used, which is all of {limit}"
-    so_far = f" with the {used:.1f} h already used" if used else ""
+        return f"{short_hours(used)} h are used, which is all of {limit}"
+    so_far = f" with the {short_hours(used)} h already used" if used else ""
     if verdict == "unknown":
         return f"it is unknown whether the run{so_far} stays within {limit}"
     return f"the estimate{so_far} {'exceeds' if verdict == 'exceeds' else 'is within'} {limit}"

@@ -48,7 +48,7 @@ def _facts(found: Platform) -> Iterator[tuple[str, str]]:
         size = "" if gpu.memory_mib is None else f", {gpu.memory_mib / 1024:.0f} GiB"
         part = ", an instance (MIG)" if gpu.is_mig else ""
         yield "GPU", f"{gpu.name}{size}, compute capability {capability}, driver {gpu.driver}{part}"
-    if not found.gpus:
+    if found.gpu_problem or not found.gpus:
         yield "GPU", found.gpu_problem or "none"
     for disk in found.disks:
         yield "disk", f"{disk.path} ({disk.kind}): {disk.free_bytes / 1e9:.0f} of {disk.total_bytes / 1e9:.0f} GB free"

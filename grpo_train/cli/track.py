@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from enum import Enum
 from pathlib import Path
@@ -96,5 +97,5 @@ def _send(run: RunDir, mode: Mode, state: str, folder: Path) -> None:
                 session.finish("superseded" if generation.end is not None else state)
             except Exception as error:  # whatever W&B raises
                 fail(f"{server()}: {' '.join(str(error).split())[:300]}")
-            where = session.url or f"wandb sync {session.folder}"
+            where = session.url or shlex.join(["wandb", "sync", str(session.folder)])
             print(f"{count} entries sent  {where}" if session.url else f"{count} entries written; {where}", flush=True)

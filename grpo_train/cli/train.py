@@ -24,9 +24,9 @@ from grpo_train.run_dir.kill import kill_run
 from grpo_train.run_dir.slurm_job import node_count
 from grpo_train.run_dir.status import being_checked
 from grpo_train.train.preflight import (
+    Job,
     check_engine,
     check_nodes,
-    check_offline,
     check_start,
     kept_shape,
     make_demo_model,
@@ -61,7 +61,7 @@ def train(
     overrides = _overrides(set_, nproc)
     overrides += [f"task.reward_control={reward.replace('-', '_')}"] if reward else []
     weights = ckpt.expanduser().absolute() if ckpt else None
-    _check_destinations(load_config(read_config_text(cfg), overrides, source=str(cfg)))
+    check_destinations(load_config(read_config_text(cfg), overrides, source=str(cfg)))
     run, _ = make_run(
         cfg, overrides, weights, resolve_root(root), run_name, say=lambda line: None
     )  # the supervisor says
@@ -89,20 +89,26 @@ def join(
     raise typer.Exit(Member(wait_for_run(resolve_root(root), run)).join())
 
 
-def check_caches(as_json: AsJson = False, root: Root = None) -> None:
-    """Check that the model and data of a launch, read as JSON from standard input, are on this disk (for nodes without
-    a network)."""
+def check_launch(as_json: AsJson = False, root: Root = None) -> None:
+    """Check a launch, read as JSON from standard input, as its start will; prints what there is to know about it.
+
+    ``job``: what its SLURM job will have, whose nodes have no network.
+    """
     from grpo_train.cli.transfer import failing
 
-    os.environ["HF_HUB_OFFLINE"] = "1"
+    notes: list[str] = []
     with failing(as_json):
         launch = json.load(sys.stdin)
+        job = Job(**launch["job"]) if launch.get("job") else None
+        if job:
+            os.environ["HF_HUB_OFFLINE"] = "1"
         overrides = _overrides(launch.get("overrides"), launch.get("nproc"))
         config = load_config(launch["config_text"], overrides, source=launch.get("config_name") or "config")
+        check_destinations(config)
         folder = resolve_root(root)
-        check_offline(config, folder, folder / launch["ckpt"] if launch.get("ckpt") else None)
-    if as_json:
-        print(json.dumps({"problem": ""}))
+        ckpt = folder / launch["ckpt"] if launch.get("ckpt") else None
+        check_start(config, folder, ckpt, notes.append, is_planned=True, job=job)
+    print(json.dumps({"notes": notes}) if as_json else "\n".join(notes))
 
 
 def resume(
@@ -223,11 +229,12 @@ def sweep(
 
     check_engine()
     overrides = _overrides(set_, nproc)
+    run = partial(run_sweep, resolve_root(root), configs, overrides, name, check=check_destinations)
     if as_json:
-        result = run_sweep(resolve_root(root), configs, overrides, name, log=sys.stderr)
+        result = run(log=sys.stderr)
         print(json.dumps({"sweep": result.name, "runs": result.rows}, indent=1))
     else:
-        result = run_sweep(resolve_root(root), configs, overrides, name, _show_comparison)
+        result = run(_show_comparison)
     raise typer.Exit(result.exit_code)
 
 
@@ -254,15 +261,13 @@ def _confirm_edits(plan: ResumePlan, yes: bool) -> None:
     fail("the edited workflow was not confirmed; rerun with --yes to continue with it", 2)
 
 
-def _check_destinations(config: Config) -> None:
+def check_destinations(config: Config) -> None:
     """Raise DestinationError where a backup of the run would have no destination, before hours of training."""
     from grpo_train.backup.destinations import find_destination
     from grpo_train.supervisor.stages import all_stages
 
     names = {config.backup.to} if config.backup.every_save else set()
-    for stage in all_stages(config):
-        if stage.kind in ("backup", "cleanup"):
-            names.add(stage.options[stage.options.index("--to") + 1] if "--to" in stage.options else None)
+    names |= {stage.destination for stage in all_stages(config) if stage.kind in ("backup", "cleanup")}
     for name in names:
         find_destination(name)
 
@@ -304,7 +309,7 @@ def _supervise(run: RunDir, *, show_progress: bool) -> int:
                 f"{run.name} has already started; resume it with  grpo-train resume --training-run {run.name}"
             )
         config = load_config(launch.get("config_text", ""), overrides, source=launch.get("config_name") or "config")
-        _check_destinations(config)
+        check_destinations(config)
         ckpt = _starting_weights(run)
         with being_checked(run.path):
             if ckpt is None:

@@ -63,7 +63,8 @@ def resolve(config: Config, platform: Platform, root: Path) -> tuple[Config, lis
 
 def _smallest(platform: Platform) -> GpuFacts | None:
     """The GPU with the least memory: every process has the same config."""
-    return min(platform.gpus, key=lambda gpu: gpu.memory_mib or 0.0, default=None)
+    unread = GpuFacts("the GPU", None, None, "") if platform.gpu_problem else None
+    return min(platform.gpus, key=lambda gpu: gpu.memory_mib or 0.0, default=unread)
 
 
 def _dtype(gpu: GpuFacts | None) -> tuple[str, str]:

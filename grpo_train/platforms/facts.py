@@ -10,11 +10,12 @@ import shutil
 import socket
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from grpo_train.run_dir.gpus import GpuReadError, query_gpus
+from grpo_train.run_dir.gpus import GpuReadError, describe_problems, mig_instances, query_gpus
 from grpo_train.run_dir.mounts import mount_of
 
 CONNECT_S = 3.0
@@ -67,7 +68,7 @@ class Platform:
     """``lambda``, ``slurm`` or ``plain``."""
     gpus: tuple[GpuFacts, ...] = ()
     gpu_problem: str = ""
-    """Why the GPUs could not be read."""
+    """Why GPUs could not be read."""
     cpus: int = 1
     memory_bytes: int | None = None
     disks: tuple[Disk, ...] = ()
@@ -146,15 +147,16 @@ def read_gpu_facts() -> tuple[tuple[GpuFacts, ...], str]:
         return (), str(error)
     if not gpus:
         return (), ""
+    problem = describe_problems(gpus)
     by_nvml = _from_nvml()
     if by_nvml is not None:
-        return by_nvml, ""
+        return by_nvml, problem
     capabilities = _capabilities()
     return tuple(
         GpuFacts(gpu.name, gpu.memory_total_mib, capabilities.get(gpu.index), gpu.driver)
         for gpu in gpus
-        if _is_visible(gpu.index, gpu.uuid)
-    ), ""
+        if not gpu.problem and _is_visible(gpu.index, gpu.uuid)
+    ), problem
 
 
 def _is_visible(index: int, uuid: str) -> bool:
@@ -177,32 +179,16 @@ def _from_nvml() -> tuple[GpuFacts, ...] | None:
         return None
     found: list[GpuFacts] = []
     for index in range(count):
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        instances = _instances(nvml, handle)
-        for each in instances or [handle]:
-            if not _is_visible(index, _text(nvml.nvmlDeviceGetUUID(each))):
-                continue
-            major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
-            memory = nvml.nvmlDeviceGetMemoryInfo(each).total / 2**20
-            found.append(GpuFacts(_text(nvml.nvmlDeviceGetName(each)), memory, (major, minor), driver, bool(instances)))
+        with suppress(nvml.NVMLError):  # it is lost
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            instances = mig_instances(nvml, handle)
+            for each in instances or [handle]:
+                if not _is_visible(index, _text(nvml.nvmlDeviceGetUUID(each))):
+                    continue
+                major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+                memory, name = nvml.nvmlDeviceGetMemoryInfo(each).total / 2**20, _text(nvml.nvmlDeviceGetName(each))
+                found.append(GpuFacts(name, memory, (major, minor), driver, bool(instances)))
     return tuple(found)
-
-
-def _instances(nvml: Any, handle: Any) -> list[Any]:
-    """Handles of a GPU's MIG instances; [] without MIG."""
-    try:
-        if nvml.nvmlDeviceGetMigMode(handle)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
-            return []
-        count = nvml.nvmlDeviceGetMaxMigDeviceCount(handle)
-    except nvml.NVMLError:
-        return []
-    found = []
-    for index in range(count):
-        try:
-            found.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index))
-        except nvml.NVMLError:  # no instance in this slot
-            continue
-    return found
 
 
 def _capabilities() -> dict[int, tuple[int, int]]:

@@ -9,10 +9,9 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 from grpo_train.policy.locate import PolicyError
-from grpo_train.run_dir.gpus import Gpu, GpuReadError, query_gpus
+from grpo_train.run_dir.gpus import Gpu, GpuReadError, NoReaderError, describe_problems, has_device_files, query_gpus
 
 MINIMUM_DRIVERS = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 """Oldest Linux driver for each major version of CUDA. Minor-version compatibility lets a driver run every minor version
@@ -68,10 +67,10 @@ def check_device(setting: str, nproc: int) -> None:
     if setting == "cpu":
         return
     try:
-        gpus = query_gpus(processes=False)
+        gpus = _query_gpus()
     except GpuReadError as error:
         raise _no_gpu(f"{error}. Repair the driver, or set model.device: cpu to train on the CPU") from error
-    if not gpus and not _device_files():
+    if not gpus and not has_device_files():
         if setting == "cuda" and not probe_torch().available:
             raise _no_gpu("model.device is cuda, but this machine has no GPU; set model.device: auto or cpu")
         return
@@ -85,8 +84,16 @@ def training_device() -> str:
     Raises PolicyError (code ``no_gpu``) as :func:`check_device` does.
     """
     check_device("auto", 1)
-    gpus = query_gpus(processes=False)
-    return _describe(gpus) if gpus or _device_files() else "CPU"
+    gpus = _query_gpus()
+    return _describe(gpus) if gpus or has_device_files() else "CPU"
+
+
+def _query_gpus() -> list[Gpu]:
+    """The GPUs; [] where nothing is installed to read them with, which torch does not need."""
+    try:
+        return query_gpus(processes=False)
+    except NoReaderError:
+        return []
 
 
 def find_problem(gpus: list[Gpu], torch: TorchFacts, nproc: int) -> str:
@@ -172,16 +179,13 @@ def _no_gpu(message: str) -> PolicyError:
     return PolicyError(message, code="no_gpu")
 
 
-def _device_files() -> bool:
-    """Whether the NVIDIA kernel driver shows a GPU (a container may lack ``nvidia-smi``)."""
-    return any(Path("/dev").glob("nvidia[0-9]*"))
-
-
 def _describe(gpus: list[Gpu]) -> str:
     if not gpus:
         return "an NVIDIA GPU"
-    count = f"{len(gpus)} x " if len(gpus) > 1 else ""
-    return f"{count}{gpus[0].name}, driver {gpus[0].driver}"
+    well = [gpu for gpu in gpus if not gpu.problem]
+    count = f"{len(well)} x " if len(well) > 1 else ""
+    seen = [f"{count}{well[0].name}, driver {well[0].driver}"] if well else []
+    return "; ".join([*seen, *filter(None, [describe_problems(gpus)])])
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -44,3 +44,8 @@ def duration(seconds: float) -> str:
     if days < 1:
         return f"{hours} h {minutes % 60:02d} m"
     return f"{days} d {hours % 24} h"
+
+
+def short_hours(hours: float) -> str:
+    """Hours without a unit: ``12.3``, ``0.0061``."""
+    return f"{hours:{'.1f' if hours >= 1 else '.2g'}}"

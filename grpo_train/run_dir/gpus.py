@@ -1,24 +1,37 @@
 """The GPUs of this machine, from NVML where its Python bindings are installed, else from ``nvidia-smi``.
 
-Standard library only (``pynvml`` is optional). Values that a driver does not report are None.
+Both are read into the same rows of text, so that one rule says what a GPU is. Standard library only (``pynvml`` is
+optional). Values that a driver does not report are None.
 """
 
 from __future__ import annotations
 
 import csv
 import functools
+import re
 import shutil
 import subprocess
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir.errors import UserError
 
 TIMEOUT_S = 15.0
+BUSY_MIB = 1024.0
+"""Memory from which a GPU is in use although no process is listed: a container does not see the processes of others.
+Some drivers count up to 0.7 GiB of their own."""
+IDLE_PERCENT = 5.0
+"""Use below which a GPU is idle."""
 _FIELDS = (
     *("index", "uuid", "name", "driver_version", "memory.total", "memory.used"),
     *("utilization.gpu", "power.draw", "temperature.gpu"),
 )
+_NOT_REPORTED = ("[N/A]", "[Not Supported]", "[Insufficient Permissions]", "[Function Not Found]", "[Not Found]", "N/A")
+"""In place of a value, for a GPU that is well. Any other text in brackets is an error."""
+Processes = dict[int, float | None]
+"""Process ID to GPU memory in MiB."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +39,7 @@ class Gpu:
     """One GPU."""
 
     index: int
+    """As the driver counts. One that is lost and does not say its own has the smallest that no other GPU has."""
     name: str
     driver: str
     """Driver version, e.g. ``570.86.15``."""
@@ -35,10 +49,23 @@ class Gpu:
     """Percent."""
     power_w: float | None
     temperature_c: float | None
-    pids: dict[int, float | None] = field(default_factory=dict)
-    """Process ID to GPU memory in MiB, for each process that computes on this GPU."""
+    pids: Processes | None = None
+    """Each process that computes on this GPU or on one of its MIG instances; None where they were not read."""
     uuid: str = ""
     """As in ``CUDA_VISIBLE_DEVICES``, e.g. ``GPU-8932f937-d72c-4106-c12f-20bd9faed9f6``."""
+    problem: str = ""
+    """The driver's words about a GPU that cannot be used, such as ``GPU is lost``."""
+
+    @property
+    def free(self) -> bool | None:
+        """Whether nothing uses this GPU; None where its driver does not report enough to know."""
+        if self.problem or self.pids:
+            return False
+        if (self.memory_used_mib or 0.0) >= BUSY_MIB or (self.utilization or 0.0) >= IDLE_PERCENT:
+            return False
+        if self.memory_used_mib is None and (self.pids is None or self.utilization is None):
+            return None
+        return True
 
     def sample(self) -> dict[str, Any]:
         """What varies, and the GPU's name, as a row of ``gpu.jsonl`` and of the link's ``gpu`` topic."""
@@ -50,6 +77,7 @@ class Gpu:
             "memory_total_mib": self.memory_total_mib,
             "power_w": self.power_w,
             "temperature_c": self.temperature_c,
+            **({"problem": self.problem} if self.problem else {}),
         }
 
 
@@ -59,26 +87,85 @@ class GpuReadError(UserError):
     code = "no_gpu"
 
 
-def read_gpus(processes: bool = True) -> list[Gpu]:
-    """Every GPU, by index; [] without GPUs and where the driver does not answer. ``processes=False`` skips ``pids``."""
-    try:
-        return query_gpus(processes)
-    except GpuReadError:
-        return []
+class NoReaderError(GpuReadError):
+    """The kernel shows a GPU, but no program is installed that reads it, as in some containers; torch may use it."""
 
 
 def query_gpus(processes: bool = True) -> list[Gpu]:
-    """Every GPU, by index; [] without GPUs. Raises GpuReadError when a driver is installed but does not answer."""
+    """Every GPU, by index; [] without GPUs. ``processes=False`` skips ``pids``.
+
+    A GPU that is lost has a ``problem``, and the others are read. Raises GpuReadError when a driver is installed but
+    does not answer.
+    """
     if nvml := _nvml():
-        return _read_nvml(nvml, processes)
-    if not shutil.which("nvidia-smi"):
+        rows, pids = _read_nvml(nvml, processes)
+    elif shutil.which("nvidia-smi"):
+        rows = _read_smi()
+        pids = _query_processes(rows) if processes and rows else None
+    elif has_device_files():
+        raise NoReaderError("this machine has an NVIDIA GPU, but neither nvidia-smi nor pynvml to read it with")
+    else:
         return []
+    return sorted(_gpus(rows, pids), key=lambda gpu: gpu.index)
+
+
+def has_device_files() -> bool:
+    """Whether the NVIDIA kernel driver shows a GPU (a container may lack ``nvidia-smi``)."""
+    return any(Path("/dev").glob("nvidia[0-9]*"))
+
+
+def describe_problems(gpus: Iterable[Gpu]) -> str:
+    """``GPU 1 (NVIDIA H200): GPU is lost; …``; "" where every GPU is well."""
+    return "; ".join(
+        f"GPU {gpu.index}{f' ({gpu.name})' if gpu.name else ''}: {gpu.problem}" for gpu in gpus if gpu.problem
+    )
+
+
+def _gpus(rows: Sequence[dict[str, str]], pids: dict[str, Processes] | None) -> list[Gpu]:
+    """GPUs from their rows, and their processes by UUID (None: not read)."""
+    taken = {int(row["index"]) for row in rows if row["index"].isdecimal()}
+    found = []
+    for row in rows:
+        index = row["index"]
+        number = int(index) if index.isdecimal() else next(free for free in range(len(rows) + 1) if free not in taken)
+        taken.add(number)
+        found.append(
+            Gpu(
+                index=number,
+                name=_plain(row["name"]),
+                driver=_plain(row["driver_version"]),
+                memory_total_mib=_float(row["memory.total"]),
+                memory_used_mib=_float(row["memory.used"]),
+                utilization=_float(row["utilization.gpu"]),
+                power_w=_float(row["power.draw"]),
+                temperature_c=_float(row["temperature.gpu"]),
+                pids=None if pids is None else pids.get(row["uuid"], {}),
+                uuid=_plain(row["uuid"]),
+                problem=_problem(row),
+            )
+        )
+    return found
+
+
+def _problem(row: dict[str, str]) -> str:
+    """What the driver says instead of values; an error in place of the memory counts, one of a sensor does not."""
+    for key in ("memory.used", *row):
+        text = row[key]
+        is_lost = re.search("lost|reset|fallen off", text, re.IGNORECASE) and text.startswith("[")
+        if is_lost or (key == "memory.used" and text.startswith("[") and text not in _NOT_REPORTED):
+            return text.strip("[]")
+    return ""
+
+
+def _plain(text: str) -> str:
+    return "" if text.startswith("[") else text
+
+
+def _float(text: str) -> float | None:
     try:
-        rows = _nvidia_smi("gpu", *_FIELDS)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise GpuReadError(f"nvidia-smi failed: {_reason(error)}") from error
-    pids = _query_processes() if processes and rows else {}
-    return [_gpu(row, pids.get(row["uuid"], {})) for row in rows]
+        return float(text)
+    except ValueError:
+        return None
 
 
 # ------------------------------------------------------------------------------------------------------------- NVML
@@ -96,43 +183,81 @@ def _nvml() -> Any:
         return None
 
 
-def _read_nvml(nvml: Any, processes: bool) -> list[Gpu]:
+def _read_nvml(nvml: Any, processes: bool) -> tuple[list[dict[str, str]], dict[str, Processes] | None]:
+    """The rows that nvidia-smi would print, and the processes by UUID."""
     try:
-        driver = _text(nvml.nvmlSystemGetDriverVersion())
-        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        driver, count = _text(nvml.nvmlSystemGetDriverVersion()), nvml.nvmlDeviceGetCount()
     except nvml.NVMLError as error:
         raise GpuReadError(f"NVML failed: {error}") from error
 
     def ask(function: str, *arguments: Any) -> Any:
-        """The answer of an NVML function; None where this GPU does not support it or the user may not ask."""
+        """The answer of an NVML function, or its error in brackets."""
         try:
             return getattr(nvml, function)(*arguments)
-        except nvml.NVMLError:
-            return None
+        except nvml.NVMLError as error:
+            return f"[{error}]"
 
-    found = []
-    for index, handle in enumerate(handles):
-        memory = ask("nvmlDeviceGetMemoryInfo", handle)
+    rows, pids = [], dict[str, Processes]()
+    for index in range(count):
+        row = {"index": str(index), "driver_version": driver}
+        handle = ask("nvmlDeviceGetHandleByIndex", index)
+        if _failed(handle):
+            rows.append(row | {key: handle for key in _FIELDS if key not in row})
+            continue
+        instances = mig_instances(nvml, handle)
+        memory, used = ask("nvmlDeviceGetMemoryInfo", handle), None
+        if instances and _failed(memory):  # only an administrator may ask for the sum
+            parts = [part for each in instances if not _failed(part := ask("nvmlDeviceGetMemoryInfo", each))]
+            used = sum(part.used for part in parts) if len(parts) == len(instances) else None
         rates = ask("nvmlDeviceGetUtilizationRates", handle)
         power = ask("nvmlDeviceGetPowerUsage", handle)
-        temperature = ask("nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU)
-        running = (ask("nvmlDeviceGetComputeRunningProcesses", handle) if processes else None) or []
-        pids = {item.pid: None if item.usedGpuMemory is None else item.usedGpuMemory / 2**20 for item in running}
-        found.append(
-            Gpu(
-                index=index,
-                name=_text(ask("nvmlDeviceGetName", handle) or ""),
-                driver=driver,
-                memory_total_mib=memory.total / 2**20 if memory else None,
-                memory_used_mib=memory.used / 2**20 if memory else None,
-                utilization=float(rates.gpu) if rates else None,
-                power_w=None if power is None else power / 1000,
-                temperature_c=None if temperature is None else float(temperature),
-                pids=pids,
-                uuid=_text(ask("nvmlDeviceGetUUID", handle) or ""),
-            )
+        uuid = _text(ask("nvmlDeviceGetUUID", handle))
+        if processes:
+            running = [ask("nvmlDeviceGetComputeRunningProcesses", each) for each in (handle, *instances)]
+            pids[uuid] = {
+                item.pid: None if item.usedGpuMemory is None else item.usedGpuMemory / 2**20
+                for items in running
+                if not _failed(items)
+                for item in items
+            }
+        rows.append(
+            row
+            | {
+                "uuid": uuid,
+                "name": _text(ask("nvmlDeviceGetName", handle)),
+                "memory.total": memory if _failed(memory) else str(memory.total / 2**20),
+                "memory.used": str(used / 2**20)
+                if used is not None
+                else memory
+                if _failed(memory)
+                else str(memory.used / 2**20),
+                "utilization.gpu": rates if _failed(rates) else str(rates.gpu),
+                "power.draw": power if _failed(power) else str(power / 1000),
+                "temperature.gpu": str(ask("nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU)),
+            }
         )
+    return rows, pids if processes else None
+
+
+def mig_instances(nvml: Any, handle: Any) -> list[Any]:
+    """Handles of a GPU's MIG instances; [] without MIG."""
+    try:
+        if nvml.nvmlDeviceGetMigMode(handle)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
+            return []
+        count = nvml.nvmlDeviceGetMaxMigDeviceCount(handle)
+    except nvml.NVMLError:
+        return []
+    found = []
+    for index in range(count):
+        try:
+            found.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index))
+        except nvml.NVMLError:  # no instance in this slot
+            continue
     return found
+
+
+def _failed(answer: Any) -> bool:
+    return isinstance(answer, str) and answer.startswith("[")
 
 
 def _text(value: bytes | str) -> str:
@@ -142,53 +267,73 @@ def _text(value: bytes | str) -> str:
 # ------------------------------------------------------------------------------------------------------- nvidia-smi
 
 
-def _query_processes() -> dict[str, dict[int, float | None]]:
-    """GPU UUID to its processes; {} where the query fails."""
-    found: dict[str, dict[int, float | None]] = {}
+def _read_smi() -> list[dict[str, str]]:
+    """A row for each GPU. One that nvidia-smi names only in a message, such as "Unable to determine the device handle
+    for GPU0000:3B:00.0: GPU is lost", has a row of that message. Raises GpuReadError."""
     try:
-        rows = _nvidia_smi("compute-apps", "gpu_uuid", "pid", "used_memory")
+        rows, messages, code = _nvidia_smi("gpu", *_FIELDS)
+    except subprocess.TimeoutExpired as error:
+        raise GpuReadError(f"nvidia-smi did not answer within {TIMEOUT_S:.0f} s") from error
+    except OSError as error:
+        raise GpuReadError(f"nvidia-smi failed: {error}") from error
+    if not rows:
+        if code or any("No devices" not in message for message in messages):
+            raise GpuReadError(f"nvidia-smi failed: {messages[0] if messages else f'exit code {code}'}")
+        return []
+    lost = [message for message in messages if re.search("unable to determine the device handle", message, re.I)]
+    if code not in (0, 14) and not lost and not any(map(_problem, rows)):  # 14: a warning; 15: a GPU is inaccessible
+        lost = ["; ".join(messages) or f"nvidia-smi ended with exit code {code}"]
+    return rows + [dict.fromkeys(_FIELDS, f"[{message}]") | {"memory.used": f"[{message}]"} for message in lost]
+
+
+def _query_processes(gpus: Sequence[dict[str, str]]) -> dict[str, Processes] | None:
+    """GPU UUID to its processes, those of MIG instances included; None where the query fails."""
+    found: dict[str, Processes] = {}
+    known = {row["uuid"]: row["uuid"] for row in gpus}
+    try:
+        rows, _, code = _nvidia_smi("compute-apps", "gpu_uuid", "pid", "used_memory")
+        if code and not rows:
+            return None
+        if any(row["gpu_uuid"] not in known for row in rows):
+            known |= _mig_parents()
     except (OSError, subprocess.SubprocessError):
-        return {}
+        return None
     for row in rows:
-        if row["pid"].isdigit():
-            found.setdefault(row["gpu_uuid"], {})[int(row["pid"])] = _float(row["used_memory"])
+        if row["pid"].isdecimal():
+            found.setdefault(known.get(row["gpu_uuid"], ""), {})[int(row["pid"])] = _float(row["used_memory"])
+    if any(uuid not in known for uuid in found):
+        return None  # a process whose GPU is not known may be on any of them
     return found
 
 
-def _nvidia_smi(query: str, *fields: str) -> list[dict[str, str]]:
-    """The rows of a query; lines of another width (such as "No devices were found") are skipped."""
-    command = ["nvidia-smi", f"--query-{query}={','.join(fields)}", "--format=csv,noheader,nounits"]
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, text=True, errors="replace",
-        check=True,
+def _mig_parents() -> dict[str, str]:
+    """UUID of each MIG instance to that of its GPU, from ``nvidia-smi -L`` (NVIDIA, "MIG User Guide")."""
+    found, parent = {}, ""
+    for line in _run_smi("-L").stdout.splitlines():
+        if match := re.search(r"\(UUID: ([^)\s]+)\)", line):
+            if line.startswith("GPU "):
+                parent = match[1]
+            else:
+                found[match[1]] = parent
+    return found
+
+
+def _nvidia_smi(query: str, *fields: str) -> tuple[list[dict[str, str]], list[str], int]:
+    """The rows of a query, its other lines (such as "No devices were found"), and its exit code."""
+    done = _run_smi(f"--query-{query}={','.join(fields)}", "--format=csv,noheader,nounits")
+    rows, messages = [], []
+    for line in done.stdout.splitlines():
+        values = next(csv.reader([line], skipinitialspace=True), [])
+        if len(values) == len(fields):
+            rows.append(dict(zip(fields, map(str.strip, values), strict=True)))
+        else:
+            messages.append(line)
+    lines = [line.strip()[:200] for line in [*messages, *done.stderr.splitlines()]]
+    return rows, list(filter(None, lines)), done.returncode
+
+
+def _run_smi(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["nvidia-smi", *arguments], stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, text=True,
+        errors="replace",
     )  # fmt: skip
-    rows = csv.reader(done.stdout.splitlines(), skipinitialspace=True)
-    return [dict(zip(fields, map(str.strip, row), strict=True)) for row in rows if len(row) == len(fields)]
-
-
-def _gpu(row: dict[str, str], pids: dict[int, float | None]) -> Gpu:
-    return Gpu(
-        index=int(row["index"]) if row["index"].isdigit() else 0,
-        name=row["name"],
-        driver=row["driver_version"],
-        memory_total_mib=_float(row["memory.total"]),
-        memory_used_mib=_float(row["memory.used"]),
-        utilization=_float(row["utilization.gpu"]),
-        power_w=_float(row["power.draw"]),
-        temperature_c=_float(row["temperature.gpu"]),
-        pids=pids,
-        uuid=row["uuid"],
-    )
-
-
-def _float(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None  # "[N/A]", "[Not Supported]"
-
-
-def _reason(error: Exception) -> str:
-    output = getattr(error, "stdout", None) or getattr(error, "stderr", None) or str(error)
-    lines = str(output).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__

@@ -10,8 +10,12 @@ import hashlib
 import os
 import re
 import shlex
+import socket
+import struct
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from grpo_train.run_dir.processes import start_ticks
@@ -112,6 +116,47 @@ def claim(printed: str, *, keep: bool = True) -> list[str]:
         ["-w", "-u", "-t", pane, "remain-on-exit"],  # panes that users add are theirs
     ]
     return [word for option in options for word in ("set-option", *option, ";")][:-1]
+
+
+def lost_server(socket_file: Path) -> int | None:
+    """Pid of this account's tmux server that listens at this path although nobody reaches it there; None without one.
+
+    Its file was removed, as cleaners of ``/tmp`` do: its sessions run on, and tmux says that there is no server, or
+    starts another one.
+    """
+    if sys.platform != "linux":
+        return None
+    reached = -1
+    with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
+        probe.connect(str(socket_file))
+        reached = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    bound = {str(socket_file), os.path.join(os.path.realpath(socket_file.parent), socket_file.name)}
+    rows = [line.split(maxsplit=7) for line in Path("/proc/net/unix").read_text(errors="replace").splitlines()]
+    listening = {f"socket:[{row[6]}]" for row in rows if len(row) == 8 and row[3] == "00010000" and row[7] in bound}
+    processes = Path("/proc").glob("[0-9]*") if len(listening) > (reached > 0) else ()
+    found = (int(process.name) for process in processes if _is_tmux(process, listening))
+    return next((pid for pid in found if pid != reached), None)
+
+
+def _is_tmux(process: Path, sockets: set[str]) -> bool:
+    """Whether a process is a tmux of this account, with this view of the disk, that has one of these sockets open."""
+    try:
+        if process.stat().st_uid != os.geteuid() or not (process / "comm").read_text().startswith("tmux"):
+            return False
+        if os.readlink(process / "ns/mnt") != os.readlink("/proc/self/ns/mnt"):
+            return False
+        return any(os.readlink(file) in sockets for file in (process / "fd").iterdir())
+    except OSError:  # it has ended, or cannot be looked into
+        return False
+
+
+def way_back(socket_file: Path, pid: int) -> tuple[str, str]:
+    """What happened to a server that :func:`lost_server` found, and the command that makes its socket again."""
+    folder = shlex.quote(str(socket_file.parent))
+    directory = "" if socket_file.parent.is_dir() else f"mkdir -m 700 {folder} && "
+    return f"the tmux server of this account (pid {pid}) runs, but its socket {socket_file} was removed", (
+        f"{directory}kill -USR1 {pid}"
+    )
 
 
 def is_started(pane: str, pid: str, started: str) -> bool:

@@ -33,9 +33,11 @@ from grpo_train.run_dir.sessions import (
     STARTED_OPTION,
     claim,
     is_started,
+    lost_server,
     new_session,
     root_mark,
     session_name,
+    way_back,
     write_environment,
 )
 from grpo_train.run_dir.umask import UMASK_VARIABLE
@@ -95,6 +97,7 @@ def _keep(run: RunDir) -> Kept | None:
         if sum({key: row.get(key) for key in here} == here for row in rows) >= ATTEMPTS:
             return Kept(run.name, "given up", f"resumed {ATTEMPTS} times from step {from_step} without progress")
         tmux = _tmux_of(run)
+        _require_none_lost(run)
         if _has_live_session(tmux, run):
             return Kept(run.name, "waiting", f"its tmux session '{session_name(run.name)}' is still alive")
         run.log_event("auto_resumed", by="keeper", **here)
@@ -135,6 +138,16 @@ def _tmux_of(run: RunDir) -> list[str]:
         return ["tmux", "-L", socket_file.name]  # tmux makes the directory, which a reboot may have removed
     socket_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return ["tmux", "-S", recorded]
+
+
+def _require_none_lost(run: RunDir) -> None:
+    """Raise KeeperError for a server whose socket was removed: a second one would take its place."""
+    usual = Path(os.environ.get("TMUX_TMPDIR") or "/tmp") / f"tmux-{os.geteuid()}" / "default"
+    recorded = run.read_launch().get("tmux")
+    file = Path(recorded) if isinstance(recorded, str) and os.path.isabs(recorded) else usual
+    if (pid := lost_server(file)) is not None:
+        message, command = way_back(file, pid)
+        raise KeeperError(f"{message}; run: {command}", code="tmux")
 
 
 def _call(command: list[str]) -> subprocess.CompletedProcess[str]:

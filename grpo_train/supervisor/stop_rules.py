@@ -9,6 +9,7 @@ from itertools import accumulate
 from grpo_train.config.schema import Config
 from grpo_train.config.sections.workflow import Collapse, Plateau
 from grpo_train.run_dir import RunDir
+from grpo_train.run_dir.display import short_hours
 from grpo_train.run_dir.files import to_float
 from grpo_train.run_dir.safe_json import Unreadable, open_regular, parse_object
 
@@ -95,6 +96,6 @@ def over_budget(config: Config, run_seconds: float) -> str:
     if budget.limit_hours is None or hours < budget.limit_hours:
         return ""
     if budget.hours is not None and hours >= budget.hours:
-        return f"budget.hours: {hours:.1f} of {budget.hours:g} h are used"
+        return f"budget.hours: {short_hours(hours)} of {budget.hours:g} h are used"
     spent = hours * (budget.price_per_hour or 0)
-    return f"budget.dollars: ${spent:.2f} of ${budget.dollars:g} are spent"
+    return f"budget.dollars: ${spent:{'.2f' if spent >= 0.01 else '.2g'}} of ${budget.dollars:g} are spent"

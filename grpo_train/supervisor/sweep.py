@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -62,11 +63,12 @@ def run_sweep(
     name: str | None,
     show_rows: Callable[[Sequence[dict[str, Any]]], None] = lambda rows: None,
     log: TextIO = sys.stdout,
+    check: Callable[[Config], None] = lambda config: None,
 ) -> SweepResult:
     """Train every config in a separate process tree; ``show_rows`` gets the comparison after each run.
 
-    Every config is checked before the first run starts. Progress and the output of the runs are written to ``log``.
-    Raises UserError.
+    Every config is checked before the first run starts, also by ``check``. Progress and the output of the runs are
+    written to ``log``. Raises UserError.
     """
     if name:
         check_name(name)
@@ -79,7 +81,8 @@ def run_sweep(
         raise SweepError(f"{folder} is a sweep of other configs ({', '.join(known.values())}); choose another --name")
     for run, path in runs.items():
         config = load_config(read_config_text(path), list(overrides), source=str(path))
-        check_start(config, root, None)
+        check(config)
+        check_start(config, root, None, partial(print, file=log))
         _check_unchanged(run, config, path)
         _check_not_live(run)
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
 """GPU samples in ``gpu.jsonl``: of a run by its supervisor, of an evaluation started by hand by itself. Torch-free.
 
-On a machine without a GPU a run's file holds one line that says so.
+On a machine without a GPU a run's file holds one line that says so; one whose driver does not answer, a line with the
+reason, and samples once it does.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.files import JsonlWriter, last_jsonl, to_float
-from grpo_train.run_dir.gpus import read_gpus
+from grpo_train.run_dir.gpus import GpuReadError, query_gpus
 
 
 @contextmanager
@@ -50,16 +51,20 @@ def _sampling(file: Path, interval: float, step: Callable[[], int], clock: Clock
 def _sample(
     file: Path, interval: float, step: Callable[[], int], clock: Clock, note: bool, done: threading.Event
 ) -> None:
-    has_gpu = bool(read_gpus(processes=False))
-    if not has_gpu and not note:
+    problem, has_none = "", False
+    try:
+        if has_none := not query_gpus(processes=False):
+            problem = "no GPU on this box"
+    except GpuReadError as error:
+        problem = str(error)
+    if has_none and not note:
         return
     with closing(JsonlWriter(file)) as writer:
-        if not has_gpu:
-            writer.write({"step": 0, "note": "no GPU on this box"})
-            return
-        while not clock.wait(done, interval):
+        if problem:
+            writer.write({"step": 0, "note": problem})
+        while not has_none and not clock.wait(done, interval):
             try:
                 now = step()
-                writer.write(*({"step": now, **gpu.sample()} for gpu in read_gpus(processes=False)))
-            except OSError:
-                continue  # a full disk must not end the run
+                writer.write(*({"step": now, **gpu.sample()} for gpu in query_gpus(processes=False)))
+            except (OSError, GpuReadError):
+                continue  # a full disk or a driver that fails must not end the run

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from grpo_train.config import load_config, read_config_text, schema, with_changes
 from grpo_train.config.schema import Config
@@ -42,6 +42,7 @@ from grpo_train.tasks.shared.data_files import locate
 from grpo_train.tasks.shared.hub_data import is_hub_path, pinned_path
 from grpo_train.tasks.shared.self_play import SelfPlayTask, check_self_play
 from grpo_train.tracking.wandb.settings import check as check_wandb
+from grpo_train.tracking.wandb.settings import has_key
 from grpo_train.train import pass_rates
 from grpo_train.train.curriculum import Curriculum
 from grpo_train.train.try_rewards import try_rewards
@@ -61,9 +62,17 @@ def check_engine() -> None:
         raise no_engine("torch")
 
 
-def check_nodes(config: Config) -> None:
-    """Raise PolicyError if processes cannot be spread evenly over the machines."""
-    nproc, nodes, job = config.run.nproc, config.run.nodes, node_count()
+class Job(NamedTuple):
+    """What a SLURM job that is not submitted yet will have."""
+
+    nodes: int
+    gpus: int = 0
+    """GPUs of each node; 0 = not known."""
+
+
+def check_nodes(config: Config, planned: Job | None = None) -> None:
+    """Raise PolicyError if processes cannot be spread evenly over the machines, or over the GPUs of a planned job."""
+    nproc, nodes, job = config.run.nproc, config.run.nodes, planned.nodes if planned else node_count()
     if job > 1 and nodes not in (1, job):
         raise PolicyError(f"run.nodes is {nodes}, but the job has {job} nodes; leave run.nodes out", code="bad_config")
     if nproc % max(nodes, job):
@@ -71,6 +80,12 @@ def check_nodes(config: Config) -> None:
         raise PolicyError(
             f"run.nproc is {nproc}, {machines}: it must be a multiple of {max(nodes, job)} (processes in all)",
             code="bad_config",
+        )
+    gpus = planned.gpus * max(nodes, job) if planned and config.model.device != "cpu" else 0
+    if gpus and nproc > gpus:
+        raise PolicyError(
+            f"run.nproc is {nproc}, but the job has {gpus} GPU(s); each process needs its own: set run.nproc to {gpus}",
+            code="no_gpu",
         )
 
 
@@ -96,36 +111,55 @@ def make_run(
     return create_run(root, asdict(launch), name), config
 
 
-def check_start(config: Config, root: Path, ckpt: Path | None, say: Callable[[str], None] = _say) -> Config:
+def check_start(
+    config: Config,
+    root: Path,
+    ckpt: Path | None,
+    say: Callable[[str], None] = _say,
+    *,
+    is_planned: bool = False,
+    job: Job | None = None,
+) -> Config:
     """Check everything a run needs before it is created; returns its config.
 
     In the returned config, keys that were ``auto`` have the values chosen for this machine, which ``say`` gets with
     their reasons; paths of the ``task`` section are absolute (a resume may run elsewhere), a dataset of the hub is
-    pinned to its commit, and the ``lora_*`` keys are
-    those of a continued adapter. Raises PolicyError, TaskError.
+    pinned to its commit, and the ``lora_*`` keys are those of a continued adapter.
+
+    ``is_planned``: the start comes later, and makes the demo's model first. ``job``: the run will be this job, so the
+    GPUs of this machine do not count and ``auto`` stays; its nodes have no network, so all data must be here.
+
+    Raises PolicyError, TaskError.
     """
     check_engine()
     check_wandb(config.tracking.wandb)
-    check_nodes(config)
-    check_device(config.model.device, config.run.nproc // node_count(config.run.nodes))
-    if config.rollout.backend == "vllm":
-        check_servers(config.rollout)
-    config, choices = resolve(config, read_machine(), root)
-    for choice in choices:
-        say(f"{choice.key}: auto -> {choice.value} ({choice.reason})")
+    check_nodes(config, job)
+    if job is None:
+        check_device(config.model.device, config.run.nproc // node_count(config.run.nodes))
+        if config.rollout.backend == "vllm":
+            check_servers(config.rollout)
+        config, choices = resolve(config, read_machine(), root)
+        for choice in choices:
+            say(f"{choice.key}: auto -> {choice.value} ({choice.reason})")
+    if (url := config.notify.url) and not os.environ.get(url.strip("${}")):
+        say(f"notify.url: {url} is not set on this machine, so nothing is posted; set it in .env (grpo-tui env put)")
+    if config.tracking.wandb == "online" and not has_key():
+        say("tracking.wandb: no API key, so nothing is sent; run 'wandb login', or set WANDB_API_KEY in .env")
+    config = with_changes(config, task=_each_part(config.task, partial(_absolute, root=root)))
+    config = with_changes(config, task=_each_part(config.task, lambda part: pass_rates.resolved(part, config, root)))
+    task = load_task(config.task, config.sandbox)
     weights = check_weights(ckpt, config.model.adapter) if ckpt else None
     if weights is not None:
         check_files(weights)
     backbone = ""  # of full weights: they need none
-    if weights is None or adapter_of(weights) == "lora":
+    if is_planned and weights is None and needs_demo_model(config, root):
+        say(f"model.backbone: the tiny model of the demo is made first, in {root / BACKBONES['tiny']} (about a minute)")
+    elif (weights is None or adapter_of(weights) == "lora") and config.model.backbone != "auto":
         backbone = resolve_backbone(config.model.backbone, root)
         check_files(Path(backbone))
         if weights is not None:
             check_base(weights, backbone, root)
             config = with_changes(config, model=_shape_of(weights))
-    config = with_changes(config, task=_each_part(config.task, partial(_absolute, root=root)))
-    config = with_changes(config, task=_each_part(config.task, lambda part: pass_rates.resolved(part, config, root)))
-    task = load_task(config.task, config.sandbox)
     parts = list(task.parts.values()) if isinstance(task, Mixture) else [task]
     if any(isinstance(part, TaskDefaults) and part.hub_path for part in parts):
         config = with_changes(config, task=_each_part(config.task, _pinned))
@@ -136,49 +170,37 @@ def check_start(config: Config, root: Path, ckpt: Path | None, say: Callable[[st
         Curriculum(config).mixture()
     if isinstance(task, SelfPlayTask):
         check_self_play(task, config)
-    if any(part.path is not None for part in config.task.parts or [config.task]) and not task.size("train"):
+    has_path = any(part.path is not None for part in config.task.parts or [config.task])
+    if (job is not None or has_path) and not task.size("train"):
         raise TaskError(f"task {task.name}: its train split has no problems")
-    try_rewards(rewards, task)
+    if job is None:  # else they may need the node's GPUs
+        try_rewards(rewards, task)
     if backbone:
         check_hub_model(backbone)  # last: it may wait for the network
-    check_lengths(backbone or str(weights), config.rollout)
+    if backbone or weights is not None:
+        check_lengths(backbone or str(weights), config.rollout)
     return config
 
 
-def make_demo_model(config: Config, root: Path) -> None:
-    """Make the tiny model of the demo where a launch needs it: about a minute, in a process of its own.
+def needs_demo_model(config: Config, root: Path) -> bool:
+    """Whether a start makes the tiny model of the demo first: it is warm-started on addition, so other tasks get the
+    message that names the command."""
+    is_demo = config.model.backbone == "tiny" and config.task.name == "addition"
+    return is_demo and not (root / BACKBONES["tiny"] / "config.json").is_file()
 
-    It is warm-started on addition, so other tasks get the message that names the command. Raises PolicyError.
-    """
-    place = root / BACKBONES["tiny"]
-    if config.model.backbone != "tiny" or config.task.name != "addition" or (place / "config.json").is_file():
+
+def make_demo_model(config: Config, root: Path) -> None:
+    """Make the tiny model of the demo where a start needs it: about a minute, in a separate process. Raises
+    PolicyError."""
+    if not needs_demo_model(config, root):
         return
     check_engine()
+    place = root / BACKBONES["tiny"]
     print(f"grpo-train: making the tiny model of the demo in {place} (about a minute, once)", flush=True)
     command = [sys.executable, "-m", "grpo_train.cli", "tiny-model", "--out", str(place)]
     place.parent.mkdir(parents=True, exist_ok=True)
     if status := subprocess.run(command, stdin=subprocess.DEVNULL).returncode:
         raise PolicyError(f"the tiny model could not be made (exit status {status}); see above, or run it: {command}")
-
-
-def check_offline(config: Config, root: Path, ckpt: Path | None) -> None:
-    """Check, without the network and without a GPU, that model, weights and data are on this disk.
-
-    The caller has set ``HF_HUB_OFFLINE``. Raises PolicyError, TaskError.
-    """
-    check_engine()
-    weights = check_weights(ckpt, config.model.adapter) if ckpt else None
-    if weights is not None:
-        check_files(weights)
-    if (weights is None or adapter_of(weights) == "lora") and config.model.backbone != "auto":
-        backbone = resolve_backbone(config.model.backbone, root)
-        check_files(Path(backbone))
-        check_hub_model(backbone)
-    config = with_changes(config, task=_each_part(config.task, partial(_absolute, root=root)))
-    task = load_task(config.task, config.sandbox)
-    refuse_unused(config.task, config.eval.datasets)
-    load_rewards(task, config)
-    task.size("train")
 
 
 def _each_part(task: schema.Task, changes: Callable[[schema.Task], dict[str, Any]]) -> dict[str, Any]:

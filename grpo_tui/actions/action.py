@@ -94,7 +94,7 @@ _KEY_LABELS = {
     "left_square_bracket": "[", "right_square_bracket": "]", "ctrl+p": "^p", "plus": "+", "minus": "−", "comma": ",",
     "full_stop": ".", "equals_sign": "=", "less_than_sign": "<", "greater_than_sign": ">", "left": "←", "right": "→",
     "up": "↑", "down": "↓",
-    "vertical_line": "|", "shift+left": "⇧←", "shift+right": "⇧→", "number_sign": "#", "ctrl+f": "^f",
+    "vertical_line": "|", "shift+left": "⇧←", "shift+right": "⇧→", "number_sign": "#", "ctrl+f": "^f", "ctrl+z": "^z",
 }  # fmt: skip
 
 

@@ -44,10 +44,10 @@ async def choose_box(app: GrpoApp) -> None:
 
 def _here(app: GrpoApp) -> Glance:
     """The current box, from what the app knows."""
-    from grpo_tui.fleet.glance import Glance
+    from grpo_tui.fleet.glance import Glance, gpu_counts
 
     store, box = app.store, app.connection.box
-    rows, gpus = store.runs or [], store.gpus
+    rows = store.runs or []
     live = tuple(row.name for row in rows if row.is_live)
     ages = [age for row in rows if (age := store.age(row.updated_at)) is not None]
     return Glance(
@@ -56,8 +56,7 @@ def _here(app: GrpoApp) -> Glance:
         box.price_at(time.time()),
         problem="" if store.connected else store.link.detail or "not connected",
         live=live,
-        gpus=None if gpus is None else len(gpus),
-        gpus_free=None if gpus is None else sum(not gpu.get("processes") for gpu in gpus),
+        **gpu_counts(store.gpus, store.topic_problems.get("gpu", "")),
         idle_s=min(ages) if ages and not live else None,
         age_s=_age_of_the_link(store),
     )

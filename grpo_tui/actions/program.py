@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import signal
+import sys
+import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,6 +21,25 @@ def show_palette(app: GrpoApp) -> None:
 def show_help(app: GrpoApp) -> None:
     """Show all keys."""
     app.views.show_help()
+
+
+def suspend(app: GrpoApp) -> None:
+    """Suspend the app; fg in the shell returns to it."""
+    from grpo_tui.attach import has_job_control
+
+    if sys.platform == "win32" or app.is_web or app.is_headless:
+        app.warn("this terminal cannot be suspended")
+    elif not has_job_control():
+        app.warn("no shell waits that could continue the app: it was started without one", title="not suspended")
+    else:
+        with app.suspend():
+            continued = threading.Event()
+            before = signal.signal(signal.SIGCONT, lambda *_: continued.set())
+            # With what started it, such as `uv run`, or the shell would not notice; SIGTSTP Textual would handle later.
+            os.killpg(os.getpgrp(), signal.SIGSTOP)
+            while not continued.wait(0.05):  # until then the others of its threads may run on; any may get SIGCONT
+                pass
+            signal.signal(signal.SIGCONT, before)
 
 
 def quit_app(app: GrpoApp) -> None:

@@ -178,5 +178,6 @@ ACTIONS: tuple[Action, ...] = (
     Action("tracking", "W", "W&B", "History", history.show_tracking, reasons.no_tracked_run, in_bar=False),
     Action("palette", "colon,ctrl+p", "command", "Program", program.show_palette),
     Action("help", "question_mark,f1", "help", "Program", program.show_help),
+    Action("suspend", "ctrl+z", "suspend", "Program", program.suspend, in_bar=False),
     Action("quit", "q", "quit", "Program", program.quit_app),
 )

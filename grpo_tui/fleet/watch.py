@@ -15,7 +15,7 @@ from typing import Any
 
 from grpo_train.run_dir import LIVE_STATES
 from grpo_train.run_dir.files import parse_time
-from grpo_tui.fleet.glance import OTHER_MACHINE, Glance
+from grpo_tui.fleet.glance import OTHER_MACHINE, Glance, gpu_counts
 from grpo_tui.model.connection import MakeClient, make_box_client
 from remote.boxes import Box
 from remote.events import (
@@ -31,7 +31,7 @@ from remote.events import (
     TopicFailed,
 )
 from remote.protocol import STALE_AFTER_S
-from remote.providers.instances import instances, last_seen
+from remote.providers.instances import instances, last_error, last_seen
 from remote.providers.provider import Provider, ProviderError
 
 LINK_S = 15.0
@@ -78,14 +78,13 @@ class BoxWatch:
             glance = _first_glance(self.box, now, self._problem())
             if self._heard_at is None:
                 return glance
-            rows, gpus = self._runs or [], self._gpus
+            rows = self._runs or []
             live = tuple(str(row["run"]) for row in rows if row.get("state") in LIVE_STATES)
             wrote = max((_seconds(row.get("updated_at")) for row in rows), default=0.0)
             return replace(
                 glance,
                 live=live,
-                gpus=None if gpus is None else len(gpus),
-                gpus_free=None if gpus is None else sum(not row.get("processes") for row in gpus),
+                **gpu_counts(self._gpus, self._failed.get("gpu", "")),
                 idle_s=max(0.0, now - wrote - self._skew_s) if wrote and not live else None,
                 age_s=0.0 if self._link.state is Link.CONNECTED else max(0.0, now - self._heard_at),
             )
@@ -188,12 +187,15 @@ class Fleet:
 
 
 def priced_and_placed(box: Box, now: float) -> tuple[float | None, str, str]:
-    """Dollars per hour, address and state of a box; what boxes.yaml does not say, as its provider said last."""
-    seen = last_seen(box)
-    price = box.price_at(now)
+    """Dollars per hour, address and state of a box; what boxes.yaml does not say, as its provider said last.
+
+    The state is ``? (REASON)`` where the provider could not be asked.
+    """
+    seen, error = last_seen(box), last_error(box)
+    price, state = box.price_at(now), f"? ({error})" if error else ""
     if seen is None:
-        return price, box.address(), ""
-    return seen.price_per_hour if price is None else price, seen.address or box.address(), seen.state
+        return price, box.address(), state
+    return seen.price_per_hour if price is None else price, seen.address or box.address(), state or seen.state
 
 
 def _first_glance(box: Box, now: float, problem: str) -> Glance:

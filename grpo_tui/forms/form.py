@@ -37,6 +37,8 @@ Request = LaunchRequest | EvaluateRequest | ResumeRequest | BackUpRequest | Rest
 
 DEBOUNCE_S = 0.25
 """Delay between the last change of a field and the check."""
+SEND_S = 60.0
+"""For the box's answer to a request or its dry run: its engine checks them."""
 PROBLEMS_SHOWN = 6
 """Maximum lines of a problem; fewer on short terminals."""
 
@@ -215,7 +217,7 @@ class RequestScreen(Dialog[dict[str, Any]]):
             await self.loaded()
             request = self.build_request()
             summary = await self.check(request)
-            reply = await self.request(self.OPERATION, **parameters(request, dry_run=True))
+            reply = await self.request(self.OPERATION, timeout=SEND_S, **parameters(request, dry_run=True))
         except FieldError as error:
             self.show_problem(str(error))
             return
@@ -226,7 +228,7 @@ class RequestScreen(Dialog[dict[str, Any]]):
             self.show_problem(f"{type(error).__name__}: {error}")
             return
         self._checking = False
-        self._show_summary(summary)
+        self._show_summary(summary, str(reply.get("note") or ""))
         self.query_one("#command", Static).update(command_text(reply))
         self._shown_reply = reply
         self._set_ready(request)
@@ -248,8 +250,10 @@ class RequestScreen(Dialog[dict[str, Any]]):
         self.query_one("#problem", Static).update(text)
         self.query_one("#command", Static).update(Content.from_markup("[$grpo-muted]–[/]"))
 
-    def _show_summary(self, summary: str) -> None:
+    def _show_summary(self, summary: str, note: str) -> None:
         text = Content.from_markup("[$success]✔[/] $summary", summary=summary) if summary else Content()
+        if note:
+            text += Content.from_markup("\n[$grpo-muted]$note[/]", note=note)
         self.query_one("#problem", Static).update(text)
 
     def _set_ready(self, request: Request | None) -> None:
@@ -314,7 +318,7 @@ class RequestScreen(Dialog[dict[str, Any]]):
         shown = self.as_shown(request, self._shown_reply)
         params = {**parameters(shown, dry_run=False), "idempotency_key": self._sent[1]}
         try:
-            return await self.request(self.OPERATION, timeout=60.0, **params)
+            return await self.request(self.OPERATION, timeout=SEND_S, **params)
         except RemoteError as error:
             if error.code != "timeout":
                 self._sent = None

@@ -142,7 +142,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, about in (("runs", "list the runs of a project"), ("show", "show one run")):
         command = commands.add_parser(name, help=about, description=about)
         if name == "show":
-            command.add_argument("id", metavar="ID", help="ID, or name of a run in the history")
+            command.add_argument("id", metavar="ID", help="ID, or name of a run in the history or in W&B")
         command.add_argument("--entity", default="", help="user or team (default: WANDB_ENTITY, else your account)")
         command.add_argument("--project", default="", help="project (default: WANDB_PROJECT, else grpo-tui)")
         command.add_argument("--json", action="store_true", help="print JSON")
@@ -167,11 +167,7 @@ def _print_runs(runs: list[TrackedRun], records: Mapping[str, Record], as_json: 
 
 
 def _show(wandb: Wandb, id: str, records: Mapping[str, Record], as_json: bool) -> int:
-    named = [record.identity for record in records.values() if record.name == id]
-    found = wandb.run(named[0] if len(named) == 1 else id)
-    if found is None:
-        near = nearest(id, [*records, *(record.name for record in records.values())])
-        raise UserError(f"W&B has no run '{id}'{f'; did you mean {near}?' if near else ''}", code="no_run")
+    found = _find(wandb, id, records)
     if as_json:
         print(json.dumps(_facts(found, records), indent=1))
         return 0
@@ -187,6 +183,24 @@ def _show(wandb: Wandb, id: str, records: Mapping[str, Record], as_json: bool) -
             print(f"{'summary':<16}{key} = {str(value)[:MAX_TEXT]}")
     print(f"{'history keys':<16}{', '.join(sorted(key for key in found.keys if not key.startswith('_')))}")
     return 0
+
+
+def _find(wandb: Wandb, name: str, records: Mapping[str, Record]) -> TrackedRun:
+    """The run of an ID, of a name in the history, or of a name in W&B. Raises UserError."""
+    ids = [record.identity for record in records.values() if record.name == name]
+    if found := wandb.run(ids[0] if len(ids) == 1 else name):
+        return found
+    runs = wandb.runs()
+    named = [one for one in runs if one.name == name]
+    if len(named) == 1:
+        return named[0]
+    if named:
+        ids = [one.id for one in named]
+        raise UserError(
+            f"W&B has {len(named)} runs named '{name}': name one by its ID, {', '.join(ids)}", code="no_run"
+        )
+    near = nearest(name, [*records, *(record.name for record in records.values()), *(one.name for one in runs)])
+    raise UserError(f"W&B has no run '{name}'{f'; did you mean {near}?' if near else ''}", code="no_run")
 
 
 def _facts(one: TrackedRun, records: Mapping[str, Record]) -> dict[str, Any]:

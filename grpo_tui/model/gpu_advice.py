@@ -1,4 +1,4 @@
-"""What to do about a GPU that idles, in one short line. No Textual."""
+"""Who uses a GPU whose processes are not listed, and what to do about one that idles, in one short line. No Textual."""
 
 from __future__ import annotations
 
@@ -12,10 +12,19 @@ NAME = 24
 """Cells of a run's name."""
 
 
+def unlisted(gpu: Mapping[str, Any]) -> str:
+    """What there is to say about the use of a GPU without a listed process; "" for one that is free."""
+    if gpu.get("free"):
+        return ""
+    return "use not known" if gpu.get("free") is None else "in use, process not listed"
+
+
 def advice(store: Store, gpu: Mapping[str, Any], key: Callable[[str], str]) -> str:
     """What a person can do about an idle GPU; "" where the app does not know. ``key``: text of an action's key."""
     processes = [process for process in gpu.get("processes") or () if process.get("pid") is not None]
     live = store.live_runs()
+    if not processes and gpu.get("free") is False:
+        return "held by a process that is not listed, such as one of another container"
     if processes:
         runs = [str(process["run"]) for process in processes if process.get("run")]
         if not runs:

@@ -195,13 +195,13 @@ class Needs:
         return [] if heard is None else [need for need in self.entries if need.key not in heard]
 
     def _sample(self, store: Store) -> None:
-        """Note since when each GPU is idle: no process on it, and nearly no use."""
+        """Note since when each GPU is idle: free, and nearly without use."""
         now, seen = store.gpu_at, set()
         for gpu in store.gpus or ():
             index, use = gpu.get("index"), gpu.get("utilization_percent")
             if not isinstance(index, (int, float)):
                 continue
-            if use is not None and use < IDLE_PERCENT and not gpu.get("processes"):
+            if use is not None and use < IDLE_PERCENT and gpu.get("free"):
                 seen.add(int(index))
                 self._idle.setdefault(int(index), now)
         self._idle = {index: at for index, at in self._idle.items() if index in seen}

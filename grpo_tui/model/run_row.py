@@ -81,6 +81,8 @@ class RunRow:
     transfer: Transfer | None = None
     job: SlurmJob | None = None
     """None also for a job that has ended."""
+    unasked: str = ""
+    """Why SLURM could not be asked about its job now."""
     has_workflow: bool = False
     """Whether its stages are more than training and scheduled evaluations."""
 
@@ -97,6 +99,8 @@ class RunRow:
             word += f" ({self.job.reason})"
         if self.job and self.job.requeues:
             word += f" requeued {self.job.requeues}×"
+        if self.unasked:
+            word += f"? (SLURM: {self.unasked})"
         return glyph, word, tone
 
     @property
@@ -148,6 +152,7 @@ class RunRow:
             else None,
             transfer=Transfer.from_row(transfer) if transfer else None,
             job=SlurmJob(job["id"], job["reason"], int(job["requeues"])) if (job := row.get("job")) else None,
+            unasked=row.get("unasked") or "",
             has_workflow=bool(row.get("workflow")),
         )
 

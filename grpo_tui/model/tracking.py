@@ -27,6 +27,8 @@ class Tracking:
     error: str = ""
     """Why W&B lacks something, unless it was opened again since."""
     failed_at: str = ""
+    failed_mode: str = ""
+    """``online`` or ``offline`` where it failed."""
 
     @property
     def state(self) -> str:
@@ -38,7 +40,8 @@ class Tracking:
     @property
     def command(self) -> str:
         """What sends it, or the rest of it, at any time."""
-        return f"grpo-train track --training-run {self.run}"
+        mode = " --mode offline" if (self.failed_mode or self.mode or self.asked) == "offline" else ""
+        return f"grpo-train track --training-run {self.run}{mode}"
 
 
 def tracking_of(run: str, events: Iterable[Mapping[str, Any]], asked: Any = None) -> Tracking:
@@ -51,5 +54,6 @@ def tracking_of(run: str, events: Iterable[Mapping[str, Any]], asked: Any = None
             is_page = url.startswith(("https://", "http://")) and url.isprintable() and " " not in url
             found = {"mode": one_line(str(event.get("mode") or ""))[:20], "url": url if is_page else "", "at": at}
         elif event.get("event") == "tracking_failed":
+            found["failed_mode"] = str(event.get("mode") or "")
             found |= {"error": one_line(str(event.get("error") or "unknown"))[:300], "failed_at": at}
     return Tracking(run, str(asked or ""), **found)

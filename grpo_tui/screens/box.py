@@ -77,7 +77,9 @@ class NoGpu(Panel):
 
     def render(self) -> Content:
         if self.store.gpus is None:
-            return Content.from_markup("[$text-muted]no samples yet[/]")
+            problem = self.store.topic_problem("gpu")
+            text, tone = (f"? {problem}", "$error") if problem else ("no samples yet", "$text-muted")
+            return Content.from_markup(f"[{tone}]$text[/]", text=text)
         cores = (self.store.host or {}).get("cpu_count")
         device = f"; runs use its {cores:.0f} CPU cores" if cores else "; runs use the CPU"
         note = self.store.gpu_note or "no GPU on this box"

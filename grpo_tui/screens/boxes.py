@@ -69,7 +69,8 @@ class BoxesScreen(Dialog[str]):
         room = min(self.app.size.width, WIDTH) - FRAME_WIDTH - len("● ") - PRICE_WIDTH
         name, address = min(20, room // 3), min(40, room - room // 3 - 3)
         text, tone = _said(glance)
-        text = f"{state} · {text}" if state and state not in text else text
+        if state and state not in text and not (state.startswith("? (") and state[3:-1] in text):
+            text = f"{state} · {text}"
         width = room + PRICE_WIDTH - AGE_WIDTH
         return Content.from_markup(
             f"{mark} [bold]$name[/] [$grpo-muted]$address[/]  $price\n  [{tone}]$text[/][$grpo-muted]$age[/]",
@@ -126,9 +127,9 @@ def _said(glance: Glance | None) -> tuple[str, str]:
         return glance.problem, "$error"
     live = f"{len(glance.live)} live: {', '.join(glance.live)}" if glance.live else "no live run"
     idle = f", idle for {short_duration(glance.idle_s)}" if glance.idle_s is not None else ""
-    gpus = f"{glance.gpus_free} of {glance.gpus} GPUs free · " if glance.gpus else ""
-    if glance.problem:
-        return f"{live} · {glance.problem}", "$warning"
+    gpus = f"{glance.gpus_said} GPUs free · " if glance.gpus else ""
+    if problem := glance.problem or glance.gpu_problem:
+        return f"{'' if glance.problem else gpus}{live} · {problem}", "$warning"
     return f"{gpus}{live}{idle}", "$success" if glance.live else "$text"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from textual import work
+from textual import events, work
 from textual.app import ComposeResult
 from textual.content import Content
 from textual.widgets import Button, ProgressBar, Static
@@ -22,6 +22,8 @@ class DemoSetupScreen(Dialog[bool]):
     def __init__(self, root: Path, command: list[str] | None = None) -> None:
         super().__init__()
         self.root, self.command = root, command
+        self.unused: list[events.Key] = []
+        """Keys that this dialog has no use for: they are typed for the app, which is behind it."""
 
     def compose_body(self) -> ComposeResult:
         yield Static(
@@ -42,6 +44,10 @@ class DemoSetupScreen(Dialog[bool]):
     def on_mount(self) -> None:
         self.query_one("#again").display = False
         self.make()
+
+    def on_key(self, event: events.Key) -> None:
+        if self.focused is None and event.key not in self.active_bindings:
+            self.unused.append(event)
 
     def chosen(self, button: str) -> None:
         self.make()
@@ -69,5 +75,6 @@ class DemoSetupScreen(Dialog[bool]):
             again = self.query_one("#again")
             again.display = True
             again.focus()
+            self.unused.clear()
             return
         self.dismiss(True)

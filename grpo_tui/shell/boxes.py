@@ -16,7 +16,7 @@ from remote.boxes import load_boxes
 
 
 def boxes(arguments: argparse.Namespace) -> int:
-    """Print every box; returns 1 if one was not reached."""
+    """Print every box; returns 1 if one was not reached, or if GPUs of one cannot be read or used."""
     entries = load_boxes(arguments.boxes)
     with ThreadPoolExecutor(max_workers=len(entries)) as pool:
         glances = list(pool.map(look, entries))
@@ -24,7 +24,7 @@ def boxes(arguments: argparse.Namespace) -> int:
         print(json.dumps([asdict(each) for each in glances], indent=1))
     else:
         _print(glances)
-    return int(any(each.problem for each in glances))
+    return int(any(each.problem or each.gpu_problem for each in glances))
 
 
 def _print(glances: Sequence[Glance]) -> None:
@@ -34,14 +34,15 @@ def _print(glances: Sequence[Glance]) -> None:
             del line[2]
     print_table(columns, rows)
     for each in glances:
-        if each.problem:
-            print(f"{each.name}: {each.problem}")
+        if problem := each.problem or each.gpu_problem:
+            print(f"{each.name}: {problem}")
 
 
 def _cells(glance: Glance) -> list[str]:
     price = money(glance.price_per_hour)
+    instance = glance.instance.partition(" (")[0]  # the reason is in the problem
     if glance.problem:
-        return [glance.name, glance.address, glance.instance, "not reached", "", price, ""]
-    gpus = "?" if glance.gpus is None else f"{glance.gpus_free} of {glance.gpus}" if glance.gpus else "no GPU"
+        return [glance.name, glance.address, instance, "not reached", "", price, ""]
     idle = short_duration(glance.idle_s)
-    return [glance.name, glance.address, glance.instance, ", ".join(glance.live) or "none", gpus, price, idle]
+    live = ", ".join(glance.live) or "none"
+    return [glance.name, glance.address, instance, live, glance.gpus_said, price, idle]

@@ -98,8 +98,16 @@ def _change(box: Box, arguments: argparse.Namespace, op: str, params: dict[str, 
     if arguments.json:
         print(json.dumps({**reply, "idempotency_key": key}, indent=1))
     else:
+        if op in ("launch", "resume"):
+            say_notes(reply)
         print(_outcome(op, params, reply, box))
     return FAILED if reply.get("left") else 0
+
+
+def say_notes(reply: dict[str, Any]) -> None:
+    """Print what the box says about a launch or resume to stderr."""
+    for line in str(reply.get("note") or "").splitlines():
+        print(f"grpo-tui: {line}", file=sys.stderr, flush=True)
 
 
 def _outcome(op: str, params: dict[str, Any], reply: dict[str, Any], box: Box) -> str:
@@ -118,7 +126,7 @@ def _outcome(op: str, params: dict[str, Any], reply: dict[str, Any], box: Box) -
         done += f" as job {job}"
     elif session := reply.get("session") if op != "kill" else "":
         done += f" in tmux session {session}"
-    return done + (f" ({reply['note']})" if reply.get("note") else "")
+    return done + (f" ({reply['note']})" if reply.get("note") and op in ("stop", "kill") else "")
 
 
 COMMANDS: dict[str, Callable[[Box, argparse.Namespace], int]] = {

@@ -16,7 +16,7 @@ from grpo_tui.shell.connection import Connection
 from remote.boxes import Box
 from remote.events import BoxGreeted, ClockMeasured, LinkChanged, MachineChanged
 from remote.protocol import RemoteError
-from remote.transports import Refused
+from remote.transports import Refused, machines
 from remote.transports.choice import choose
 
 DOCTOR_S = 180.0
@@ -43,6 +43,7 @@ def doctor(box: Box, arguments: argparse.Namespace) -> int:
 
 def examine(box: Box, config_text: str = "", overrides: list[str] | None = None) -> Iterator[dict[str, Any]]:
     """The findings of this machine about the link, then those of the box: name, level, detail, hint, fix, where."""
+    was_known = machines.is_known(box.name)
     try:
         connection = Connection(box, readonly=True)
     except RemoteError as error:
@@ -52,7 +53,7 @@ def examine(box: Box, config_text: str = "", overrides: list[str] | None = None)
     with connection:
         yield _transport(box, connection)
         yield _algorithms(connection.event(BoxGreeted, 0.0))
-        yield _machine(connection)
+        yield _machine(box, connection, was_known)
         try:
             reply = connection.request("doctor", DOCTOR_S, config_text=config_text, overrides=overrides or [])
         except RemoteError as error:
@@ -62,6 +63,7 @@ def examine(box: Box, config_text: str = "", overrides: list[str] | None = None)
     for check in reply["checks"]:
         level = check.get("level") or ("ok" if check.get("ok") else "error")
         texts = {key: str(check.get(key) or "") for key in ("detail", "hint", "fix")}
+        texts["hint"] = texts["hint"].replace("--box NAME", f"--box {shlex.quote(box.name)}")
         yield {"name": check["name"], "level": level, **texts, "where": "box"}
 
 
@@ -94,10 +96,15 @@ def _algorithms(greeted: BoxGreeted | None) -> dict[str, Any]:
     )
 
 
-def _machine(connection: Connection) -> dict[str, Any]:
+def _machine(box: Box, connection: Connection, was_known: bool) -> dict[str, Any]:
+    """Whether the machine is the one of the last time. ``was_known``: one had been noted before."""
     changed = connection.event(MachineChanged, 0.0)
     if changed is None:
-        return _here("machine", "ok", "the same as the last time")
+        noted = (
+            "noted now, to be compared the next time" if machines.is_known(box.name) else "the box has no machine ID"
+        )
+        detail = "this machine" if box.is_local else "the same as the last time" if was_known else noted
+        return _here("machine", "ok", detail)
     where = f" ({changed.address})" if changed.address else ""
     return _here("machine", "warning", f"{OTHER_MACHINE}{where}", OTHER_MACHINE_HINT)
 

@@ -6,6 +6,7 @@ import argparse
 import json
 import queue
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,20 +14,23 @@ from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.sessions import session_name
 from grpo_tui.attach import attach_command, call_in_foreground, plan_job
 from grpo_tui.history.tables import print_table
+from grpo_tui.model.gpu_advice import unlisted
 from grpo_tui.model.run_row import RunRow
+from grpo_tui.model.tracking import tracking_of
 from grpo_tui.shell.connection import Connection
 from remote.boxes import Box
 from remote.events import ClientEvent, GpuSampled, LogArrived, LogFailed, LogRotated, TopicFailed
 from remote.intake import log_text
 from remote.protocol import Cursor, RemoteError
 from remote.protocol.logs import MAX_CHARACTERS, MAX_LINES
+from remote.protocol.rows import UNREADABLE
 
 GPU_S = 20.0
 MAX_CAPTURED = 5_000
 
 
 def runs(box: Box, arguments: argparse.Namespace) -> int:
-    """Print the runs of a box."""
+    """Print the runs of a box; returns 1 where SLURM could not be asked about one."""
     with Connection(box, readonly=True) as connection:
         rows = connection.request("list_runs")["runs"]
     if arguments.json:
@@ -35,7 +39,7 @@ def runs(box: Box, arguments: argparse.Namespace) -> int:
         print_table(("run", "state", "step", "reward", "device"), [_run_cells(row) for row in rows])
     else:
         print(f"no runs on {box.name}")
-    return 0
+    return int(any(row.get("unasked") for row in rows))
 
 
 def _run_cells(row: dict[str, Any]) -> list[str]:
@@ -75,6 +79,8 @@ def _facts(reply: dict[str, Any]) -> Iterator[str]:
     if error := row.get("error"):
         yield f"  error: {error.get('summary')}"
         yield from (f"  | {line}" for line in error.get("console_tail") or ())
+    if (tracking := tracking_of(reply["run"], reply["events"])).error:
+        yield f"  W&B: {tracking.error}; send it later, on the box: {tracking.command}"
     for each in reply["checkpoints"]:
         yield f"  step_{each.get('step')}  {each.get('problem') or 'complete'}"
     for evaluation in reply["evaluations"]:
@@ -135,11 +141,9 @@ def _follow(connection: Connection, arrived: queue.SimpleQueue[ClientEvent], cur
 
 def gpu(box: Box, arguments: argparse.Namespace) -> int:
     """Print a sample of each GPU."""
-    with Connection(box, readonly=True) as connection:
-        sampled = connection.event(GpuSampled, GPU_S)
-        failed = connection.event(TopicFailed, 0.0)
-    if sampled is None:
-        raise RemoteError("no_answer", failed.message if failed else f"no sample within {GPU_S:.0f} s")
+    heard: queue.Queue[ClientEvent] = queue.Queue()
+    with Connection(box, readonly=True, on_event=heard.put):
+        sampled = _first_sample(heard)
     if arguments.json:
         print(json.dumps({"gpus": sampled.gpus, "note": sampled.note}, indent=1))
     elif sampled.gpus:
@@ -151,12 +155,27 @@ def gpu(box: Box, arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _first_sample(heard: queue.Queue[ClientEvent]) -> GpuSampled:
+    """The first sample of the GPUs. Raises RemoteError with the box's reason where it cannot read them."""
+    until = time.monotonic() + GPU_S
+    while True:
+        try:
+            event = heard.get(timeout=max(0.0, until - time.monotonic()))
+        except queue.Empty:
+            raise RemoteError("no_answer", f"no sample within {GPU_S:.0f} s") from None
+        if isinstance(event, GpuSampled):
+            return event
+        if isinstance(event, TopicFailed) and event.topic == "gpu":
+            raise RemoteError("no_answer", event.message)
+
+
 def _gpu_cells(row: dict[str, Any]) -> list[str]:
     numbers = [row.get(key) for key in ("utilization_percent", "power_w", "temperature_c")]
     use, watts, degrees = ("" if value is None else f"{value:.0f}" for value in numbers)
     sizes = [row.get(key) for key in ("memory_used_mib", "memory_total_mib")]
     memory = "/".join("?" if size is None else f"{size:.0f}" for size in sizes)
     users = [str(each.get("run") or each.get("name") or each.get("pid")) for each in row.get("processes") or ()]
+    users = users or [str(row.get("problem") or row.get(UNREADABLE) or unlisted(row))]
     return [str(row.get("index", "")), str(row.get("name", "")), use, memory, watts, degrees, ", ".join(users)]
 
 
@@ -195,7 +214,10 @@ def _session(connection: Connection, name: str) -> str:
     names = [row["name"] for row in connection.request("list_sessions")["sessions"]]
     if found := next((each for each in (name, session_name(name)) if each in names), ""):
         return str(found)
-    if job := queued(connection, name).get("job"):
+    row = queued(connection, name)
+    if row.get("unasked"):
+        raise RemoteError("slurm", f"SLURM could not be asked for the job of {name}: {row['unasked']}", "try again")
+    if job := row.get("job"):
         hint = f"'grpo-tui tail {name} console' prints its output, 'grpo-tui attach {name}' opens a shell in the job"
         raise RemoteError("no_session", f"{name} has no tmux session: it is job {job['id']} of SLURM", hint)
     raise RemoteError("no_session", f"no tmux session '{name}' on this box (sessions: {', '.join(names) or 'none'})")

@@ -8,9 +8,11 @@ USAGE_ERRORS = frozenset(
     (
         "bad_config", "provider_key", "bad_request", "bad_name", "no_run", "no_checkpoint", "no_file", "exists",
         "no_config", "no_log", "no_session", "no_terminal", "not_confirmed", "secret",
+        "bad_model", "no_model", "bad_checkpoint", "bad_task", "no_dataset", "gated", "no_sandbox", "no_gpu",
+        "no_memory", "no_wandb", "no_tensorboard", "no_destination", "bad_destination",
     )
 )  # fmt: skip
-"""Codes of errors that another command line avoids: exit code 2."""
+"""Codes of errors that another command line or config avoids: exit code 2, as ``grpo-train`` has for them."""
 
 
 def add_box_options(options: argparse.ArgumentParser) -> None:

@@ -1,4 +1,7 @@
-"""Questions of a connection, asked in a terminal. Without one, they are answered no."""
+"""Questions of a connection, asked on the terminal of this process, as ssh asks them: ``up | tee log`` has one, too.
+
+Without a terminal, they are answered no.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,23 @@ import sys
 
 from remote.events import HostKeyAsked, QuestionAsked
 
+TERMINAL = "/dev/tty"
+
 
 def has_person() -> bool:
     """Whether somebody can answer."""
-    return sys.stdin.isatty() and sys.stderr.isatty()
+    try:
+        with open(TERMINAL):
+            return True
+    except OSError:  # or Windows
+        return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def accept_host_key(question: HostKeyAsked) -> bool:
     """Show an unknown host key; True if it is accepted."""
     text = f"{question.host} has the unknown host key {question.key_type} {question.fingerprint}."
     if not has_person():
-        print(f"{text} Accept it once in a terminal.", file=sys.stderr)
+        print(f"{text} Accept it once in a terminal: grpo-tui doctor --box NAME", file=sys.stderr)
         return False
     return _line(f"{text}\nIs this the box? [y/N] ").strip().lower() in ("y", "yes")
 
@@ -30,11 +39,16 @@ def answer(question: QuestionAsked) -> str | None:
     if question.kind == "confirm":
         return "yes" if _line(f"{question.text} [y/N] ").strip().lower() in ("y", "yes") else None
     try:
-        return _line(f"{question.text} ") if question.echo else getpass.getpass(f"{question.text} ", sys.stderr)
+        return _line(f"{question.text} ") if question.echo else getpass.getpass(f"{question.text} ")
     except EOFError:
         return None
 
 
 def _line(prompt: str) -> str:
-    print(prompt, end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().rstrip("\n")
+    try:
+        with open(TERMINAL, "w") as screen, open(TERMINAL) as keys:
+            print(prompt, end="", file=screen, flush=True)
+            return keys.readline().rstrip("\n")
+    except OSError:
+        print(prompt, end="", file=sys.stderr, flush=True)
+        return sys.stdin.readline().rstrip("\n")

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from grpo_train.run_dir.status import LIVE_STATES
-from grpo_tui.shell.change import launch_params
+from grpo_tui.shell.change import launch_params, say_notes
 from grpo_tui.shell.connection import Connection
 from grpo_tui.shell.copying import PARTIAL
 from grpo_tui.shell.environment import follow_setup
@@ -40,6 +40,7 @@ def up(box: Box, arguments: argparse.Namespace) -> int:
                 follow_setup(connection)
             reply = connection.request("launch", idempotency_key=key, **params)
             run = str(reply["run"])
+            say_notes(reply)
             where = f"as job {reply['job']}" if reply.get("job") else f"in tmux session {reply['session']}"
             _say(f"{run} was launched {where}")
             row = _first_step(connection, run)

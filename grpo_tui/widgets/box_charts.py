@@ -14,7 +14,7 @@ from textual.strip import Strip
 from grpo_tui.model.box_history import BoxHistory, Sample
 from grpo_tui.model.box_view import BoxView
 from grpo_tui.model.formatting import gibibytes, one_line, short_age
-from grpo_tui.model.gpu_advice import advice
+from grpo_tui.model.gpu_advice import advice, unlisted
 from grpo_tui.model.store import Freshness, Store
 from grpo_tui.widgets.blocks import bars_in_blocks
 from grpo_tui.widgets.braille import Bitmap
@@ -168,6 +168,8 @@ class GpuChart(TimeChart):
         gpu = self.gpu
         if gpu is None:
             return [Content.from_markup("[$text-muted]not sampled now[/]")]
+        if problem := gpu.get("problem"):
+            return [Content.from_markup("[$error]$problem[/]", problem=one_line(problem))]
         parts = []
         used, total = gpu.get("memory_used_mib"), gpu.get("memory_total_mib")
         if used is not None and total:
@@ -193,7 +195,7 @@ class GpuChart(TimeChart):
                 found.append(f"{name} (pid {pid:.0f}{rank})")
         if found:
             return Content.from_markup("[$text-muted]$runs[/]", runs=one_line(", ".join(found)))
-        text = "no process"
+        text = unlisted(gpu) or "no process"
         if (last := self.history.last_used.get(self.index)) is not None:
             text += f"; used by {last[0]} until {short_age(self.store.now() - last[1])} ago"
         return Content.from_markup("[$text-muted]$text[/]", text=one_line(text))

@@ -152,7 +152,8 @@ class SessionsPanel(ListPanel):
         self._cursor = index
 
     def empty(self) -> Text:
-        return Text("no sessions: n on Home launches a run in one")
+        problem = self.store.topic_problem("sessions")
+        return Text(f"? {one_line(problem)}" if problem else "no sessions: n on Home launches a run in one")
 
     def line(self, index: int, width: int) -> Text:
         session = self.store.sessions[index]

@@ -9,6 +9,7 @@ from textual.content import Content
 from grpo_train.run_dir.display import duration
 from grpo_tui.model.box_view import IDLE_TOLD_S
 from grpo_tui.model.formatting import bar, gibibytes, one_line
+from grpo_tui.model.gpu_advice import unlisted
 from grpo_tui.widgets.panel import Panel, from_markup, toned
 from remote.protocol.rows import UNREADABLE
 
@@ -30,7 +31,7 @@ class GpuPanel(Panel):
     def _idle(self, gpu: dict[str, Any]) -> str:
         """Since when a GPU is idle, once that is long enough to point out; else ""."""
         index = gpu.get("index")
-        if index is None or gpu.get("processes"):
+        if index is None or not gpu.get("free"):
             return ""
         store = self.store
         seconds = cast("GrpoApp", self.app).history.idle_for(int(index), store.now())
@@ -53,7 +54,9 @@ class GpuPanel(Panel):
     def render(self) -> Content:
         gpus = self.store.gpus
         if gpus is None:
-            return from_markup("[$text-muted]no samples yet[/]")
+            problem = self.store.topic_problem("gpu")
+            text, tone = (f"? {problem}", "$error") if problem else ("no samples yet", "$text-muted")
+            return from_markup(f"[{tone}]$text[/]", text=text)
         if not gpus:
             host = self.store.host or {}
             cores = host.get("cpu_count")
@@ -67,6 +70,10 @@ class GpuPanel(Panel):
             return from_markup(
                 "[bold]$name[/] [$warning]unreadable: $reason[/]", name=gpu["name"], reason=one_line(reason)
             ).truncate(max(1, width), ellipsis=True)
+        if problem := gpu.get("problem"):
+            text = " · ".join(filter(None, [str(gpu.get("name") or ""), one_line(problem)]))
+            lost = from_markup("[bold]$index[/] [$error]$text[/]", index=str(gpu.get("index", "?")), text=text)
+            return lost.truncate(max(1, width), ellipsis=True)
         used, total = gpu.get("memory_used_mib") or 0.0, gpu.get("memory_total_mib") or 0.0
         utilization = gpu.get("utilization_percent")
         room = max(4, (width - 59) // 2) if width < 110 else 24
@@ -87,6 +94,8 @@ class GpuPanel(Panel):
             parts.append(from_markup("[$text-muted]$runs[/]", runs=", ".join(dict.fromkeys(runs))))
         elif idle := self._idle(gpu):
             parts.append(from_markup("[$warning]$idle[/]", idle=idle))
+        elif text := unlisted(gpu):
+            parts.append(from_markup("[$text-muted]$text[/]", text=text))
         line = Content.assemble(*parts)
         return line.truncate(width, ellipsis=True) if width > 0 else line
 

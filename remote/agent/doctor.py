@@ -21,7 +21,7 @@ from typing import NamedTuple
 from grpo_train.run_dir import ROOT_VARIABLE, RunDir
 from grpo_train.run_dir.env_file import account_file
 from grpo_train.run_dir.errors import UserError
-from grpo_train.run_dir.gpus import GpuReadError, query_gpus
+from grpo_train.run_dir.gpus import GpuReadError, describe_problems, query_gpus
 from grpo_train.run_dir.owners import account, create_command, foreign_owner, not_readable, not_writable
 from grpo_train.run_dir.root import DEFAULT_ROOT
 from grpo_train.run_dir.umask import PRIVATE
@@ -265,6 +265,7 @@ def _checkpoints(box: BoxContext, request: DoctorRequest) -> Finding:
 
 def _tmux(box: BoxContext) -> Finding:
     Sessions(box).require()
+    Sessions(box).require_none_lost()
     path = shutil.which("tmux") or "tmux"
     output = subprocess.run([path, "-V"], capture_output=True, text=True, timeout=10).stdout.strip()
     version = re.search(r"(\d+)\.(\d+)", output)
@@ -310,7 +311,12 @@ def _gpus(box: BoxContext) -> Finding:
         return Finding("error", str(error), "reboot the box or reinstall the GPU driver", "sudo reboot")
     if not gpus:
         return Finding("ok", "no GPU on this box")
-    return Finding("ok", ", ".join(f"{gpu.index}: {gpu.name}" for gpu in gpus) + f" (driver {gpus[0].driver})")
+    well = [gpu for gpu in gpus if not gpu.problem]
+    seen = ", ".join(f"{gpu.index}: {gpu.name}" for gpu in well) + (f" (driver {well[0].driver})" if well else "")
+    if problem := describe_problems(gpus):
+        others = f"; the others: {seen}" if well else ""
+        return Finding("error", problem + others, "stop the runs, then reboot the box", "sudo reboot")
+    return Finding("ok", seen)
 
 
 def _shared_memory(box: BoxContext) -> Finding:

@@ -88,12 +88,11 @@ def not_installed(box: BoxContext) -> RemoteError:
             "no_engine", f"the engine is not installed in {box.repo}", f"on the box: cd {box.repo} && make setup-box"
         )
     reason = f"the checkout {box.repo} does not exist" if box.repo else "no checkout is configured for this box"
-    target = box.repo or "grpo-tui"
+    up = "on your machine, in a checkout of grpo-tui: grpo-tui up --box NAME"
     return RemoteError(
         "no_engine",
         f"the engine is not installed: {reason}, and {COMMAND} is not on PATH",
-        f"on the box: git clone URL_OF_GRPO_TUI {target} && cd {target} && make setup-box; "
-        "then set 'repo' in boxes.yaml",
+        up if box.is_synced else f"correct 'repo' in boxes.yaml, or set 'code: sync' there and run, {up}",
     )
 
 

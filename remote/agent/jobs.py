@@ -7,6 +7,7 @@ exact ``argv``. A request with an idempotency key is carried out once (:mod:`rem
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -32,6 +33,7 @@ from grpo_train.run_dir.kill import (
 from grpo_train.run_dir.processes import boot_id, is_alive, signal_quietly
 from grpo_train.run_dir.root import Launch, find_by_key
 from grpo_train.run_dir.sessions import session_name
+from remote.agent.ask_engine import ask_engine
 from remote.agent.code import for_session
 from remote.agent.code import record as record_code
 from remote.agent.context import BoxContext
@@ -52,8 +54,13 @@ from remote.protocol.jobs import (
     StopReply,
     StopRequest,
 )
+from remote.protocol.slurm import JobOptions
 
 SIGKILL_WAIT_S = 2.0
+CHECK_S = 30.0
+"""For the check of a launch, which reads the data and, on a machine with a GPU, imports torch."""
+UNCHECKED = ("slow_engine", "old_engine", "no_answer")
+"""Codes of an engine that cannot check a start: it starts nevertheless, and the reply says so."""
 
 
 # ----------------------------------------------------------------------------------------------------------- launch
@@ -72,6 +79,7 @@ def launch(box: BoxContext, request: LaunchRequest, record: Record) -> LaunchRep
     name = check_name(request.run_name) if request.run_name else ""
     sessions, engine = Sessions(box), find_engine(box)
     sessions.require()
+    note = ""
 
     def reply(run: str, started: bool) -> LaunchReply:
         return {
@@ -81,18 +89,15 @@ def launch(box: BoxContext, request: LaunchRequest, record: Record) -> LaunchRep
             "engine": engine.reason,
             "shell_argv": [*_shell_argv(request), *(["--run-name", name] if name else []), *("--root", str(box.root))],
             "started": started,
+            **({"note": note} if note else {}),  # type: ignore[typeddict-item]
         }
 
+    if request.dry_run or find_by_key(box.root, request.idempotency_key) is None:
+        require_free(box, name)
+        note = check_launch(box, request)
     if request.dry_run:
-        if name and (box.root / "training_runs" / name).exists():
-            raise RemoteError(
-                "name_taken", f"a run named {name} already exists under {box.root}", "choose another name"
-            )
-        examine(box, engine)
         return reply(name or datetime.now().strftime("run_%Y-%m-%d_%H-%M-%S"), started=False)
     prepare_root(box.root)
-    if find_by_key(box.root, request.idempotency_key) is None:
-        examine(box, engine)
     with launch_lock(box.root):
         run = find_by_key(box.root, request.idempotency_key)
         if run is None:
@@ -120,6 +125,35 @@ def _has_started(run: RunDir) -> bool:
     """Whether a supervisor of the run has written its status, or its session showed why there is none."""
     error = (run.read_status() or {}).get("error")
     return run.status_file.exists() and not (isinstance(error, dict) and error.get("code") == NOT_STARTED)
+
+
+def require_free(box: BoxContext, name: str) -> None:
+    """Raise RemoteError ``name_taken`` if a run has the name; "" is free."""
+    if name and (box.root / "training_runs" / name).exists():
+        raise RemoteError("name_taken", f"a run named {name} already exists under {box.root}", "choose another name")
+
+
+def check_launch(box: BoxContext, request: LaunchRequest, job: JobOptions | None = None) -> str:
+    """Have the engine check a launch as its start will; returns what there is to know about it.
+
+    ``job``: it will be a SLURM job. An engine that is too old or too slow to answer does not prevent a launch. Raises
+    RemoteError with the engine's code and message, and ``no_engine``.
+    """
+    fields = {key: getattr(request, key) for key in ("config_text", "config_name", "overrides", "nproc", "ckpt")}
+    asked = {**fields, "job": job and {"nodes": job.nodes, "gpus": job.gpus}}
+    try:
+        running_version(box, find_engine(box))
+        answer = ask_engine(box, ["check-launch"], CHECK_S, text=json.dumps(asked))
+    except RemoteError as error:
+        if error.code not in UNCHECKED:
+            raise
+        return not_checked(error)
+    return "\n".join(map(str, answer.get("notes") or [])) if isinstance(answer, dict) else ""
+
+
+def not_checked(error: RemoteError) -> str:
+    """What to say of a start that the engine did not check."""
+    return f"the config was not checked on the box: {error.message}"
 
 
 def examine(box: BoxContext, engine: Engine) -> None:
@@ -310,6 +344,8 @@ def _kill_session(box: BoxContext, name: str, record: Record) -> KillReply:
     process = {} if row is None else {"pid": row["pid"], "pid_start": row["start"], "boot_id": boot_id()}
     if record.found is not None and (row is None or row["dead"] or process != record.found):
         return {"session": name, "left": [], "forced": False}  # ended by an earlier agent
+    if row is None:
+        Sessions(box).require_none_lost()
     if row is None or row["dead"]:
         raise RemoteError("not_running", f"nothing of grpo-tui is running in a tmux session '{name}' on this box")
     if not row["marked"]:

@@ -15,7 +15,7 @@ from remote.agent.ask_engine import ask_engine
 from remote.agent.code import for_resume, worktree
 from remote.agent.code import record as record_code
 from remote.agent.context import BoxContext
-from remote.agent.jobs import option, run_in_session, set_options, started_since
+from remote.agent.jobs import UNCHECKED, not_checked, option, run_in_session, set_options, started_since
 from remote.agent.once import Record, once
 from remote.agent.sessions import Sessions
 from remote.agent.slurm.jobs import is_slurm, resume_job
@@ -43,12 +43,16 @@ def resume(box: BoxContext, request: ResumeRequest, record: Record) -> ResumeRep
     arguments = _arguments(run, request)
     checkpoint = run.checkpoint(str(request.from_step or "latest"))
     code = None if repeated else for_resume(box, run, request.code)
-    if not (repeated or request.dry_run) and _may_be_edited(run, request):
-        plan = _plan(box, arguments)
-        if plan["confirmation"] and plan["confirmation"] != request.confirmation:
-            message = f"the workflow of {run.name} was edited since its last start"
-            raise RemoteError("workflow_edited", message, "confirm the edited stages")
-        arguments += ["--yes"] if plan["confirmation"] else []
+    note = ""
+    if not repeated:
+        must_answer = not request.dry_run and _may_be_edited(run, request)
+        changes = not is_slurm(box) and bool(request.dry_run or request.overrides or request.nproc)
+        confirmation, note = _check(box, arguments, must_answer) if must_answer or changes else ("", "")
+        if confirmation and not request.dry_run:
+            if confirmation != request.confirmation:
+                message = f"the workflow of {run.name} was edited since its last start"
+                raise RemoteError("workflow_edited", message, "confirm the edited stages")
+            arguments += ["--yes"]
     record.begin(started_at=started_at(run))
     if code is not None and not request.dry_run:
         box = box.at(worktree(code, run))
@@ -56,7 +60,18 @@ def resume(box: BoxContext, request: ResumeRequest, record: Record) -> ResumeRep
     if is_slurm(box):
         return {**resume_job(box, run, arguments, request.dry_run, record, resumed), "step": checkpoint.step}
     reply = run_in_session(box, session_name(run.name), arguments, run.name, request.dry_run, record, resumed)
-    return {**reply, "step": checkpoint.step}
+    return {**reply, "step": checkpoint.step, **({"note": note} if note else {})}  # type: ignore[typeddict-item]
+
+
+def _check(box: BoxContext, arguments: list[str], must_answer: bool) -> tuple[str, str]:
+    """Have the engine check a resume as its start will; returns the confirmation of an edited workflow, and what to say
+    where the engine does not answer and need not. Raises RemoteError."""
+    try:
+        return _plan(box, arguments)["confirmation"], ""
+    except RemoteError as error:
+        if must_answer or error.code not in UNCHECKED:
+            raise
+        return "", not_checked(error)
 
 
 def plan_resume(box: BoxContext, request: PlanResumeRequest) -> PlanResumeReply:

@@ -9,6 +9,7 @@ split the windows of our sessions, so only the pane and process that were starte
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
@@ -24,16 +25,19 @@ from grpo_train.run_dir.sessions import (
     OUR_OPTION,
     ROOT_OPTION,
     RUN_OPTION,
+    STARTED_OPTION,
     claim,
     is_started,
+    lost_server,
     new_session,
     no_separator,
     root_mark,
+    way_back,
     write_environment,
 )
 from remote.agent.context import BoxContext
 from remote.agent.environment import clean
-from remote.agent.tmux_directory import require_own_directory
+from remote.agent.tmux_directory import require_own_directory, socket_path
 from remote.protocol import RemoteError
 
 KEY_OPTION = "@grpo_key"
@@ -46,6 +50,7 @@ _FORMAT = (
     "#{session_name}"
 )
 _FIELDS = 14
+OUR_OPTIONS = (RUN_OPTION, OUR_OPTION, ROOT_OPTION, KEY_OPTION, STARTED_OPTION)
 START_ATTEMPTS = 10
 _importing = threading.Lock()
 
@@ -85,9 +90,18 @@ class Sessions:
             raise RemoteError("tmux", f"tmux failed: {error}") from error
         if done.returncode:
             reason = " ".join(done.stderr) or f"exit code {done.returncode}"
-            kind = NoServerError if stderr_reports_no_server(reason) else RemoteError
-            raise kind("tmux", f"tmux {arguments[0]}: {reason}")
+            if not stderr_reports_no_server(reason):
+                raise RemoteError("tmux", f"tmux {arguments[0]}: {reason}")
+            self.require_none_lost()
+            raise NoServerError("tmux", f"tmux {arguments[0]}: {reason}")
         return list(done.stdout)
+
+    def require_none_lost(self) -> None:
+        """Raise RemoteError ``tmux`` for a server whose socket was removed, with the command that makes it again."""
+        file = socket_path(self._socket_name)
+        if (pid := lost_server(file)) is not None:
+            message, command = way_back(file, pid)
+            raise RemoteError("tmux", message, f"on the box: {command}")
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per session, newest first; [] without a tmux server.
@@ -167,10 +181,20 @@ class Sessions:
             self._tmux("kill-pane", "-t", row["pane"])
 
     def make_room(self, name: str) -> None:
-        """Remove a dead session of this name. Raises RemoteError ``session_live`` when it is alive."""
+        """
+        Remove a dead session of this name; one with panes of the user's becomes ``NAME_before``, and is theirs.
+
+        Raises RemoteError ``session_live`` when it is alive or was started by the user.
+        """
         row = self.require_not_live(name)
-        if row is not None:
-            self.remove(row)
+        if row is None:
+            return
+        self.remove(row)
+        if row["shared"]:
+            taken = {other["name"] for other in self.rows()}
+            names = (f"{name}_before{number or ''}" for number in itertools.count())
+            unmark = [word for mark in OUR_OPTIONS for word in ("set-option", "-u", "-t", row["id"], mark, ";")]
+            self._tmux(*unmark, "rename-session", "-t", row["id"], next(new for new in names if new not in taken))
 
     def require_not_live(self, name: str) -> dict[str, Any] | None:
         """The dead session of this name, if any. Raises RemoteError ``session_live`` where it cannot be replaced."""
@@ -182,11 +206,11 @@ class Sessions:
                 f"the tmux session '{name}' is still alive{owner}",
                 "attach to it, wait until it ends, or stop it first",
             )
-        if row is not None and (row["shared"] or not (row["marked"] or row["other_root"])):
+        if row is not None and not (row["marked"] or row["other_root"]):
             raise RemoteError(
                 "session_live",
-                f"the tmux session '{name}' has panes that grpo-tui did not start",
-                f"close them, or rename it: tmux rename-session -t {shlex.quote(f'={name}')} NAME",
+                f"grpo-tui did not start the tmux session '{name}'",
+                f"close it, or rename it: tmux rename-session -t {shlex.quote(f'={name}')} NAME",
             )
         return row
 
@@ -194,6 +218,7 @@ class Sessions:
         """The session of this name. Raises RemoteError ``no_session``."""
         row = self.find(name)
         if row is None:
+            self.require_none_lost()
             names = ", ".join(other["name"] for other in self.rows()) or "none"
             raise RemoteError("no_session", f"no tmux session '{name}' on this box (sessions: {names})")
         return row

@@ -38,19 +38,19 @@ as long as to read 200 runs."""
 
 
 def gpu_value() -> dict[str, Any]:
-    """``{"gpus": rows, "note": why there are none}``."""
+    """``{"gpus": rows, "note": why there are none}``. Raises RemoteError where the driver does not answer."""
     try:
         rows = [_gpu_row(gpu) for gpu in query_gpus()]
     except GpuReadError as error:
-        return {"gpus": [], "note": str(error)}
+        raise RemoteError(error.code, str(error)) from error
     return {"gpus": rows, "note": "" if rows else "no GPU on this box"}
 
 
 def _gpu_row(gpu: Gpu) -> dict[str, Any]:
-    processes = [
+    processes = gpu.pids and [
         {"pid": pid, "memory_mib": mib, "run": _run_of(pid), "rank": _rank_of(pid)} for pid, mib in gpu.pids.items()
     ]
-    return {**gpu.sample(), "processes": processes}
+    return {**gpu.sample(), "free": gpu.free, "processes": processes or (None if gpu.pids is None else [])}
 
 
 def _rank_of(pid: int) -> int | None:

@@ -125,12 +125,14 @@ class KillRequest(ChangeRequest):
             raise RemoteError("bad_request", "'run' or 'session' is required")
 
 
-class _SlurmJob(TypedDict, total=False):
+class _JobReply(TypedDict, total=False):
     job: str
     """Id of the SLURM job, on a box with ``scheduler: slurm``; its session is ""."""
+    note: str
+    """What the engine's check of a launch or resume found besides problems, or why it was not checked."""
 
 
-class JobReply(_SlurmJob):
+class JobReply(_JobReply):
     run: str
     session: str
     argv: list[str]

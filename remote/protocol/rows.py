@@ -121,7 +121,12 @@ class Gpu(TypedDict, total=False):
     memory_total_mib: Quantity | None
     power_w: Quantity | None
     temperature_c: Quantity | None
-    processes: list[GpuProcess]
+    processes: list[GpuProcess] | None
+    """None where they could not be read."""
+    free: bool | None
+    """Whether nothing uses it, seen or not; None where the driver does not report enough to know."""
+    problem: Label
+    """Why it cannot be used, such as ``GPU is lost``."""
 
 
 CHECK_LEVELS = ("ok", "warning", "error")
@@ -207,6 +212,15 @@ class Event(TypedDict, total=False):
     step: Count | None
     time: Time
     event: Label
+    from_step: Count | None
+    by: str | None
+    """Who asked for it."""
+    device: str | None
+    mode: str | None
+    """Of its tracking."""
+    url: str | None
+    error: str | dict[str, Any] | None
+    """Why a tracker failed; of a crash, what a summary has."""
 
 
 class _Config(TypedDict):

@@ -114,6 +114,8 @@ class RunSummary(_Run, total=False):
     transfer: Transfer | None
     workflow: WorkflowCount | None
     job: SlurmJob
+    unasked: Label
+    """Why SLURM could not be asked about its job: what the row says of it may be old."""
 
 
 class _RunFacts(TypedDict):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.version import VERSION
+from grpo_train.run_dir.web_page import words_of
 from remote.protocol.text import clean
 from remote.providers.provider import ProviderError
 
@@ -26,6 +27,7 @@ LONGEST_WAIT_S = 30.0
 MAX_BYTES = 8 << 20
 MAX_MESSAGE = 300
 POLL_S = 0.2
+IN_BETWEEN = "a proxy or a login page may be in between"
 
 
 def get_json(url: str, key: str, closing: Callable[[], bool] = lambda: False, clock: Clock = CLOCK) -> Any:
@@ -40,14 +42,15 @@ def get_json(url: str, key: str, closing: Callable[[], bool] = lambda: False, cl
             return _get(url, key)
         except HTTPError as error:
             with error:
+                refused = _refusal(url, key, error)
                 if error.code != 429:
-                    raise _refusal(url, key, error) from None
+                    raise refused from None
                 seconds = _retry_after(error, FIRST_WAIT_S * 2**attempt, clock)
         if seconds > LONGEST_WAIT_S or attempt == TRIES - 1:
             break
         if not _wait(seconds, closing, clock):
             raise ProviderError("the client is closed")
-    message = f"{url} was asked too often (HTTP 429); wait {max(1.0, seconds):.0f} s and try again"
+    message = f"{refused}; it was asked too often: wait {max(1.0, seconds):.0f} s and try again"
     raise ProviderError(message, code="provider_busy")
 
 
@@ -88,8 +91,14 @@ def _get(url: str, key: str) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
-        message = f"{url} did not answer with JSON but with {clean(kind)} ({len(data)} bytes)"
-        raise ProviderError(f"{message}; a proxy or a login page may be in between", code="provider_reply") from None
+        message = f"{url} did not answer with JSON but with {clean(kind)} ({len(data)} bytes){_quoted(data, key)}"
+        raise ProviderError(f"{message}; {IN_BETWEEN}", code="provider_reply") from None
+
+
+def _quoted(data: bytes, key: str) -> str:
+    """``: “the words of a page”``; "" without any."""
+    said = clean(words_of(data).replace(key, "[key]"))[:MAX_MESSAGE]
+    return f": “{said}”" if said else ""
 
 
 def _unreachable(url: str, reason: object) -> ProviderError:
@@ -105,14 +114,25 @@ def _unreachable(url: str, reason: object) -> ProviderError:
 
 
 def _refusal(url: str, key: str, error: HTTPError) -> ProviderError:
-    """What an HTTP status means. ``{"error": {"code", "message", "suggestion"}}`` is the body of a refusal."""
+    """What an HTTP status means. ``{"error": {"code", "message", "suggestion"}}`` is the body of a refusal; one that is
+    not JSON is not the provider's answer."""
+    import http.client
+
+    words, data = f"{url}: HTTP {error.code}", b""
     try:
-        body = json.loads(error.read(65_536))["error"]
+        data = error.read(65_536)
+        body = json.loads(data)["error"]
         said = " ".join(str(body[name]) for name in ("message", "suggestion") if isinstance(body.get(name), str))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        said = ""
-    said = clean(said.replace(key, "[key]"))[:MAX_MESSAGE]
-    words = f"{url}: HTTP {error.code}" + (f", {said}" if said else "")
+        words += f", {clean(said.replace(key, '[key]'))[:MAX_MESSAGE]}" if said else ""
+    except (OSError, http.client.HTTPException, KeyError, TypeError, AttributeError):
+        pass
+    except (ValueError, RecursionError):
+        if 300 <= error.code < 400:
+            words += _quoted(data, key)
+        elif data.strip():
+            words += f" with a page that is not the API's answer{_quoted(data, key)}"
+            code = "provider_unreachable" if error.code >= 500 else "provider_reply"
+            return ProviderError(f"{words}; {IN_BETWEEN}, or 'url' is wrong", code=code)
     if error.code == 401:
         return ProviderError(
             f"{words}: the API key is not accepted; write a valid one into key_file", code="provider_key"
@@ -121,7 +141,8 @@ def _refusal(url: str, key: str, error: HTTPError) -> ProviderError:
         return ProviderError(f"{words}: the account of this API key may not do that", code="provider_key")
     if 300 <= error.code < 400:
         return ProviderError(
-            f"{words}: it redirects, and the API key does not follow; correct 'url'", code="provider_reply"
+            f"{words}: it redirects, and the API key does not follow; {IN_BETWEEN}, or 'url' is wrong",
+            code="provider_reply",
         )
     if error.code == 404:
         return ProviderError(f"{words}: there is no such API; correct 'url'", code="provider_reply")

@@ -65,6 +65,12 @@ def last_seen(box: Box) -> Instance | None:
     return found[-1] if found else None
 
 
+def last_error(box: Box) -> str:
+    """Why the instances of a box's account could not be listed last; "" if they were, or were not asked for."""
+    error = None if box.provider is None else _account(box.provider).error
+    return "" if error is None else str(error)
+
+
 def located(box: Box, closing: Callable[[], bool] = lambda: False, clock: Clock = CLOCK) -> Box:
     """The box with the address of its instance; a box with an address, or without a provider, as it is.
 

@@ -28,6 +28,11 @@ def remember(box: str, address: str, machine: str, instance: str = "") -> str:
     return before["machine"] if before["machine"] and before["machine"] != now["machine"] else ""
 
 
+def is_known(box: str) -> bool:
+    """Whether a machine is noted for a box, so that another one is noticed."""
+    return bool(_of(_notes.read(), box)["machine"])
+
+
 def machine_of(hello: dict[str, Any]) -> str:
     """The machine id in an agent's hello; "" without one."""
     host = hello.get("host")

@@ -41,6 +41,16 @@ def refused(call: Callable[[], object]) -> StoreError:
     return caught.value
 
 
+@pytest.mark.parametrize("status", [200, 302, 403, 404])
+def test_a_page_of_a_proxy_is_not_the_stores_answer(front: Faults, store: S3Store, status: int) -> None:
+    page = "<html><head><title>Blocked by ACME</title></head><body><p>Ask IT</p></body></html>"
+    front.add(Fault("refuse", "GET", status=status, page=page, times=2))
+    error = refused(lambda: list(store.entries("")))
+    assert f"not a store's (HTTP {status}): “Blocked by ACME · Ask IT”; a proxy may be in between" in str(error)
+    if status != 200:
+        assert "Blocked by ACME" in str(refused(lambda: store.read_small("x", 10)))
+
+
 @pytest.mark.parametrize(
     ("status", "name", "code", "message"),
     [

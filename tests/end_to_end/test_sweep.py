@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,11 +61,21 @@ def test_a_stopped_sweep_resumes_and_compares(root: Path, tmp_path: Path) -> Non
     assert load_config(run_of(root, "two_short").config_file.read_text()).run.seed == 5
 
 
-def test_a_bad_config_fails_before_any_run(root: Path, tmp_path: Path) -> None:
-    good, bad = write_config(tmp_path, "good.yaml"), write_config(tmp_path, "bad.yaml", task__name="adition")
-    result = command_here("sweep", good, bad, "--name", "x", root=root)
-    assert result.returncode == 2
-    assert "did you mean addition?" in result.stderr
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task__name": "adition"}, "did you mean addition?"),
+        ({"backup__every_save": True}, "no destination for backups"),
+    ],
+)
+def test_a_bad_config_fails_before_any_run(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], message: str
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    good, bad = write_config(tmp_path, "good.yaml"), write_config(tmp_path, "bad.yaml", **changes)
+    result = command_here("sweep", good, bad, "--name", "x", "--json", root=root)
+    assert (result.returncode, result.stdout) == (2, ""), "notes are no JSON"
+    assert message in result.stderr
     assert not (root / "training_runs").exists() or not list((root / "training_runs").iterdir())
     same = command_here("sweep", good, tmp_path / "sub" / ".." / "good.yaml", root=root)
     assert same.returncode == 2

@@ -45,7 +45,7 @@ def test_missing_and_training_gpus_are_rejected(
 ) -> None:
     """GPU 0 is evaluating, GPU 1 is training."""
     runs = {7: "/root/eval_runs/one_addition", 8: "/root/training_runs/one", 9: ""}
-    monkeypatch.setattr(pool, "read_gpus", lambda: [gpu(0, 7, 9), gpu(1, 8)])
+    monkeypatch.setattr(pool, "query_gpus", lambda: [gpu(0, 7, 9), gpu(1, 8)])
     monkeypatch.setattr(pool, "run_id_in", runs.__getitem__)
     monkeypatch.setattr(pool, "check_device", lambda setting, nproc: None)
     config = Config.model_validate({"eval": {"nproc": nproc}})

@@ -88,6 +88,6 @@ def test_an_evaluation_samples_gpus_in_its_folder(tmp_path: Path, monkeypatch: p
         pass
     assert not (tmp_path / "gpu.jsonl").exists()  # without a GPU
     h200 = Gpu(0, "NVIDIA H200", "580.95.05", 143771.0, 114688.0, 94.0, 612.35, None)
-    monkeypatch.setattr(gpu, "read_gpus", lambda processes: [h200])
+    monkeypatch.setattr(gpu, "query_gpus", lambda processes: [h200])
     with gpu.sample_evaluation(tmp_path, 0.01):
         wait_for(lambda: (tmp_path / "gpu.jsonl").is_file() and (tmp_path / "gpu.jsonl").stat().st_size, "a sample")

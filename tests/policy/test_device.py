@@ -50,7 +50,8 @@ def fake_probe(monkeypatch: pytest.MonkeyPatch, facts: TorchFacts) -> None:
 @pytest.fixture(autouse=True)
 def no_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(device, "_device_files", lambda: False)
+    monkeypatch.setattr(gpus, "has_device_files", lambda: False)
+    monkeypatch.setattr(device, "has_device_files", lambda: False)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +173,8 @@ def test_smi_sees_a_gpu_that_torch_does_not(tmp_path: Path, monkeypatch: pytest.
 def test_a_device_file_without_smi_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(gpus, "_nvml", lambda: None)
-    monkeypatch.setattr(device, "_device_files", lambda: True)
+    monkeypatch.setattr(gpus, "has_device_files", lambda: True)
+    monkeypatch.setattr(device, "has_device_files", lambda: True)
     fake_probe(monkeypatch, BROKEN)
     with pytest.raises(PolicyError, match="cannot use an NVIDIA GPU: Found no NVIDIA driver"):
         check_device("auto", 1)

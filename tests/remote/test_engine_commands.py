@@ -15,9 +15,9 @@ def test_a_missing_engine_names_the_install_command(box: Box, tmp_path: Path, ro
     repo = tmp_path / "repo"
     (repo / "config").mkdir(parents=True)
     for settings, words in (
-        ({"engine": []}, "git clone"),
+        ({"engine": []}, "on your machine, in a checkout of grpo-tui: grpo-tui up --box NAME"),
         ({"engine": [], "repo": str(repo)}, f"cd {repo} && make setup-box"),
-        ({"engine": [], "repo": str(tmp_path / "nowhere")}, "git clone"),
+        ({"engine": [], "repo": str(tmp_path / "nowhere")}, "correct 'repo' in boxes.yaml, or set 'code: sync'"),
         ({"engine": ["/no/such"]}, "boxes.yaml"),
         ({"engine": [], "activate": "source /no/such/conda.sh"}, "activate"),
         ({"engine": [], "activate": "true"}, "activate"),

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
+import signal
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +16,8 @@ import pytest
 
 from grpo_train.run_dir import open_run
 from grpo_train.run_dir.processes import start_ticks
-from grpo_train.run_dir.sessions import STARTED_OPTION
+from grpo_train.run_dir.sessions import STARTED_OPTION, lost_server
+from remote.agent.tmux_directory import socket_path
 from remote.boxes import Box
 from remote.protocol import RemoteError
 from tests.support.agent import connected, eventually
@@ -139,18 +143,13 @@ def test_panes_of_the_user_are_theirs(ask: Ask, tmux: Tmux, evaluation: tuple[st
     assert ask("kill", session="eval_x") == {"session": "eval_x", "left": [], "forced": False}
     assert start_ticks(int(evaluation[1])) is None
     eventually(lambda: session(ask, "eval_x")["dead"])
-    for op, params in (
-        ("evaluate", {"ckpt_path": "/models/x"}),
-        ("evaluate", {"ckpt_path": "/models/x", "dry_run": True}),
-    ):
-        with pytest.raises(RemoteError, match="has panes that grpo-tui did not start") as caught:
-            ask(op, **params)
-        assert (caught.value.code, "tmux rename-session" in caught.value.hint) == ("session_live", True)
-    panes = tmux("list-panes", "-s", "-t", "=eval_x:", "-F", "#{pane_id}#{pane_dead}").splitlines()
-    assert (len(panes), f"{theirs}0" in panes) == (3, True)
-    tmux("rename-session", "-t", "=eval_x", "mine")
-    assert ask("evaluate", ckpt_path="/models/x")["started"]
-    ask("kill", session="eval_x")
+    assert not ask("evaluate", ckpt_path="/models/x", dry_run=True)["started"]
+    for before in ("eval_x_before", "eval_x_before1"):
+        assert ask("evaluate", ckpt_path="/models/x")["started"]
+        assert "@grpo" not in tmux("show-options", "-t", f"={before}:"), "it is the user's"
+        assert f"{theirs}0" in tmux("list-panes", "-s", "-t", "=eval_x_before:", "-F", "#{pane_id}#{pane_dead}")
+        tmux("split-window", "-t", "=eval_x:", "cat")
+        ask("kill", session="eval_x")
 
 
 def test_what_runs_in_place_of_ours_is_not_ours(ask: Ask, tmux: Tmux, evaluation: tuple[str, str]) -> None:
@@ -165,7 +164,6 @@ def test_what_runs_in_place_of_ours_is_not_ours(ask: Ask, tmux: Tmux, evaluation
             ("kill", {"session": "eval_x"}, "not_running"),
             ("capture_pane", {"session": "eval_x"}, "no_session"),
             ("send_line", {"session": "eval_x", "line": "x"}, "no_session"),
-            ("evaluate", {"ckpt_path": "/models/x"}, "session_live"),
         ):
             with pytest.raises(RemoteError) as caught:
                 ask(op, **params)
@@ -187,6 +185,75 @@ def test_a_run_whose_pane_was_closed_has_an_end(ask: Ask, tmux: Tmux, root: Path
 def test_a_dead_session_of_the_user_is_not_replaced(ask: Ask, tmux: Tmux) -> None:
     tmux("new-session", "-d", "-s", "eval_x", "true", ";", "set-option", "-w", "-t", "=eval_x:", "remain-on-exit", "on")
     eventually(lambda: session(ask, "eval_x")["dead"])
-    with pytest.raises(RemoteError, match="has panes that grpo-tui did not start"):
+    with pytest.raises(RemoteError, match="grpo-tui did not start the tmux session") as caught:
         ask("evaluate", ckpt_path="/models/x")
+    assert "tmux rename-session" in caught.value.hint
     assert session(ask, "eval_x")
+
+
+@pytest.mark.parametrize("removed", ["the socket", "the directory"])
+def test_a_server_whose_socket_was_removed_is_named_with_the_way_back(
+    ask: Ask, tmux: Tmux, tmux_socket: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: str
+) -> None:
+    (folder := tmp_path / "sockets").mkdir()
+    monkeypatch.setenv("TMUX_TMPDIR", str(folder))
+    ask("launch", config_text="obedient", run_name="r1")
+    eventually(lambda: open_run(root, "r1").observed_state().state == "running")
+    pid = tmux("display-message", "-p", "#{pid}")
+    try:
+        shutil.rmtree(folder) if removed == "the directory" else socket_path(tmux_socket).unlink()
+        if removed == "the directory":
+            folder.mkdir()
+        said: set[str] = set()
+        for op, params in (
+            ("list_sessions", {}),
+            ("kill", {"session": "eval_x"}),
+            ("capture_pane", {"session": "r1"}),
+            ("launch", {"config_text": "obedient", "run_name": "r2"}),
+            ("evaluate", {"ckpt_path": "/models/x"}),
+            ("open_shell", {}),
+        ):
+            with pytest.raises(RemoteError) as caught:
+                ask(op, **params)
+            assert caught.value.code == "tmux"
+            assert f"(pid {pid}) runs, but its socket {socket_path(tmux_socket)} was removed" in caught.value.message
+            said.add(caught.value.hint.removeprefix("on the box: "))
+        (command,) = said
+        assert command.endswith(f"kill -USR1 {pid}")
+        (check,) = (check for check in ask("doctor")["checks"] if check["name"] == "tmux")
+        assert (check["level"], command in check["hint"]) == ("error", True)
+        subprocess.run(command, shell=True, check=True)
+        eventually(socket_path(tmux_socket).exists)
+        assert session(ask, "r1")["run"] == "r1"
+        ask("kill", run="r1")
+    finally:
+        os.kill(int(pid), signal.SIGTERM)
+
+
+def test_a_server_that_another_one_hides(ask: Ask, tmux: Tmux, tmux_socket: str, root: Path) -> None:
+    ask("evaluate", ckpt_path="/models/x")
+    pid = tmux("display-message", "-p", "#{pid}")
+    socket_path(tmux_socket).unlink()
+    tmux("new-session", "-d", "-s", "mine", "cat")
+    other = tmux("display-message", "-p", "#{pid}")
+    try:
+        assert [row["name"] for row in ask("list_sessions")["sessions"]] == ["mine"]
+        for op in ("kill", "capture_pane"):
+            with pytest.raises(RemoteError, match=rf"\(pid {pid}\) runs, but its socket"):
+                ask(op, session="eval_x")
+        assert f"kill -USR1 {pid}" in next(c["hint"] for c in ask("doctor")["checks"] if c["name"] == "tmux")
+        os.kill(int(pid), signal.SIGUSR1)
+        eventually(lambda: [row["name"] for row in ask("list_sessions")["sessions"]] == ["eval_x"])
+        ask("kill", session="eval_x")
+    finally:
+        os.kill(int(other), signal.SIGKILL)
+
+
+def test_only_a_tmux_is_taken_for_a_server(tmp_path: Path) -> None:
+    file = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(file))
+        listener.listen()
+        assert lost_server(file) is None
+        file.unlink()
+        assert lost_server(file) is None

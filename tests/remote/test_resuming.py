@@ -72,6 +72,19 @@ def test_an_edited_workflow_is_confirmed_once(box: Box, root: Path) -> None:
         assert refusal(client, "resume", **again, idempotency_key="c").code == "no_answer"
 
 
+def test_a_resume_with_changes_is_checked(box: Box, root: Path) -> None:
+    """In the engine's words, before anything is started; a dry run likewise."""
+    train_here(root, write_micro(root, run__total_steps=1), "one")
+    params: dict[str, Any] = {"run": "one", "overrides": ["task.name=nope"]}
+    with connected(dataclasses.replace(box, engine=ENGINE)) as (client, _):
+        for more in ({"dry_run": True}, {}):
+            error = refusal(client, "resume", **params, **more)
+            assert (error.code, error.message[:31]) == ("bad_task", "task.name: unknown task 'nope';")
+        assert ask(client, "list_sessions")["sessions"] == []
+    with connected(box) as (client, _):  # an engine that does not answer
+        assert "was not checked on the box" in ask(client, "resume", **params, dry_run=True)["note"]
+
+
 @pytest.mark.parametrize(
     ("version", "message"),
     [

@@ -17,6 +17,7 @@ import pytest
 from grpo_tui import cli
 from remote.boxes import Box, add_box, default_path
 from tests.support.agent import agents_here, eventually
+from tests.support.histories import make_run
 from tests.support.known_hosts import box_of, trust
 from tests.support.sshd import Sshd
 
@@ -116,6 +117,40 @@ def test_a_followed_log_until_ctrl_c(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
+    ("answer", "code", "said"),
+    [
+        ("""echo '{"error": {"code": "bad_task", "message": "task.name: unknown task"}}'; exit 2""", 2, "unknown task"),
+        ("""echo '{"notes": ["auto -> x", "y is made first"]}'""", 0, "grpo-tui: auto -> x\ngrpo-tui: y is made first"),
+        ("echo 'No such command' >&2; exit 2", 0, "the config was not checked on the box: box engine"),
+        ("echo 'ZeroDivisionError: x' >&2; exit 1", 0, "grpo-train check-launch: ZeroDivisionError: x"),
+    ],
+)
+def test_the_engine_checks_a_launch(
+    box: Box, shell: Shell, root: Path, tmp_path: Path, answer: str, code: int, said: str
+) -> None:
+    """A dry run says what the launch would, and what is refused leaves its name free."""
+    engine, asked = tmp_path / "engine", tmp_path / "asked"
+    engine.write_text(
+        f'#!/bin/sh\n[ "$1" = check-launch ] || exec {box.engine[0]} "$@"\n'
+        f'[ "$2 $3" = "--json --root" ] && cat > {asked}\n{answer}\n'
+    )
+    engine.chmod(0o755)
+    shell.boxes = add_box(tmp_path / "checked.yaml", dataclasses.replace(box, engine=[str(engine)]))
+    words = ["launch", str(shell.config), "--run-name", "one", "--set", "run.seed=7", "--nproc", "2"]
+    for more in (["--dry-run"], []):
+        ended, _, errors = shell(*words, *more)
+        assert (ended, said in errors) == (code, True), errors
+        assert json.loads(asked.read_text()) == {
+            "config_text": CONFIG, "config_name": "config/my.yaml", "overrides": ["run.seed=7"], "nproc": 2, "ckpt": "",
+            "job": None,
+        }  # fmt: skip
+        assert (root / "training_runs" / "one").exists() == (not more and code == 0)
+    if code == 0:
+        assert "already exists" in shell(*words, "--dry-run")[2]
+        assert shell("kill", "one", "--yes")[0] == 0
+
+
+@pytest.mark.parametrize(
     ("words", "code", "message"),
     [
         (["show", "none"], 2, "no run named 'none'"),
@@ -159,8 +194,55 @@ def test_boxes_at_a_glance(shell: Shell, root: Path) -> None:
     assert "\nrefused: 127.0.0.1:1" in out
 
 
+def test_what_a_driver_says_is_the_same_everywhere(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An nvidia-smi whose rows a test chooses."""
+    program = tmp_path / "programs" / "nvidia-smi"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\ncase "$1" in --query-gpu=*) . {tmp_path}/said;; esac\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    said = tmp_path / "said"
+
+    def glance(code: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        assert cli.main(["boxes", "--json", "--boxes", str(shell.boxes)]) == code
+        (row,) = json.loads(shell._capsys.readouterr().out)
+        checks = json.loads(shell("doctor", "--json")[1])["checks"]
+        return row, next(check for check in checks if check["name"] == "gpus")
+
+    busy = "echo 0, GPU-a, NVIDIA H100, 570, 81559, 70000, 98, 612.0, 61"
+    said.write_text(f"{busy}\necho 1, GPU-b, NVIDIA H100, 570, '[GPU is lost],[GPU is lost],[N/A],[N/A],[N/A]'\n")
+    row, check = glance(1)
+    assert (row["gpus"], row["gpus_free"], row["gpu_problem"]) == (2, 0, "GPU 1: GPU is lost")
+    assert (check["level"], "GPU 1 (NVIDIA H100): GPU is lost" in check["detail"]) == ("error", True)
+    assert [gpu["free"] for gpu in shell.json("gpu")["gpus"]] == [False, False]
+    assert "in use, process not listed" in shell("gpu")[1]
+    said.write_text("echo no driver; exit 9\n")
+    row, check = glance(1)
+    assert (row["gpus"], row["gpus_free"]) == (None, None)
+    assert "nvidia-smi failed: no driver" in row["gpu_problem"]
+    assert "nvidia-smi failed: no driver" in check["detail"]
+    assert shell.json("gpu", code=1)["error"]["message"].startswith("nvidia-smi failed: no driver")
+
+
+def test_what_w_and_b_lacks_is_shown(shell: Shell, root: Path) -> None:
+    run = make_run(root, "one")
+    run.log_event("tracking", service="wandb", mode="online", url="https://wandb.ai/me/x")
+    run.log_event("tracking_failed", service="wandb", mode="offline", error="it was killed")
+    assert (
+        "W&B: it was killed; send it later, on the box: grpo-train track --training-run one --mode offline"
+        in (shell("show", "one")[1])
+    )
+    assert [event.get("url") for event in shell.json("show", "one")["events"]][-2:] == ["https://wandb.ai/me/x", None]
+
+
 def test_a_box_without_a_gpu(shell: Shell) -> None:
     assert shell.json("gpu")["gpus"] == []
+
+
+def detail_of(found: dict[str, Any], check: str) -> str:
+    return next(str(each["detail"]) for each in found["checks"] if each["name"] == check)
 
 
 def test_doctor_has_three_exit_codes(shell: Shell, box: Box, root: Path, tmp_path: Path) -> None:
@@ -169,6 +251,7 @@ def test_doctor_has_three_exit_codes(shell: Shell, box: Box, root: Path, tmp_pat
     assert {"transport", "algorithms", "machine", "clock", "roots", "owners", "secrets", "device"} <= {
         check["name"] for check in ready["checks"]
     }
+    assert detail_of(ready, "machine") == "this machine"
     (root / ".env").write_text("WANDB_API_KEY=x\n")
     (root / ".env").chmod(0o644)
     code, out, _ = shell("doctor")
@@ -181,6 +264,11 @@ def test_doctor_has_three_exit_codes(shell: Shell, box: Box, root: Path, tmp_pat
     add_box(shell.boxes, dataclasses.replace(box, engine=["/no/such/engine"]))
     broken = shell.json("doctor", code=2)
     assert [check["name"] for check in broken["checks"] if check["level"] == "error"] == ["engine"]
+
+    shell.boxes.unlink()
+    shell.name = "bare"
+    add_box(shell.boxes, dataclasses.replace(box, name="bare", engine=[], activate="true"))
+    assert "in a checkout of grpo-tui: grpo-tui up --box bare\n" in shell("doctor")[1]
 
 
 def test_doctor_of_a_box_that_is_not_reached(shell: Shell, box: Box) -> None:
@@ -197,12 +285,16 @@ def test_over_ssh(
 ) -> None:
     """A host key is accepted by a person; the algorithms of the connection are named."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "own"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr("grpo_tui.shell.person.accept_host_key", lambda question: True)
     shell = Shell(tmp_path, dataclasses.replace(ssh_box, transport=transport), capsys)
     checks = {check["name"]: check for check in shell.json("doctor", code=0)["checks"]}
     assert transport in checks["transport"]["detail"]
     assert "host_key ssh-ed25519" in checks["algorithms"]["detail"]
     assert "kex " in checks["algorithms"]["detail"]
+    assert checks["machine"]["detail"] == "noted now, to be compared the next time"
+    if transport == "paramiko":
+        assert detail_of(shell.json("doctor"), "machine") == "the same as the last time"
     launched = shell.json("launch", str(shell.config), "--run-name", "far")
     assert launched["started"] is True
     assert shell.json("kill", "far", "--yes")["left"] == []

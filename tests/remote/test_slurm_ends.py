@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from grpo_train.run_dir import create_run
+from grpo_train.run_dir.slurm_job import JOB_FILE
+from grpo_tui.model.run_row import RunRow
+from grpo_tui.shell.connection import Connection
+from grpo_tui.shell.look import _session
+from remote.agent.context import BoxContext
 from remote.agent.slurm.commands import final_state
-from remote.agent.slurm.states import _record_end
+from remote.agent.slurm.states import Jobs, _record_end
+from remote.boxes import Box
+from remote.intake import reply
+from remote.protocol import RemoteError, Settings
+from tests.support.agent import eventually
 
 
 def say(folder: Path, program: str, output: str, code: int = 0) -> None:
@@ -51,11 +61,12 @@ def test_the_account_of_a_job(root: Path, programs: Path, states: str, state: st
 def test_without_accounting_the_controller_is_asked(programs: Path) -> None:
     say(programs, "sacct", "Slurm accounting storage is disabled", code=1)
     say(programs, "scontrol", "JobId=7 JobName=one JobState=OUT_OF_MEMORY Reason=OutOfMemory")
-    assert final_state("7") == "OUT_OF_MEMORY"
+    assert final_state("7") == ("OUT_OF_MEMORY", "")
     say(programs, "scontrol", FORGOTTEN, code=1)
-    assert final_state("7") == ""
+    assert final_state("7") == ("", "")
 
 
+AWAY = "sacct: error: Problem talking to the database: Connection refused"
 FORGOTTEN = "slurm_load_jobs error: Invalid job id specified"
 
 
@@ -66,6 +77,8 @@ FORGOTTEN = "slurm_load_jobs error: Invalid job id specified"
         ("RUNNING\nOUT_OF_MEMORY", "JobId=7 JobState=COMPLETING Reason=None", None),
         ("PENDING", FORGOTTEN, None),
         ("", FORGOTTEN, ""),
+        (AWAY, FORGOTTEN, None),
+        (AWAY, "JobId=7 JobState=FAILED Reason=NonZeroExitCode", "FAILED"),
         ("", "JobId=7 JobState=TIMEOUT Reason=TimeLimit", "TIMEOUT"),
         ("", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)", None),
         ("FAILED", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)", "FAILED"),
@@ -74,10 +87,41 @@ FORGOTTEN = "slurm_load_jobs error: Invalid job id specified"
 def test_an_end_that_is_not_known_yet_is_waited_for(
     root: Path, programs: Path, accounting: str, controller: str, state: str | None
 ) -> None:
-    say(programs, "sacct", accounting)
+    say(programs, "sacct", accounting, code=int("error" in accounting))
     say(programs, "scontrol", controller, code=int("error" in controller))
-    assert final_state("7") == state
+    assert final_state("7")[0] == state
     run = create_run(root, {}, "one")
     assert _record_end(run, "7") == (state is not None)
     assert _record_end(run, "7", is_late=True) == (state is None), "not for good"
-    assert run.summary()["state"] == "crashed"
+    row = run.summary()
+    assert row["state"] == "crashed"
+    unasked = "slurm_load_jobs error: Unable" in controller or (accounting == AWAY and controller == FORGOTTEN)
+    assert ("SLURM could not be asked how: s" in str(row["error"])) == (unasked and state is None)
+
+
+class Answers:
+    """A connection to a box with SLURM."""
+
+    box = Box("b", scheduler="slurm")
+
+    def __init__(self, answers: dict[str, Any]) -> None:
+        self.request = answers.__getitem__
+
+
+def test_a_queue_that_cannot_be_read_is_not_empty(root: Path, programs: Path) -> None:
+    box, (waits, trains) = BoxContext(Settings(), root, None), (create_run(root, {}, name) for name in ("one", "two"))
+    for run in (waits, trains):
+        (run.path / JOB_FILE).write_text('{"job": "7"}')
+    say(programs, "squeue", "slurm_load_jobs error: Unable to contact slurm controller", code=1)
+    jobs = Jobs(box)
+    jobs.refresh()
+    eventually(lambda: "Unable" in jobs.apply(waits, {"run": "one", "state": "starting"}).get("unasked", ""))
+    for state in ("lost", "starting", "requeued"):
+        row = {"run": "one", "state": state}
+        seen = jobs.apply(waits, row)
+        assert (seen["state"], "Unable to contact" in seen["unasked"]) == ("starting", True)
+    assert "starting? (SLURM: slurm_load_jobs error: Unable to contact" in RunRow.from_summary(seen).label[1]
+    with pytest.raises(RemoteError, match="could not be asked for the job of one: slurm_load_jobs"):
+        _session(cast("Connection", Answers({"list_sessions": {"sessions": []}, "list_runs": {"runs": [seen]}})), "one")
+    assert "unasked" not in jobs.apply(trains, {"run": "two", "state": "running"})
+    assert reply("list_runs", {"ok": True, "result": {"runs": [seen]}})["runs"] == [seen]

@@ -157,12 +157,14 @@ def test_an_address_that_refuses_ends_the_connection(client: BoxClient) -> None:
 
 
 def test_closing_ends_connections(client: BoxClient, service: Service) -> None:
+    """By a reset: half an answer does not look whole."""
     with Tunnel(client, "127.0.0.1", service.port, local_port=16_007, holds=True) as tunnel:
         eventually(lambda: service.open == 1)  # the one that is held
         with socket.create_connection(("127.0.0.1", tunnel.local_port), 5) as idle:
-            eventually(lambda: service.open == 2)
+            eventually(lambda: (service.open, tunnel.connections) == (2, 1))
             tunnel.close()
-            assert idle.recv(1) == b""
+            with pytest.raises(ConnectionResetError):
+                idle.recv(1)
     eventually(lambda: service.open == 0)
 
 

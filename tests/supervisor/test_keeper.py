@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,6 +101,19 @@ def test_a_rebooted_run_is_resumed_in_its_session(
     rebooted(run, state="running")  # killed before its end was recorded
     assert command_here("keeper", "--once", root=root).stdout == "night.1: finished\n"
     assert (run.read_status() or {})["state"] == "finished"
+
+
+def test_a_tmux_server_without_its_socket_is_not_replaced(root: Path, tmux: Path) -> None:
+    subprocess.run(["tmux", "new-session", "-d", "cat"], check=True)
+    pid = subprocess.check_output(["tmux", "display-message", "-p", "#{pid}"], text=True).strip()
+    (tmux / f"tmux-{os.geteuid()}" / "default").unlink()
+    planted(root, "early")
+    try:
+        (kept,) = keep(root)
+    finally:
+        os.kill(int(pid), signal.SIGTERM)
+    assert (kept.run, kept.state) == ("early", "failed")
+    assert f"run: kill -USR1 {pid}" in kept.reason
 
 
 def test_a_run_that_never_saved_starts_again(root: Path, tmux: Path) -> None:

@@ -250,6 +250,9 @@ def test_a_budget_counts_hours_or_dollars() -> None:
     config = load_config("budget: {hours: 10, dollars: 25, price_per_hour: 2.5}")
     assert over_budget(config, 9.99 * 3600) == ""
     assert over_budget(config, 10 * 3600) == "budget.hours: 10.0 of 10 h are used"
+    short = load_config("budget: {hours: 0.006, dollars: 0.004, price_per_hour: 1}")
+    assert over_budget(short, 22) == "budget.hours: 0.0061 of 0.006 h are used"
+    assert over_budget(short, 15) == "budget.dollars: $0.0042 of $0.004 are spent"
     cheap = load_config("budget: {hours: 100, dollars: 25, price_per_hour: 2.5}")
     assert over_budget(cheap, 10.1 * 3600) == "budget.dollars: $25.25 of $25 are spent"
     assert over_budget(load_config(""), 1e9) == ""
@@ -433,7 +436,7 @@ def test_a_budget_stops_a_run_until_it_is_raised(tmp_path: Path) -> None:
         assert (it.status["state"], "stop_asked" in events(run)) == ("running", False)
         it.clock.advance(2 * HEARTBEAT_S)
         assert (it.ended(), it.status["state"]) == (0, "stopped")
-    assert it.status["reason"] == "budget.hours: 0.0 of 0.01 h are used"
+    assert it.status["reason"] == "budget.hours: 0.01 of 0.01 h are used"
     assert "stopped_by_itself" in events(run)
     with supervised(run, config_of(run), {"train": [["train:3"]]}) as it:  # what is used counts
         assert (it.ended(), it.status["state"], it.starts) == (0, "stopped", [])

@@ -24,7 +24,7 @@ def short_answer(command: str) -> str:
         with open(f"{REPOSITORY}/grpo_train/run_dir/version.py") as file:
             exec(file.read(), names)
         return f"grpo-train {names['VERSION']} (format {names['FORMAT']})"
-    return {"device": "CPU", "check-caches": "{}"}.get(command, "")
+    return {"device": "CPU", "check-launch": "{}"}.get(command, "")
 
 
 def main() -> int:
@@ -32,6 +32,8 @@ def main() -> int:
     if answer := short_answer(command):
         print(answer)
         return 0
+    if "--dry-run" in arguments:  # it cannot plan
+        return 1
     import signal
     import subprocess
     import time

@@ -51,8 +51,12 @@ class Fault:
     seconds: float = 0.0
     key: str = ""
     """The one of several keys that is refused in an answer with status 200."""
+    page: str = ""
+    """A web page in place of the XML."""
 
     def refusal(self) -> Answer:
+        if self.page:
+            return self.status, {"Content-Type": "text/html", **self.headers}, self.page.encode()
         if self.key:
             return 200, self.headers, _DELETED.format(self.key, self.code).encode()
         return self.status, self.headers, _ERROR.format(self.code).encode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -23,10 +24,11 @@ from grpo_train.run_dir.files import utc_now
 from grpo_train.run_dir.identity import run_identity
 from grpo_train.tracking.wandb import process
 from grpo_tui import cli
+from grpo_tui.model.tracking import tracking_of
 from tests.run_dir.helpers import log
 from tests.support.backups import folder_destination
 from tests.support.clock import LeapingClock
-from tests.support.engine import REPOSITORY, at_start, config_text, environment, grpo_train, wait_for
+from tests.support.engine import REPOSITORY, at_start, command_here, config_text, environment, grpo_train, wait_for
 from tests.support.histories import make_run
 from tests.support.network import needs_root, own_network
 from tests.support.patience import PATIENCE
@@ -218,14 +220,48 @@ def test_a_server_in_trouble_ends_nothing(tmp_path: Path, server: WandbServer, f
     assert server.runs[identity(run)].column("train/step") == [1, 2]
 
 
-def test_the_supervisor_does_not_wait_for_ever() -> None:
-    clock = LeapingClock()
-    began = clock.monotonic()
-    hanging = subprocess.Popen(
-        [sys.executable, "-c", "import signal; signal.pause()"], stdin=subprocess.PIPE, start_new_session=True
+@pytest.mark.parametrize(
+    ("mode", "does", "error"),
+    [
+        ("offline", "signal.pause()", "had not ended 30 s after the run, and was killed"),
+        ("online", "os.kill(os.getpid(), 9)", "was killed (signal 9)"),
+        ("online", "sys.exit(3)", "failed (exit code 3): wandb/sidecar.log"),
+        ("online", "process.report_failure(run, 'online', '401'); sys.exit(1)", "401"),
+        ("online", "", ""),
+    ],
+)
+def test_what_w_and_b_lacks_is_recorded_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, does: str, error: str
+) -> None:
+    """Also of a process that is slow to start, stopped or killed, and the command that is named works when pasted."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    run = make_run(tmp_path / "my root", "a", steps=3)
+    config = load_config(config_text(tracking__wandb=mode))
+    code = (
+        "import os, signal, sys\nfrom pathlib import Path\nfrom grpo_train.run_dir import RunDir\n"
+        f"from grpo_train.tracking.wandb import process\nrun = RunDir(Path({str(run.path)!r}))\n{does}\n"
     )
-    process._end(hanging, clock)
-    assert (hanging.returncode, clock.monotonic() - began) == (-9, process.WAIT_S)
+    sidecar = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, cwd=REPOSITORY, start_new_session=True
+    )
+    monkeypatch.setattr(process, "_start", lambda *_: sidecar)
+    said: list[str] = []
+    clock = LeapingClock()
+    with process.track_run(run, config, said.append, clock):
+        if "pause" not in does:
+            sidecar.wait(60 * PATIENCE)
+    failures = [event for _, event in run.events() if event["event"] == "tracking_failed"]
+    assert len(failures) == len(said) == bool(error)
+    assert (clock.monotonic() - LeapingClock().monotonic() == process.WAIT_S) == ("pause" in does)
+    if error:
+        (failure,) = failures
+        assert said == [f"W&B: {failure['error']}; {failure['hint']}"]
+        assert error in failure["error"]
+        assert said[0] in command_here("show", "a", root=run.root).stdout
+        assert tracking_of("a", failures).command in said[0]
+    if mode == "offline":
+        done = grpo_train(*shlex.split(said[0].partition("later: grpo-train ")[2]), root=None)
+        assert "wandb sync" in done.stdout, done.stderr
 
 
 # ----------------------------------------------------------------------------------------------------- supervised
@@ -325,6 +361,12 @@ def test_runs_are_read_back(
     assert "night on h200-a" in capsys.readouterr().out
     assert cli.main(["wandb", "show", "nigth"]) == 2
     assert "did you mean night?" in capsys.readouterr().err
+    elsewhere = ["--file", str(tmp_path / "none")]  # a laptop whose history has none of them
+    assert cli.main(["wandb", "show", "night", *elsewhere]) == 0
+    assert identity(run) in capsys.readouterr().out
+    tracked(make_run(tmp_path / "other", "night", steps=1, began=time.time()))
+    assert cli.main(["wandb", "show", "night", *elsewhere]) == 2
+    assert f"2 runs named 'night': name one by its ID, {identity(run)}" in capsys.readouterr().err
     server.fails_with = 401
     assert cli.main(["wandb", "runs"]) == 1
     assert "answered 401: check WANDB_API_KEY" in capsys.readouterr().err

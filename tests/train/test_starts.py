@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,11 +17,12 @@ from grpo_train.run_dir import RunDir, RunDirError
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.version import FORMAT
 from grpo_train.supervisor.resume import prepare_resume
-from grpo_train.train.preflight import check_offline, kept_shape
+from grpo_train.train.preflight import Job, check_start, kept_shape
 from grpo_train.train.worker import main
 from tests.support.engine import (
     DAMAGES,
     assert_same_run,
+    command_here,
     config_text,
     damage,
     events,
@@ -227,11 +229,50 @@ def test_unmatched_lora_targets_are_an_error(root: Path, capfd: pytest.CaptureFi
 
 def test_a_launch_for_nodes_without_a_network_checks_the_caches(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    check_offline(load_config(config_text()), root, None)
-    for changes, code in (
-        ({"model__backbone": "nobody/no-such-model"}, "no_model"),
-        ({"task__name": "data", "task__path": "nowhere.jsonl"}, "bad_task"),
+    check_start(load_config(config_text()), root, None, job=Job(1))
+    two = Job(2, gpus=1)
+    for changes, job, code in (
+        ({"model__backbone": "nobody/no-such-model"}, Job(1), "no_model"),
+        ({"task__name": "data", "task__path": "nowhere.jsonl"}, Job(1), "bad_task"),
+        ({}, two, "bad_config"),
+        ({"run__nproc": 4, "train__microbatch_size": 1}, two, "no_gpu"),
     ):
         with pytest.raises(UserError) as caught:
-            check_offline(load_config(config_text(**changes)), root, None)
+            check_start(load_config(config_text(**changes)), root, None, job=job)
         assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "message"),
+    [
+        ({}, "", "notes"),
+        ({"notify__url": "$NO_SUCH_VARIABLE"}, "", "notify.url: $NO_SUCH_VARIABLE is not set on this machine"),
+        ({"tracking__wandb": "online"}, "", "tracking.wandb: no API key, so nothing is sent"),
+        ({"task__name": "nope"}, "bad_task", "task.name: unknown task 'nope'"),
+        ({"model__backbone": "nope"}, "bad_model", "model.backbone 'nope'"),
+        ({"task__name": "data", "task__path": "nowhere.jsonl"}, "bad_task", "'nowhere.jsonl' does not exist"),
+        ({"task__rewards": ["ROOT/broken.py:reward"]}, "bad_task", "no_such_library"),
+        ({"run__nproc": 3, "run__nodes": 2, "rollout__buffer_size": 6}, "bad_config", "run.nproc is 3"),
+        ({"backup__every_save": True}, "no_destination", "no destination for backups"),
+        ({"run__total_step": 1}, "bad_config", "run.total_step"),
+    ],
+)
+def test_a_launch_is_checked_in_the_words_of_train(
+    root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changes: dict[str, Any], code: str, message: str
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    (root / "broken.py").write_text("import no_such_library\n")
+    cfg = root / "my.yaml"
+    cfg.write_text(config_text(**changes).replace("ROOT", str(root)))
+    launch = {"config_text": cfg.read_text(), "config_name": str(cfg)}
+    done = command_here("check-launch", "--json", root=root, given=json.dumps(launch))
+    answer = json.loads(done.stdout)
+    assert message in done.stdout
+    if code:
+        assert answer["error"]["code"] == code
+        trained = command_here("train", "--cfg", cfg, "--run-name", "mine", root=root)
+        assert (done.returncode, trained.returncode) == (2, 2)
+        assert trained.stderr == f"error: {answer['error']['message']}\n"
+        assert not (root / "training_runs").exists()

@@ -338,7 +338,7 @@ SPARE = {
 GPUS = [
     {
         "index": 0, "name": "NVIDIA H200", "utilization_percent": 94.0, "memory_used_mib": 114_700.0,
-        "memory_total_mib": 143_771.0, "power_w": 612.0, "temperature_c": 61.0,
+        "memory_total_mib": 143_771.0, "power_w": 612.0, "temperature_c": 61.0, "free": False,
         "processes": [{"pid": 4242, "memory_mib": 114_000.0, "run": "run_gsm8k_demo"}],
     }
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import termios
@@ -68,6 +69,43 @@ def left(run: Run, *words: str) -> PtyProgram:
     program.type("q")
     assert program.end() == 0
     return program
+
+
+def test_ctrl_z_suspends_and_fg_returns(run: Run, world: dict[str, str], tmp_path: Path) -> None:
+    """Also where a wrapper started it (as uv run does), which stops with it."""
+    wrapper = tmp_path / "wrapper"
+    wrapper.write_text(f"#!/bin/sh\n{shlex.join(PROGRAM)} --root {tmp_path}/root\necho ended $?\n")
+    wrapper.chmod(0o755)
+    shell = PtyProgram(["/bin/bash", "--norc", "--noprofile", "-i"], world | {"PS1": "the-shell> "})
+    try:
+        shell.until("the-shell> ")
+        shell.type(f"{wrapper}\n")
+        for _ in range(2):
+            shell.until("run_second")
+            shell.until(" ms")
+            shell.written = b""
+            shell.type("\x1a")
+            shell.until("Stopped")
+            shell.until("the-shell> ")
+            assert LEAVE in shell.written
+            shell.written = b""
+            shell.type("fg\n")
+            shell.until(ENTER)
+        shell.until("run_second")
+        shell.type("q")
+        shell.until("ended 0")
+    finally:
+        shell.close()
+
+
+def test_without_a_shell_ctrl_z_says_so(run: Run) -> None:
+    program = run()
+    program.until("run_second")
+    program.until(" ms")
+    program.type("\x1a")
+    program.until("no shell waits")
+    program.type("q")
+    assert program.end() == 0
 
 
 def test_the_last_screen_is_shown_first_and_replaced_in_place(run: Run, world: dict[str, str]) -> None:

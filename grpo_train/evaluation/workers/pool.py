@@ -19,7 +19,7 @@ from grpo_train.evaluation.plan import EvalPlan
 from grpo_train.evaluation.request import EvalError
 from grpo_train.policy.device import check_device
 from grpo_train.run_dir.files import atomic_write
-from grpo_train.run_dir.gpus import read_gpus
+from grpo_train.run_dir.gpus import GpuReadError, describe_problems, query_gpus
 from grpo_train.run_dir.processes import PARENT_VARIABLE, RUN_ID_VARIABLE, run_id_in
 
 Event = dict[str, Any]
@@ -149,7 +149,10 @@ def check_gpus(config: Config, environment: Mapping[str, str]) -> None:
     """
     nproc = config.eval.nproc
     wanted = list(filter(None, devices(environment, nproc)))
-    gpus = read_gpus() if wanted else []
+    try:
+        gpus = query_gpus() if wanted else []
+    except GpuReadError:
+        gpus = []  # check_device says why
     if gpus and len(gpus) < nproc:
         raise EvalError(f"eval.nproc {nproc}: this machine has {len(gpus)} GPU(s)", code="no_gpu")
     if environment.get(RUN_ID_VARIABLE):
@@ -159,7 +162,9 @@ def check_gpus(config: Config, environment: Mapping[str, str]) -> None:
     for gpu in gpus:
         if not any(gpu.index == int(name) if name.isdigit() else gpu.uuid.startswith(name) for name in wanted):
             continue
-        for run in filter(None, map(run_id_in, gpu.pids)):
+        if gpu.problem and config.model.device != "cpu":
+            raise EvalError(f"{describe_problems([gpu])}; select others with CUDA_VISIBLE_DEVICES", code="no_gpu")
+        for run in filter(None, map(run_id_in, gpu.pids or ())):
             if Path(run).parent.name != "eval_runs":
                 raise EvalError(
                     f"GPU {gpu.index} is training {run}: stop it first (grpo-train stop --training-run {run}), "

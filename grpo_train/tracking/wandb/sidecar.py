@@ -17,6 +17,7 @@ from pathlib import Path
 from grpo_train.config import load_config
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.clock import CLOCK, Clock
+from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import open_lock
 from grpo_train.run_dir.give_way import give_way
 from grpo_train.run_dir.umask import set_umask
@@ -57,7 +58,7 @@ class Sidecar:
         message = " ".join(f"{type(error).__name__}: {error}".split())[:MAX_MESSAGE]
         is_refused = any(word in message.lower() for word in REFUSED)
         if is_refused or not failures:
-            report_failure(self._run, message)
+            process.report_failure(self._run, self._settings.mode, message)
         print(message, flush=True)
         return not is_refused
 
@@ -83,13 +84,6 @@ class Sidecar:
 
     def _generation(self) -> Generation:
         return generations(event for _, event in self._run.events())[-1]
-
-
-def report_failure(run: RunDir, message: str) -> None:
-    """Record in the run's events that W&B lacks something."""
-    hint = f"training is not affected; send it later: grpo-train track --training-run {run.name}"
-    with contextlib.suppress(OSError):
-        run.log_event("tracking_failed", service="wandb", error=message, hint=hint)
 
 
 @contextlib.contextmanager
@@ -120,23 +114,23 @@ def main(argv: list[str], clock: Clock = CLOCK) -> int:
     for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(ignored, signal.SIG_IGN)
     done = threading.Event()
-    threading.Thread(target=_wait_for_end, args=(run, done, clock), daemon=True).start()
-    config = load_config(run.config_file.read_text(encoding="utf-8"), source=str(run.config_file))
-    with only_one(run, done):  # an earlier one may still be sending
-        return Sidecar(run, settings_of(config, run.name, mode=mode), done).run()
+    threading.Thread(target=_wait_for_end, args=(run, mode, done, clock), daemon=True).start()
+    try:
+        config = load_config(run.config_file.read_text(encoding="utf-8"), source=str(run.config_file))
+        with only_one(run, done):  # an earlier one may still be sending
+            return Sidecar(run, settings_of(config, run.name, mode=mode), done).run()
+    except UserError as error:
+        process.report_failure(run, mode, str(error))
+        return 1
 
 
-def _wait_for_end(run: RunDir, done: threading.Event, clock: Clock) -> None:
+def _wait_for_end(run: RunDir, mode: str, done: threading.Event, clock: Clock) -> None:
     """Wait for the end of the standard input; some time later end this process, whatever it does."""
     while os.read(0, 4096):
         pass
     done.set()
     clock.sleep(process.FINISH_S)
-    _give_up(run)
-
-
-def _give_up(run: RunDir) -> None:
-    report_failure(run, f"not everything was sent within {process.FINISH_S:g} s after the end of the run")
+    process.report_failure(run, mode, f"not everything was sent within {process.FINISH_S:g} s after the end of the run")
     os._exit(1)
 
 

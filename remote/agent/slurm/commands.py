@@ -96,13 +96,17 @@ def _has_ended(state: str) -> bool:
     return state.split("+")[0].split(" ")[0] in _ENDED
 
 
-def final_state(job_id: str) -> str | None:
+_NO_ANSWER_EVER = ("Invalid job id", "accounting storage is disabled", "accounting_storage/none")
+"""What SLURM says of a job that its controller has forgotten, and on a cluster without accounting."""
+
+
+def final_state(job_id: str) -> tuple[str | None, str]:
     """How a job ended, as SLURM says it (``OUT_OF_MEMORY``); "" where it is no longer known.
 
-    None where it is not known yet: accounting lags behind and still has the job as running, or the controller does not
-    answer. Accounting knows the steps, too, of which one may have run out of memory.
+    None where it is not known yet: accounting lags behind and still has the job as running, or one of the two does not
+    answer; then with its words. Accounting knows the steps, too, of which one may have run out of memory.
     """
-    is_early = False
+    is_early, unasked = False, ""
     for show, *arguments in (
         ("sacct", "--noheader", "--parsable2", "--format=State", f"--jobs={job_id}"),
         ("scontrol", "-o", "show", "job", job_id),
@@ -110,15 +114,16 @@ def final_state(job_id: str) -> str | None:
         try:
             output = run_slurm(show, *arguments)
         except RemoteError as error:  # no accounting; a job that is forgotten; a controller that is away
-            is_early |= show == "scontrol" and error.code == "slurm" and "Invalid job id" not in error.message
+            if error.code == "slurm" and not any(words in error.message for words in _NO_ANSWER_EVER):
+                is_early, unasked = True, f"{show}: {error.message}"
             continue
         lines = [line for line in output.splitlines() if line.strip()]
         words = output.split() if show == "scontrol" else [f"JobState={line}" for line in lines]
         states = [word.removeprefix("JobState=").split(" ")[0] for word in words if word.startswith("JobState=")]
         if states and _has_ended(states[0]):
-            return "OUT_OF_MEMORY" if "OUT_OF_MEMORY" in states else states[0]
+            return "OUT_OF_MEMORY" if "OUT_OF_MEMORY" in states else states[0], ""
         is_early |= bool(states)
-    return None if is_early else ""
+    return None if is_early else "", unasked
 
 
 def options_text(arguments: Sequence[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,7 +15,6 @@ from grpo_train.run_dir.files import atomic_write, remove_tree, touch, utc_now
 from grpo_train.run_dir.kill import record_end, started_at
 from grpo_train.run_dir.root import find_by_key
 from grpo_train.run_dir.slurm_job import SCRIPT_FILE, read_job, write_job
-from remote.agent.ask_engine import ask_engine
 from remote.agent.code import record as record_code
 from remote.agent.context import BoxContext
 from remote.agent.engine import Engine, find_engine
@@ -29,8 +27,6 @@ from remote.protocol.slurm import JobOptions
 
 END_WAIT_S = 40.0
 """Time for a cancelled job to end: SLURM's KillWait is 30 s unless the cluster says otherwise."""
-CHECK_WAIT_S = 120.0
-"""For the check of caches, which reads the data."""
 NOT_NOW_OR_NEVER = "Requested node configuration is not available"
 """What SLURM says of a job that has to wait for nodes, and of one that can never start."""
 
@@ -64,31 +60,26 @@ def launch_job(
     box: BoxContext, request: LaunchRequest, record: Record, launch: dict[str, object], shell_argv: list[str]
 ) -> LaunchReply:
     """Create a run and submit its job. A refusal leaves nothing behind."""
-    from remote.agent.jobs import examine, launch_lock
+    from remote.agent.jobs import check_launch, launch_lock, require_free
 
     name = check_name(request.run_name) if request.run_name else ""
-    engine, options = find_engine(box), job_options(box, request.slurm)
+    engine, options, note = find_engine(box), job_options(box, request.slurm), ""
 
     def reply(run: str, started: bool, job: str = "") -> LaunchReply:
         argv = ["sbatch", str(box.root / "training_runs" / run / SCRIPT_FILE)]
         common = {"run": run, "session": "", "argv": argv, "engine": engine.reason, "started": started, "job": job}
         named = [*shell_argv, *(["--run-name", name] if name else []), "--root", str(box.root)]
-        return {**common, "shell_argv": named}  # type: ignore[typeddict-item]
+        return {**common, "shell_argv": named, **({"note": note} if note else {})}  # type: ignore[typeddict-item]
 
     planned = name or datetime.now().strftime("run_%Y-%m-%d_%H-%M-%S")
     if request.dry_run or find_by_key(box.root, request.idempotency_key) is None:
-        if name and (box.root / "training_runs" / name).exists():
-            raise RemoteError(
-                "name_taken", f"a run named {name} already exists under {box.root}", "choose another name"
-            )
-        examine(box, engine)
+        require_free(box, name)
+        note = check_launch(box, request, options)
         run = RunDir(box.root / "training_runs" / planned)
         _check(_script(box, run, engine, options, ""), directory=_folder(box))
     if request.dry_run:
         return reply(planned, started=False)
     prepare_root(box.root)
-    if find_by_key(box.root, request.idempotency_key) is None:
-        check_caches(box, launch)
     with launch_lock(box.root):
         found = find_by_key(box.root, request.idempotency_key)
         if found is None:
@@ -110,13 +101,6 @@ def launch_job(
                 remove_tree(gone)
             raise
     return reply(found.name, started=True, job=job)
-
-
-def check_caches(box: BoxContext, launch: dict[str, object]) -> None:
-    """Have the engine check that model and data are on this disk: nodes have no internet. Raises RemoteError."""
-    keys = ("config_text", "config_name", "overrides", "nproc", "ckpt")
-    asked = json.dumps({key: launch.get(key) for key in keys})
-    ask_engine(box, ["check-caches"], CHECK_WAIT_S, text=asked)
 
 
 def _check(text: str, *options: str, directory: Path | None = None) -> None:

@@ -57,7 +57,8 @@ class Jobs:
         self._is_read = threading.Event()
         """Whether the reading that began last has ended."""
         self._is_read.set()
-        self._answered = False
+        self._problem = "squeue has not answered yet"
+        """Why the queue could not be read; "" after an answer."""
         self._gone: dict[str, float] = {}
         """Runs whose job is not in the queue, and when each was first seen so."""
         self._asked: dict[str, float] = {}
@@ -74,22 +75,27 @@ class Jobs:
 
     def _read(self) -> None:
         try:
-            self._queue, self._answered = queue(self._root), True
-        except RemoteError:
-            self._answered = False
+            self._queue, self._problem = queue(self._root), ""
+        except RemoteError as error:
+            self._problem = error.message
         finally:
             self._read_at = self._clock.monotonic()
             self._is_read.set()
 
     def apply(self, run: RunDir, row: dict[str, Any]) -> dict[str, Any]:
-        """A row of the list with what SLURM knows of the run."""
-        if self._queue is None or row["state"] == "unreadable":
+        """A row of the list with what SLURM knows of the run; ``unasked`` says why SLURM could not be asked now."""
+        if row["state"] == "unreadable":
             return row
-        job = self._queue.get(run.name)
+        problem = self._problem
+        unasked = {"unasked": problem} if problem else {}
+        job = (self._queue or {}).get(run.name)
         if job is not None:
             self._gone.pop(run.name, None)
-            return {**row, **_seen(run, row, job)}
-        if row["state"] in (*LIVE_STATES, REQUEUED, "lost") and self._answered and (job_id := read_job(run.path)):
+            return {**row, **_seen(run, row, job), **unasked}
+        if row["state"] in (*LIVE_STATES, REQUEUED, "lost") and (job_id := read_job(run.path)):
+            if problem:
+                is_certain = row["state"] in LIVE_STATES and row["state"] != "starting"
+                return row if is_certain else {**row, "state": "starting", **unasked}
             now = self._clock.monotonic()
             since = self._gone.setdefault(run.name, now)
             if now - max(since, self._asked.get(run.name, since)) > GONE_AFTER_S and not self._readonly:
@@ -116,7 +122,7 @@ def _seen(run: RunDir, row: dict[str, Any], job: QueuedJob) -> dict[str, Any]:
 
 def _record_end(run: RunDir, job_id: str, *, is_late: bool = False) -> bool:
     """Record how a job ended whose supervisor did not, once SLURM knows it; at once where it ``is_late``."""
-    word = final_state(job_id)
+    word, unasked = final_state(job_id)
     if word is None and not is_late:
         return False
     code, words = FAILURES.get(word or "", Failure(code="internal", words="it ended without a status"))
@@ -125,7 +131,8 @@ def _record_end(run: RunDir, job_id: str, *, is_late: bool = False) -> bool:
             return record_end(run, "killed", by="SLURM")
         lines = _last_lines(run.logs / LOG)
         last = f": {lines[-1]}" if lines and code == "internal" else ""
-        summary = f"{words} (job {job_id}{f', {word}' if word else ''}){last}"
+        how = f", {word}" if word else f"; SLURM could not be asked how: {unasked}" if unasked else ""
+        summary = f"{words} (job {job_id}{how}){last}"
         return record_end(run, "crashed", by="SLURM", error=summary, code=code, details={"console_tail": lines})
     except (RunDirError, OSError):  # a full disk; another process writes the status
         return False

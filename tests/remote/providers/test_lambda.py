@@ -12,7 +12,7 @@ import pytest
 
 from grpo_tui import cli
 from grpo_tui.ending import _print_clean
-from grpo_tui.fleet.watch import Fleet
+from grpo_tui.fleet.watch import Fleet, priced_and_placed
 from remote.boxes import Box, BoxesError, add_box, parse_boxes
 from remote.events import Link
 from remote.providers import https
@@ -107,7 +107,7 @@ def test_what_a_status_means(api: LambdaApi, status: int, code: str, kind: type[
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b"<html>log in</html>", r"not answer with JSON but with text/html \(19 bytes\)"),
+        (b"<html>log in</html>", r"not answer with JSON but with text/html \(19 bytes\): “log in”; a proxy or a login"),
         (b'{"data": 1}', "not answer with a list of instances"),
         (b'{"data": [{"name": "no id"}]}', "not answer with a list of instances"),
         (b"[]", "not answer with a list of instances"),
@@ -119,6 +119,34 @@ def test_answers_of_another_kind(api: LambdaApi, body: bytes, words: str) -> Non
     with pytest.raises(ProviderError, match=words) as caught:
         instances(provider_of(api))
     assert caught.value.code == "provider_reply"
+
+
+PAGE = b"""<!DOCTYPE html><html><head><title>Blocked by ACME</title><style>p {}</style></head>
+<body><h1>Blocked by ACME</h1><p>Category:&nbsp;cloud. Ask
+<b>it@acme.example</b></p><script>track()</script></body></html>"""
+
+
+@pytest.mark.parametrize("status", [200, 302, 401, 403, 404, 407, 429, 502])
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [(PAGE, "“Blocked by ACME · Category: cloud. Ask it@acme.example”"), (b"denied\x1b[2J by squid\n", "by squid”")],
+)
+def test_a_page_of_a_proxy_is_not_the_answer(api: LambdaApi, status: int, page: bytes, words: str) -> None:
+    api.plan(status, page, Content_Type="text/html", Retry_After="60")
+    with pytest.raises(ProviderError) as caught:
+        instances(provider_of(api))
+    said = str(caught.value)
+    assert words in said
+    assert "a proxy or a login page may be in between" in said
+    assert caught.value.code == {429: "provider_busy", 502: "provider_unreachable"}.get(status, "provider_reply")
+    assert not any(wrong in said for wrong in ("of this API key", "not accepted", "\x1b", "track", "p {}"))
+
+
+@pytest.mark.parametrize("page", [b"", b'{"detail": "no"}', b'{"error": "no"}'])
+def test_a_status_without_the_words_of_the_api(api: LambdaApi, page: bytes) -> None:
+    api.plan(403, page)
+    with pytest.raises(ProviderError, match="HTTP 403: the account of this API key may not do that"):
+        instances(provider_of(api))
 
 
 def test_a_redirect_does_not_get_the_key(api: LambdaApi, tmp_path: Path) -> None:
@@ -267,6 +295,13 @@ def test_a_fleet_has_states_and_prices(api: LambdaApi) -> None:
         assert glance is not None
         assert (glance.instance, glance.price_per_hour, glance.address) == ("booting", 3.29, "lambda:h200-a")
         assert last_seen(here).address == "192.0.2.3"  # type: ignore[union-attr]
+        api.refuse(503, "global/away", "Maintenance.")
+        with pytest.raises(ProviderError):
+            instances(provider_of(api))
+        price, address, state = priced_and_placed(here, 0.0)
+        assert (price, address) == (1.0, "192.0.2.3"), "as it was said last"
+        assert state.startswith("? (")
+        assert "HTTP 503, Maintenance." in state
     finally:
         fleet.close()
 

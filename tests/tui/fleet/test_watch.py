@@ -72,7 +72,7 @@ def watched() -> Watched:
 
 def test_what_a_connected_box_says(watched: Watched) -> None:
     assert watched.watch.glance().age_s is None
-    watched.say(LinkChanged(Link.CONNECTED), RunsReported([ENDED]), GpuSampled([{"processes": []}, {"processes": [1]}]))
+    watched.say(LinkChanged(Link.CONNECTED), RunsReported([ENDED]), GpuSampled([{"free": True}, {"free": False}]))
     watched.now += 20
     glance = watched.watch.glance()
     assert (glance.price_per_hour, glance.gpus, glance.gpus_free, glance.live) == (2.5, 2, 1, ())
@@ -126,6 +126,18 @@ def test_another_machine_is_a_problem_of_a_box_that_answers(watched: Watched) ->
     glance = watched.watch.wait(link_s=60)
     assert (glance.live, glance.age_s) == (("new",), 0.0)
     assert glance.problem.startswith("another machine than the last time")
+
+
+def test_gpus_that_cannot_be_read_are_not_free(watched: Watched) -> None:
+    watched.say(LinkChanged(Link.CONNECTED), RunsReported([]), GpuSampled([{"free": True}, {"free": None}]))
+    assert watched.watch.glance().gpus_said == "? of 2"
+    lost = {"index": 1, "free": False, "problem": "GPU is lost"}
+    watched.say(GpuSampled([{"index": 0, "free": True}, lost]))
+    assert (watched.watch.glance().gpus_said, watched.watch.glance().gpu_problem) == ("1 of 2", "GPU 1: GPU is lost")
+    watched.say(TopicFailed("gpu", "nvidia-smi failed: no driver"))
+    glance = watched.watch.glance()
+    assert (glance.gpus, glance.gpus_free, glance.gpus_said) == (None, None, "?")
+    assert (glance.problem, glance.gpu_problem) == ("", "nvidia-smi failed: no driver")
 
 
 def test_one_look_waits_for_runs_and_gpus(watched: Watched) -> None:

@@ -15,19 +15,28 @@ from grpo_tui.screens.dialog import AttachScreen
 from grpo_tui.screens.send_line import LineScreen
 from grpo_tui.screens.spare import SpareScreen
 from grpo_tui.widgets.box_charts import GpuChart
-from remote.events import ClockMeasured, Link, LinkChanged
+from remote.events import ClockMeasured, Link, LinkChanged, TopicFailed
+from remote.intake import topic_event
 from remote.protocol import OPERATIONS, RemoteError
 from tests.tui.conftest import BOX, Session, Start, fill, opened
 from tests.tui.fake import GPUS, FakeClient, learning_box
 from tests.tui.fake_rows import LOGS, NOW, RUN, at, jsonl
 
-IDLE = {**GPUS[0], "index": 1, "utilization_percent": 0.0, "memory_used_mib": 3.0, "power_w": 78.0, "processes": []}
+IDLE = {
+    **GPUS[0],
+    "index": 1,
+    "utilization_percent": 0.0,
+    "memory_used_mib": 3.0,
+    "power_w": 78.0,
+    "free": True,
+    "processes": [],
+}
 
 
 def gpu_rows(minutes: int = 100) -> list[dict[str, Any]]:
     """What the supervisor wrote every minute."""
     return [
-        {"step": 1, "time": at(60.0 * ago), **{key: gpu[key] for key in gpu if key != "processes"}}
+        {"step": 1, "time": at(60.0 * ago), **{key: gpu[key] for key in gpu if key not in ("processes", "free")}}
         for ago in range(minutes, 0, -1)
         for gpu in (GPUS[0], IDLE)
     ]
@@ -259,6 +268,45 @@ async def test_no_gpu_says_so(start: Start) -> None:
         await session.until(lambda: screen.maximized is None)
         await session.press("escape")
         assert session.app.views.name == "home"
+
+
+async def test_a_lost_gpu_a_hidden_user_and_a_driver_that_fails(start: Start) -> None:
+    lost = {"index": 1, "name": "NVIDIA H200", "free": False, "problem": "GPU is lost"}
+
+    def script(client: FakeClient) -> None:
+        learning_box(client).gpus = [IDLE | {"index": 0, "free": False}, lost]
+
+    async with start(script, wait="87/200") as session:
+        await session.until_text("in use, process n", "1 NVIDIA H200 · GPU is lost")
+        await session.press("5")
+        await session.until_text("in use, process not listed", "GPU is lost")
+        session.client.on_event(TopicFailed("gpu", "nvidia-smi failed: no driver"))
+        await session.until_text("nvidia-smi failed: no driver")
+
+    def failing(client: FakeClient) -> None:
+        learning_box(client)
+        client.report = lambda: [  # type: ignore[method-assign]
+            client.on_event(topic_event("runs", {"value": {"runs": client.runs}})),
+            client.on_event(TopicFailed("gpu", "nvidia-smi failed: no driver")),
+        ]
+
+    async with start(failing, wait="87/200") as session:
+        await session.until_text("? no GPU sample: nvidia-smi failed: no driver")
+        await box(session, "? no GPU sample: nvidia-smi failed: no driver")
+
+
+async def test_sessions_that_cannot_be_read_are_not_none(start: Start) -> None:
+    error = {"code": "tmux", "message": "the socket was removed", "hint": "on the box: kill -USR1 7"}
+
+    def script(client: FakeClient) -> None:
+        learning_box(client).sessions = []
+
+    async with start(script, wait="87/200") as session:
+        await session.press("5")
+        await session.until_text("no sessions")
+        session.client.on_event(topic_event("sessions", {"error": error}))
+        await session.until_text("the socket was removed; on the box: kill -USR1 7")
+        assert "no sessions" not in session.text()
 
 
 async def test_a_refusal_keeps_the_rest(start: Start) -> None:

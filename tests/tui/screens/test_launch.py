@@ -11,7 +11,7 @@ from grpo_tui.forms.launch import LaunchScreen
 from grpo_tui.screens.home import HomeScreen
 from remote.protocol import RemoteError
 from tests.tui.conftest import BOX, Start, fill, opened, problem
-from tests.tui.fake import FakeClient, knowing_box, learning_box
+from tests.tui.fake import DEFAULT_ANSWERS, FakeClient, knowing_box, learning_box
 from tests.tui.fake_rows import RUN
 
 
@@ -200,3 +200,16 @@ async def test_the_name_that_is_shown_is_used(start: Start) -> None:
         assert sent[0] == shown
         assert len(sent) == 2
         assert sent[1] not in taken
+
+
+async def test_what_the_box_says_about_a_launch_is_shown(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        planned = DEFAULT_ANSWERS["launch"]
+        learning_box(client).answers["launch"] = lambda *asked: {
+            **planned(*asked),
+            "note": "notify.url: $HOOK is not set",
+        }
+
+    async with start(script, wait="87/200") as session:
+        await opened(session, "n", LaunchScreen)
+        await session.until_text("5 steps of 32 prompts", "notify.url: $HOOK is not set")

@@ -104,7 +104,10 @@ async def test_an_idle_gpu_costs_money(start: Start) -> None:
     clock = [NOW]
 
     def script(client: FakeClient) -> None:
-        learning_box(client).gpus = [*GPUS, {**GPUS[0], "index": 1, "utilization_percent": 0.0, "processes": []}]
+        learning_box(client).gpus = [
+            *GPUS,
+            {**GPUS[0], "index": 1, "utilization_percent": 0.0, "free": True, "processes": []},
+        ]
 
     async with start(script, wait="87/200") as session:
         await session.until(lambda: session.app.store.gpus)

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from textual.widgets import TextArea
+
 from grpo_tui.actions.registry import ACTIONS
 from grpo_tui.forms.evaluate import EvalScreen
+from grpo_tui.forms.launch import LaunchScreen
 from grpo_tui.screens.help import HelpScreen
 from grpo_tui.screens.home import HomeScreen
 from grpo_tui.widgets.key_table import KeyTable
@@ -15,6 +18,25 @@ async def test_ctrl_c_does_not_quit(start: Start) -> None:
         await session.press("ctrl+c")
         await session.until(lambda: "Ctrl+Q quits" in session.notifications())
         assert session.app.is_running
+
+
+async def test_ctrl_z_is_heard_in_dialogs_and_undoes_in_a_text(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        for key, screen in (("", HomeScreen), ("e", EvalScreen), ("escape", HomeScreen), ("n", LaunchScreen)):
+            await session.press(*filter(None, [key]))
+            await session.until(lambda screen=screen: isinstance(session.app.screen, screen))  # type: ignore[misc]
+            before = session.notifications().count("cannot be suspended")
+            await session.press("ctrl+z")
+            await session.until(
+                lambda before=before: session.notifications().count("cannot be suspended") > before  # type: ignore[misc]
+            )
+        area = session.app.screen.query_one("#text", TextArea)
+        await session.focus(area)
+        text = area.text
+        await session.press("x")
+        assert area.text != text
+        await session.press("ctrl+z")
+        assert area.text == text
 
 
 async def test_help_lists_every_action(start: Start) -> None:

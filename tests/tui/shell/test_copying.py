@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from grpo_tui import cli
+from grpo_tui.shell import person
 from grpo_tui.shell.person import accept_host_key, answer
 from remote.events import HostKeyAsked, QuestionAsked
+from tests.support.engine import REPOSITORY
+from tests.support.pty_program import PtyProgram
 
 
 @pytest.fixture
@@ -65,7 +69,32 @@ def test_usage_errors(root: Path, words: list[str], message: str, capsys: pytest
     assert message in capsys.readouterr().err
 
 
-def test_questions_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_questions_without_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(person, "TERMINAL", str(tmp_path / "none"))
     assert not accept_host_key(HostKeyAsked("h200-a", "ssh-ed25519", "SHA256:abc"))
-    assert "SHA256:abc" in capsys.readouterr().err
+    assert "SHA256:abc. Accept it once in a terminal: grpo-tui doctor --box NAME" in capsys.readouterr().err
     assert answer(QuestionAsked("password:", False, "password")) is None
+
+
+def test_questions_of_a_command_in_a_pipe() -> None:
+    """``grpo-tui up 2>&1 < list | tee log`` asks on the terminal."""
+    asks = (
+        "from grpo_tui.shell.person import *; "
+        "print(accept_host_key(HostKeyAsked('h200-a', 'ssh-ed25519', 'SHA256:abc')), "
+        "answer(QuestionAsked('code', True, 'prompt')), "
+        "answer(QuestionAsked('password', False, 'password')))"
+    )
+    program = PtyProgram(
+        ["/bin/sh", "-c", f'{sys.executable} -c "{asks}" < /dev/null 2>&1 | cat'], {"PYTHONPATH": str(REPOSITORY)}
+    )
+    try:
+        for question, key in (("SHA256:abc.", "y"), ("code ", "12"), ("password ", "secret")):
+            program.until(question)
+            program.type(f"{key}\n")
+        assert program.end() == 0
+    finally:
+        program.close()
+    assert program.text.endswith("True 12 secret\r\n")
+    assert program.text.count("secret") == 1, "a password is not shown"
