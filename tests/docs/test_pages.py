@@ -44,6 +44,8 @@ def test_marks_have_a_reason_and_are_counted() -> None:
     marks = [block.mark for block in blocks if block.mark]
     assert {mark: marks.count(mark) for mark in {*marks, *MARKED}} == MARKED
     assert [block for block in blocks if block.mark and len(block.reason.split()) < 3] == []
+    named = [file for block in blocks for file in re.findall(r"tests/[\w/]+\.py", block.reason)]
+    assert [file for file in named if not (REPOSITORY / file).is_file()] == []
 
 
 def test_commands_are_in_blocks_that_run() -> None:
