@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 
 from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.installation import install_command
 from remote.boxes import Box, local_box
 
 CONFIG = "demo.yaml"
@@ -61,32 +60,7 @@ def engine_problem() -> str:
         return f"--demo trains on this machine, but {WSL}"
     if find_spec("torch") is not None:
         return ""
-    return f"--demo needs the training engine (torch), which is not installed here; run: {install_command()}"
-
-
-def install_command() -> str:
-    """The command that adds the engine to this environment, for the way it was installed."""
-    checkout, prefix = Path(__file__).resolve().parent.parent, Path(sys.prefix)
-    if (checkout / "scripts" / "setup.sh").exists():
-        return f"make -C {checkout} setup-box"
-    package = f"'{_requirement()}'"
-    if (prefix / "uv-receipt.toml").exists():
-        return f"uv tool install --force {package}"
-    if (prefix / "pipx_metadata.json").exists():
-        return f"pipx install --force {package}"
-    return f"{sys.executable} -m pip install {package}"
-
-
-def _requirement() -> str:
-    """``grpo-tui[train]`` from where this program was installed (PEP 610)."""
-    try:
-        source = json.loads(distribution("grpo-tui").read_text("direct_url.json") or "{}")
-    except (PackageNotFoundError, ValueError):
-        source = {}
-    if not source.get("url"):
-        return "grpo-tui[train]"
-    vcs = source.get("vcs_info", {}).get("vcs")
-    return f"grpo-tui[train] @ {vcs + '+' if vcs else ''}{source['url']}"
+    return f"--demo needs the training engine (torch), which is not installed here; run: {install_command('train')}"
 
 
 async def make_model(root: Path, show: Callable[[float, str], None], command: list[str] | None = None) -> None:

@@ -26,6 +26,7 @@ from grpo_train.platforms.memory import QWEN2_5, checkpoint_bytes
 from grpo_train.policy.device import check_device
 from grpo_train.run_dir import resolve_root
 from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.installation import pip_install
 from grpo_train.supervisor.stages import compute_environment, thread_count
 from grpo_train.train.preflight import check_engine
 
@@ -60,7 +61,7 @@ def bench(
     if unknown := sorted(set(peers) - set(PEERS)):
         fail(f"--against {','.join(unknown)}: choose from {', '.join(PEERS)}", 2)
     if "trl" in peers and importlib.util.find_spec("trl") is None:
-        fail("--against trl needs TRL: install it with uv pip install trl", 2)
+        fail(f"--against trl needs TRL:  {pip_install()} trl", 2)
     machine = read_machine()
     config = _config(model, set_ or [], machine)
     if config.model.backbone not in MODELS:

@@ -138,7 +138,8 @@ def _checked_task(config: Config, root: Path, request: EvalRequest) -> Task:
     """The task of an evaluation. Raises EvalError for missing data or settings that do not fit it."""
     try:
         task = task_of(config)
-        task.size(config.eval.split)
+        if not task.size(config.eval.split):
+            raise EvalError(f"task {config.task.label or task.label}: its {config.eval.split} split has no problems")
         if isinstance(task, SelfPlayTask):
             opponents_of(task, config)
             _check_opponents(config, root)

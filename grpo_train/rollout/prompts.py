@@ -64,6 +64,8 @@ class PromptSource:
     def set_part(self, label: str, task: Task, limit: int | None = None) -> None:
         """Draw the prompts of a mixture's part (of a single task: "") from ``task`` from now on. Raises TaskError."""
         size = min(limit or task.size("train"), task.size("train"))
+        if not size:
+            raise TaskError(f"task {task.name}: its train split has no problems")
         problems = [task.problem("train", index) for index in range(size)]
         self.fingerprints[label] = fingerprint(problems)
         if label in self._keep:
@@ -78,7 +80,7 @@ class PromptSource:
         self._pools[label] = [Prompt(problems[i], encoded[i]) for i in range(size) if fits[i]]
         self._too_long[label] = fits.count(False)
         if not self._pools[label]:
-            shortest = min(map(len, encoded), default=0)
+            shortest = min(map(len, encoded))
             raise TaskError(
                 f"rollout.max_prompt_length {self._max_prompt_length}: all {size} prompts of task {task.name} are "
                 f"longer (the shortest has {shortest} tokens)"

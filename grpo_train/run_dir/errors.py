@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 
+from grpo_train.run_dir.installation import install_command
+
 
 class UserError(Exception):
     """An expected failure whose message is all that a user needs: what is wrong, where, and what to do.
@@ -22,8 +24,7 @@ class UserError(Exception):
 def no_engine(library: str) -> UserError:
     """The error of what needs a library of the engine: a laptop's installation has ``grpo-train`` without them."""
     return UserError(
-        f"{library} is not installed in this environment; install the engine: make setup in a checkout, or "
-        "pip install 'grpo-tui[train]'",
+        f"{library} is not installed in this environment; install the engine: {install_command('train')}",
         code="no_engine",
     )
 

@@ -1,7 +1,7 @@
 r"""Competition problems with LaTeX answers (MATH and similar datasets) from your data, graded by math-verify.
 
 A row has ``problem`` (or ``question``, ``prompt``) and ``answer``, or a ``solution`` whose last ``\boxed{}`` is the
-answer; ``task.path`` is as for ``jsonl``. Needs ``pip install 'grpo-tui[math]'``.
+answer; ``task.path`` is as for ``jsonl``. Needs the extra ``math``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 ``task.dataset`` is one of its datasets ("leg_counting", "countdown", …). The library gives partial credit ("The answer
 is 18" earns 0.125 for "18", garbage 0.01); here only the full score is correct. Training and test problems have
-different seeds, and a training problem that is also a test problem is replaced. Needs ``pip install 'grpo-tui[gym]'``.
+different seeds, and a training problem that is also a test problem is replaced. Needs the extra ``gym``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from grpo_train.config import schema
 from grpo_train.rewards.helpers import GRADER_FAILURES, HelperError, Helpers, HelperTimeout, gym
 from grpo_train.rewards.tags import last_tagged, strict_answer, tagged_verdict
 from grpo_train.rewards.types import Attempt, NoSplitError, Problem, Split, TaskError, Verdict
+from grpo_train.run_dir.installation import install_command
 from grpo_train.run_dir.suggest import did_you_mean
 from grpo_train.tasks.shared.base import TaskDefaults, TaskKind
 from grpo_train.tasks.shared.overlap import normal_text
@@ -39,7 +40,7 @@ def load(config: schema.Task) -> ReasoningGymTask:
     """The task on ``config.dataset``. Raises TaskError (unknown dataset, reasoning-gym not installed)."""
     if importlib.util.find_spec("reasoning_gym") is None:
         raise TaskError(
-            "task.name: reasoning_gym needs reasoning-gym, which is not installed:  pip install 'grpo-tui[gym]'  "
+            f"task.name: reasoning_gym needs reasoning-gym, which is not installed:  {install_command('gym')}  "
             "(it needs a C compiler and Python's headers)"
         )
     if config.dataset in UNUSABLE:

@@ -37,7 +37,7 @@ from grpo_train.run_dir.errors import UserError, no_engine
 from grpo_train.run_dir.files import read_json
 from grpo_train.run_dir.root import SWEEP_VARIABLE, Launch
 from grpo_train.run_dir.slurm_job import node_count
-from grpo_train.tasks import Mixture, TaskDefaults, load_task, refuse_unused
+from grpo_train.tasks import Mixture, TaskDefaults, TaskError, load_task, refuse_unused
 from grpo_train.tasks.shared.data_files import locate
 from grpo_train.tasks.shared.hub_data import is_hub_path, pinned_path
 from grpo_train.tasks.shared.self_play import SelfPlayTask, check_self_play
@@ -170,8 +170,9 @@ def check_start(
         Curriculum(config).mixture()
     if isinstance(task, SelfPlayTask):
         check_self_play(task, config)
-    if job is not None or any(part.path is not None for part in config.task.parts or [config.task]):
-        task.size("train")
+    has_path = any(part.path is not None for part in config.task.parts or [config.task])
+    if (job is not None or has_path) and not task.size("train"):
+        raise TaskError(f"task {task.name}: its train split has no problems")
     if job is None:  # else they may need the node's GPUs
         try_rewards(rewards, task)
     if backbone:

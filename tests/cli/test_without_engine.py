@@ -76,7 +76,7 @@ def test_commands_work_or_name_what_is_not_installed(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     found = [json.loads(line.removeprefix("FOUND ")) for line in done.stdout.splitlines() if line.startswith("FOUND ")]
-    advice = "is not installed in this environment; install the engine: make setup in a checkout, or pip install "
+    advice = "is not installed in this environment; install the engine: "
     for words, (code, said) in zip(NEEDING, found, strict=False):
         assert (code, advice in said, said.count("\n")) == (2, True, 1), (words, said)
     for words, (code, said) in zip(WORKING, found[len(NEEDING) :], strict=True):

@@ -1,43 +1,70 @@
-"""Every command block of the tutorial, of docs/own-task.md and of docs/troubleshooting.md, in order, by one reader."""
+"""Every console block of every page runs, in order, in a home with the runs, models and boxes that it names.
+
+What is marked ``<!-- slow: REASON -->`` runs in tests/soak/test_edges_docs.py, ``<!-- not run: REASON -->`` nowhere.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import Command, Reader, first_missing, steps_of
+from grpo_train.run_dir import RunDir
+from tests.docs.pages import NOT_RUN, PAGES, SLOW, blocks_of, first_missing, page_text
+from tests.docs.worlds import World, world
+from tests.support.agent import agents_here
 from tests.support.engine import REPOSITORY
+
+__all__ = ["agents_here"]
+
+MARKED = {NOT_RUN: 10, SLOW: 2}
+"""Number of marks. A new one is a decision: what it names is no longer run in each suite."""
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory, micro_model: Path) -> Reader:
-    """A reader that has followed the tutorial."""
-    reader = Reader(tmp_path_factory.mktemp("reader"), micro_model, {"qwen2_5_05": "tiny"})
-    reader.follow("tutorial.md")
-    sums = (reader.folder / "sums.csv").read_text()
-    (reader.folder / "problems.csv").write_text(sums)
-    config = (reader.folder / "sums.yaml").read_text().replace("sums.csv", "problems.csv")
-    (reader.folder / "config.yaml").write_text(config.replace("total_steps: 20", "total_steps: 1"))
-    return reader
+def made(
+    golden: Callable[[str], RunDir], micro_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
+    with world(golden, micro_model, tmp_path_factory.mktemp("docs")) as here:
+        yield here
 
 
-def test_the_tutorial_ends_with_a_model(reader: Reader) -> None:
-    assert len([step for step in steps_of("tutorial.md") if isinstance(step, Command)]) >= 12
-    assert (reader.folder / "sums-model" / "model.safetensors").is_file()
-    assert str(reader.folder) not in (reader.folder / "sums-model" / "README.md").read_text()
+@pytest.mark.usefixtures("agents_here")
+@pytest.mark.parametrize("page", [page for page in PAGES if any(block.commands for block in blocks_of(page))])
+def test_a_page_is_followed(made: World, page: str) -> None:
+    with made.reader(page) as reader:
+        wrong = reader.follow(page)
+    assert not wrong, "\n\n".join(wrong)
 
 
-@pytest.mark.parametrize("page", ["own-task.md", "troubleshooting.md"])
-def test_other_pages_are_followed(reader: Reader, page: str) -> None:
-    assert any(isinstance(step, Command) for step in steps_of(page))
-    reader.follow(page)
+def test_marks_have_a_reason_and_are_counted() -> None:
+    blocks = [block for page in PAGES for block in blocks_of(page)]
+    marks = [block.mark for block in blocks if block.mark]
+    assert {mark: marks.count(mark) for mark in {*marks, *MARKED}} == MARKED
+    assert [block for block in blocks if block.mark and len(block.reason.split()) < 3] == []
+    named = [file for block in blocks for file in re.findall(r"tests/[\w/]+\.py", block.reason)]
+    assert [file for file in named if not (REPOSITORY / file).is_file()] == []
+
+
+def test_commands_are_in_blocks_that_run() -> None:
+    """A block of commands is of ``console``, with a prompt before each; a script has a mark."""
+    wrong = []
+    for block in (block for page in PAGES for block in blocks_of(page)):
+        is_script = block.language in ("bash", "sh", "shell")
+        has_commands = not block.language and re.search(r"^\W*(grpo-t|make |git |pip |uv )", block.text, re.MULTILINE)
+        is_empty = block.language == "console" and not block.commands
+        if has_commands or is_empty or (is_script and block.mark != NOT_RUN):
+            wrong.append(f"{block.page}, line {block.number}")
+    assert wrong == []
+    fences = {page: page_text(page).count("```") for page in PAGES}
+    assert fences == {page: 2 * len(list(blocks_of(page))) for page in PAGES}, "each block is seen"
 
 
 def test_the_readme_lists_every_page() -> None:
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    pages = sorted(path.name for path in (REPOSITORY / "docs").glob("*.md"))
-    assert [page for page in pages if f"(docs/{page})" not in readme] == []
+    assert [page for page in PAGES if page.startswith("docs/") and f"({page})" not in readme] == []
 
 
 def test_other_output_than_shown_is_found() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from grpo_train.evaluation.plan import make_plan, subset
 from grpo_train.evaluation.request import EvalError, EvalRequest, environment_overrides
 from grpo_train.policy.locate import PolicyError
 from grpo_train.run_dir import RunDir, RunDirError
+from grpo_train.run_dir.files import read_jsonl
+from tests.support.data import data_file
+from tests.support.engine import command_here, write_micro
 
 
 def targets(run: RunDir, **request: object) -> list[str]:
@@ -55,6 +59,17 @@ def test_each_requested_step_is_a_target_once(three_steps: RunDir, steps: str, n
 def test_invalid_requests_are_rejected(three_steps: RunDir, request_: dict[str, object], message: str) -> None:
     with pytest.raises(EvalError, match=message):
         targets(three_steps, **request_)
+
+
+def test_a_split_without_problems_is_rejected(three_steps: RunDir, tmp_path: Path) -> None:
+    """Published splits of MBPP go by task_id: a file with a part of them has only some of the splits."""
+    row = next(row for _, row in read_jsonl(data_file("mbpp.jsonl")) if row["task_id"] == 11)
+    (tmp_path / "mbpp.jsonl").write_text(json.dumps({**row, "task_id": 1}))
+    with pytest.raises(EvalError, match="task mbpp: its test split has no problems"):
+        targets(three_steps, dataset="mbpp", dataset_path=str(tmp_path))
+    cfg = write_micro(tmp_path, task__name="mbpp", task__path=str(tmp_path))
+    done = command_here("train", "--cfg", cfg, root=three_steps.root)
+    assert (done.returncode, "task mbpp: its train split has no problems" in done.stderr) == (2, True)
 
 
 def test_games_take_the_first_problems(three_steps: RunDir) -> None:

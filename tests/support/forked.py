@@ -115,6 +115,7 @@ def run_forked(
     timeout: float,
     *,
     server: forkserver.ForkServer | None = None,
+    stdin: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """``python -m ARGUMENTS`` in ``folder``; modules of this project that it starts are forked, too.
 
@@ -122,7 +123,7 @@ def run_forked(
     """
     with tempfile.TemporaryDirectory() as captured:
         out, error = Path(captured) / "out", Path(captured) / "error"
-        target = (list(arguments), dict(environment), str(folder), str(out), str(error))
+        target = (list(arguments), dict(environment), str(folder), str(out), str(error), str(stdin or os.devnull))
         process = CONTEXT.Process(target=_command, args=target)
         with _server(server):
             process.start()
@@ -175,18 +176,18 @@ def _background(arguments: list[str], environment: dict[str, str], folder: str, 
     _start(arguments, environment, folder)
 
 
-def _command(arguments: list[str], environment: dict[str, str], folder: str, out: str, error: str) -> None:
+def _command(arguments: list[str], environment: dict[str, str], folder: str, out: str, error: str, stdin: str) -> None:
     for descriptor, file in ((1, out), (2, error)):
         opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(opened, descriptor)
         os.close(opened)
-    _start(arguments, environment, folder)
+    _start(arguments, environment, folder, stdin)
 
 
-def _start(arguments: list[str], environment: dict[str, str], folder: str) -> NoReturn:
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
+def _start(arguments: list[str], environment: dict[str, str], folder: str, stdin: str = os.devnull) -> NoReturn:
+    opened = os.open(stdin, os.O_RDONLY)
+    os.dup2(opened, 0)
+    os.close(opened)
     os.chdir(folder)
     subprocess.Popen._execute_child = _execute_child  # type: ignore[attr-defined]
     _become(["-m", *arguments], environment)

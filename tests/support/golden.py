@@ -72,8 +72,16 @@ def self_play(root: Path) -> None:
     train_here(root, write_micro(root, **changes, run__total_steps=4), "self_play")
 
 
+def documented(root: Path) -> None:
+    """The runs of docs/, with the names that stand there: RUN, 40 steps of an adapter, and OTHER; both evaluated."""
+    for name, steps, evaluated in (("RUN", 40, "0,10,20,final"), ("OTHER", 20, "0,10,final")):
+        changes = {"model__adapter": "lora", "run__total_steps": steps, "run__save_every": 10}
+        train_here(root, write_micro(root, **changes), name)
+        assert evaluate_here(root, name, steps=evaluated) == 0
+
+
 RUNS: dict[str, Callable[[Path], None]] = {
-    made.__name__: made for made in (plain, lora, first, mixture, filtered, self_play)
+    made.__name__: made for made in (plain, lora, first, mixture, filtered, self_play, documented)
 }
 """By the name of the run; each is in a root of its own."""
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from grpo_train.config.schema import Task as TaskConfig
+from grpo_train.run_dir.installation import install_command
 from grpo_train.tasks import Attempt, TaskError, load_task
 from grpo_train.tasks.shared.graders import grader_of
 
@@ -50,5 +52,5 @@ def test_missing_math_verify_is_an_error(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "train.jsonl").write_text(json.dumps(ROWS[0]))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     grader_of.cache_clear()
-    with pytest.raises(TaskError, match=r"pip install 'grpo-tui\[math\]'"):
+    with pytest.raises(TaskError, match=re.escape(install_command("math"))):
         load_task(TaskConfig(name="math", path=str(tmp_path)))

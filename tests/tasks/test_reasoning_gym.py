@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from grpo_train.config.schema import Task as TaskConfig
+from grpo_train.run_dir.installation import install_command
 from grpo_train.tasks import Attempt, Task, TaskError, load_task, reasoning_gym
 
 INSTALLED = importlib.util.find_spec("reasoning_gym") is not None
@@ -139,7 +141,7 @@ def test_unknown_names_are_errors(library: str) -> None:
 
 def test_missing_library_error_tells_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(TaskError, match=r"pip install 'grpo-tui\[gym\]'"):
+    with pytest.raises(TaskError, match=re.escape(install_command("gym"))):
         load("leg_counting")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from grpo_train.config import load_config
 from grpo_train.config.loading import dump_config
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import append_jsonl
+from grpo_train.run_dir.installation import install_command
 from grpo_train.tracking.wandb import settings
 from grpo_train.tracking.wandb.rows import (
     Generation,
@@ -118,5 +120,5 @@ def test_auto_depends_on_key_and_route(tmp_path: Path, monkeypatch: pytest.Monke
         assert settings.resolve("auto", {"WANDB_BASE_URL": unreachable}) == "offline"
     monkeypatch.setattr(settings, "is_installed", lambda: False)
     assert settings.resolve("auto", {"WANDB_API_KEY": "k"}) == "off"
-    with pytest.raises(UserError, match=r"pip install 'grpo-tui\[wandb\]'"):
+    with pytest.raises(UserError, match=re.escape(install_command("wandb"))):
         settings.check("online")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from grpo_train.run_dir.installation import install_command
 from grpo_train.run_dir.version import FORMAT, VERSION
 from grpo_tui import attach, cli, demo
 from grpo_tui.actions.keymap import read_keymap
@@ -71,31 +72,7 @@ def test_missing_config_dir_is_a_usage_error(tmp_path: Path, capsys: pytest.Capt
 def test_demo_without_the_engine(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(demo, "find_spec", lambda name: None)
     assert cli.main(["--demo"]) == 2
-    assert f"run: make -C {Path(demo.__file__).parents[1]} setup-box" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("marker", "command"),
-    [
-        ("uv-receipt.toml", "uv tool install --force 'grpo-tui[train] @ git+https://example.org/grpo-tui'"),
-        ("pipx_metadata.json", "pipx install --force 'grpo-tui[train] @ git+https://example.org/grpo-tui'"),
-        ("", "/env/bin/python -m pip install 'grpo-tui[train] @ git+https://example.org/grpo-tui'"),
-    ],
-)
-def test_install_command_fits_the_installation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marker: str, command: str
-) -> None:
-    class Installed:
-        def read_text(self, name: str) -> str:
-            return '{"url": "https://example.org/grpo-tui", "vcs_info": {"vcs": "git"}}'
-
-    monkeypatch.setattr(demo, "__file__", str(tmp_path / "site-packages" / "grpo_tui" / "demo.py"))
-    monkeypatch.setattr(demo, "distribution", lambda name: Installed())
-    monkeypatch.setattr("sys.prefix", str(tmp_path))
-    monkeypatch.setattr("sys.executable", "/env/bin/python")
-    if marker:
-        (tmp_path / marker).touch()
-    assert demo.install_command() == command
+    assert f"run: {install_command('train')}" in capsys.readouterr().err
 
 
 def test_choice_of_the_box(boxes_file: Path) -> None:

@@ -2,7 +2,7 @@
 
 - ``number``: exact, see :mod:`grpo_train.rewards.number`; a gold answer may be a JSON number or end in ``#### N``;
 - ``text``: the same text, ignoring case, white space and the form of quotation marks;
-- ``math``: LaTeX through math-verify, see :mod:`grpo_train.rewards.math_answer` (``pip install 'grpo-tui[math]'``);
+- ``math``: LaTeX through math-verify, see :mod:`grpo_train.rewards.math_answer` (the extra ``math``);
 - ``none``: rows need no gold answer and nothing is judged; ``task.rewards`` decides alone;
 - ``module:function`` or ``file.py:function``: called with an :class:`~grpo_train.rewards.types.Attempt` whose
   ``problem.data`` is the row; returns a :class:`~grpo_train.rewards.types.Verdict`, or whether the answer is right.
@@ -26,6 +26,7 @@ from grpo_train.rewards.tags import strict_answer
 from grpo_train.rewards.text import judge_text
 from grpo_train.rewards.types import Attempt, TaskError, Verdict
 from grpo_train.rewards.user_code import load_function
+from grpo_train.run_dir.installation import install_command
 from grpo_train.tasks.shared.base import same_value
 from grpo_train.tasks.shared.overlap import normal_text
 
@@ -51,7 +52,7 @@ def grader_of(name: str) -> Grader:
         function = load_function(name, "task.grader")
         return Grader(_any_gold, lambda attempt: _judge_by_user(name, function, attempt))
     if name == "math" and importlib.util.find_spec("math_verify") is None:
-        raise TaskError("task.grader: math needs math-verify, which is not installed:  pip install 'grpo-tui[math]'")
+        raise TaskError(f"task.grader: math needs math-verify, which is not installed:  {install_command('math')}")
     if name not in GRADERS:
         raise TaskError(f"task.grader: '{name}' must be one of {', '.join(GRADERS)}, or your own module:function")
     return GRADERS[name]

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from grpo_train.config.schema import Config
 from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.installation import install_command
 
 PROJECT = "grpo-tui"
 CLOUD = "https://api.wandb.ai"
@@ -62,7 +63,7 @@ def resolve(mode: str, environment: Mapping[str, str] = os.environ) -> str:
 def check(mode: str) -> None:
     """Raise WandbError if a mode needs a package that is not installed."""
     if mode in ("offline", "online") and not is_installed():
-        raise WandbError(f"tracking.wandb: {mode} needs the package wandb: pip install 'grpo-tui[wandb]'")
+        raise WandbError(f"tracking.wandb: {mode} needs the package wandb:  {install_command('wandb')}")
 
 
 def is_installed() -> bool:
