@@ -18,7 +18,7 @@ from grpo_train.cli.output import fail, on_terminal, padded, state_cell, table
 from grpo_train.config import changed_keys, dump_config, load_config, read_config_text, with_changes
 from grpo_train.policy.device import check_device
 from grpo_train.run_dir import RunDir, RunDirError, StatusWriter, open_run, resolve_root
-from grpo_train.run_dir.errors import UserError, code_of
+from grpo_train.run_dir.errors import UserError, code_of, message_of
 from grpo_train.run_dir.files import atomic_write, to_float
 from grpo_train.run_dir.kill import kill_run
 from grpo_train.run_dir.slurm_job import node_count
@@ -317,7 +317,7 @@ def _supervise(run: RunDir, *, show_progress: bool) -> int:
             status = StatusWriter(run.path)
             failure: dict[str, Any] = {
                 "code": code_of(error),
-                "summary": str(error),
+                "summary": message_of(error),
                 "rank": None,
                 "signal": None,
                 "traceback": "",
@@ -325,5 +325,5 @@ def _supervise(run: RunDir, *, show_progress: bool) -> int:
             }
             status.update(state="crashed", stage="", exit_code=2, error=failure)
             status.close()
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {message_of(error)}", file=sys.stderr)
         return 2
