@@ -227,8 +227,8 @@ def subset(size: int, fraction: float, seed: int, limit: int | None = None) -> l
 def _indices(task: Task, size: int, config: Config) -> list[int]:
     """Problem indices. Games take the first ones: consecutive indices alternate roles and opponents."""
     if isinstance(task, SelfPlayTask):
-        return list(range(size))[: _share(size, config.eval.subset_frac)][: config.eval.num_problems]
-    return subset(size, config.eval.subset_frac, config.run.seed, config.eval.num_problems)
+        return list(range(size))[: _share(size, config.eval.subset_frac)][: config.eval_problems]
+    return subset(size, config.eval.subset_frac, config.run.seed, config.eval_problems)
 
 
 def _share(size: int, fraction: float) -> int:
