@@ -50,7 +50,7 @@ def resolve(config: Config, platform: Platform, root: Path) -> tuple[Config, lis
     if config.model.dtype == "auto":
         choose("model.dtype", *_dtype(gpu))
     if config.eval.num_problems == "auto":
-        choose("eval.num_problems", *_problems(gpu))
+        choose("eval.num_problems", *eval_problems(gpu))
     if config.model.backbone == "auto":
         choose("model.backbone", *_backbone(config, platform, gpu))
     if "auto" in (config.train.microbatch_size, config.train.tf_micro_batch):
@@ -80,7 +80,8 @@ def _dtype(gpu: GpuFacts | None) -> tuple[str, str]:
     return ("bfloat16", reason) if major >= 8 else ("float16", f"{reason}: no bfloat16 arithmetic")
 
 
-def _problems(gpu: GpuFacts | None) -> tuple[int | None, str]:
+def eval_problems(gpu: GpuFacts | None) -> tuple[int | None, str]:
+    """``eval.num_problems: auto`` with its reason; None = all."""
     if gpu is not None and (gpu.compute_capability is None or gpu.compute_capability[0] >= 8):
         return None, f"all, on {gpu.name}"
     return FEW_PROBLEMS, "no GPU is used" if gpu is None else f"{gpu.name} is slow"
