@@ -17,10 +17,11 @@ from grpo_train.cli.options import AsJson, Overrides, Root, TrainingRun
 from grpo_train.cli.output import fail, on_terminal, padded, state_cell, table
 from grpo_train.config import changed_keys, dump_config, load_config, read_config_text, with_changes
 from grpo_train.policy.device import check_device
-from grpo_train.run_dir import RunDir, RunDirError, StatusWriter, open_run, resolve_root
+from grpo_train.run_dir import RunDir, RunDirError, StatusWriter, fields, open_run, resolve_root
 from grpo_train.run_dir.errors import UserError, code_of, message_of
 from grpo_train.run_dir.files import atomic_write, to_float
 from grpo_train.run_dir.kill import kill_run
+from grpo_train.run_dir.safe_json import Unreadable, parse_object
 from grpo_train.run_dir.slurm_job import node_count
 from grpo_train.run_dir.status import being_checked
 from grpo_train.train.preflight import (
@@ -96,13 +97,33 @@ def check_caches(as_json: AsJson = False, root: Root = None) -> None:
 
     os.environ["HF_HUB_OFFLINE"] = "1"
     with failing(as_json):
-        launch = json.load(sys.stdin)
+        launch = _launch_from_input()
         overrides = _overrides(launch.get("overrides"), launch.get("nproc"))
         config = load_config(launch["config_text"], overrides, source=launch.get("config_name") or "config")
         folder = resolve_root(root)
         check_offline(config, folder, folder / launch["ckpt"] if launch.get("ckpt") else None)
     if as_json:
         print(json.dumps({"problem": ""}))
+
+
+def _launch_from_input() -> dict[str, Any]:
+    """The launch on standard input. Raises Unreadable."""
+    try:
+        launch = parse_object(sys.stdin.buffer.read())
+        for key in ("config_text", "config_name", "ckpt"):
+            if not isinstance(launch.get(key), str | None):
+                raise Unreadable(f"'{key}' must be a text")
+        if launch.get("config_text") is None:
+            raise Unreadable("'config_text' is missing")
+        overrides = launch.get("overrides")
+        if overrides is not None and not (
+            isinstance(overrides, list) and all(isinstance(each, str) for each in overrides)
+        ):
+            raise Unreadable("'overrides' must be a list of texts")
+        fields.integer(launch, "nproc")
+    except Unreadable as error:
+        raise Unreadable(f"standard input is not a launch: {error}") from None
+    return launch
 
 
 def resume(

@@ -104,15 +104,18 @@ def grpo_train(
     return run_module("grpo_train.cli", *arguments, root=root, timeout=timeout, real=real)
 
 
-def command_here(*arguments: object, root: Path | None) -> subprocess.CompletedProcess[str]:
-    """Run ``grpo-train …`` in this process: a command that starts no process and leaves this one as it was."""
+def command_here(*arguments: object, root: Path | None, given: bytes | None = None) -> subprocess.CompletedProcess[str]:
+    """Run ``grpo-train …`` in this process: a command that starts no process and leaves this one as it was.
+
+    ``given``: its standard input.
+    """
     from typer.testing import CliRunner
 
     from grpo_train.cli import app
 
     words = [str(argument) for argument in arguments]
     variables = {"LOCALFS_ROOT": str(root) if root else None, "GRPO_RUN_ID": None, "GRPO_PARENT_PID": None}
-    done = CliRunner().invoke(app, words, env=variables, catch_exceptions=False)
+    done = CliRunner().invoke(app, words, given, env=variables, catch_exceptions=False)
     return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
 
 
