@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from grpo_train.cli.output import fail
 from grpo_train.config.environment import load_environment
-from grpo_train.run_dir.errors import UserError, no_engine
+from grpo_train.run_dir.errors import UserError, disk_error, message_of, no_engine
 from grpo_train.run_dir.garbage import end_at_once, pause_collection, resume_collection
 from grpo_train.run_dir.umask import set_umask
 from grpo_train.run_dir.version import FORMAT, VERSION
@@ -172,7 +172,9 @@ def _run() -> int:
     except UserError as error:  # of set_umask; commands handle theirs
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except OSError as error:  # a full disk, a file system that turned read-only
-        print(f"error: {error.filename or 'input/output'}: {error.strerror or error}", file=sys.stderr)
+    except Exception as error:
+        if not isinstance(error, OSError) and not disk_error(error):
+            raise
+        print(f"error: {message_of(error)}", file=sys.stderr)
         return 1
     return 0

@@ -12,7 +12,7 @@ from grpo_train.cli.output import fail
 from grpo_train.config import schema as config_schema
 from grpo_train.config.reference import json_schema, markdown
 from grpo_train.run_dir.configs import example_configs
-from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.errors import UserError, message_of
 from grpo_train.tasks import refuse_unused
 from grpo_train.tiny.architectures import Architecture
 from grpo_train.train.preflight import check_engine
@@ -48,7 +48,7 @@ def tiny_model(
             refuse_unused(settings)
             make_tiny_model(out, seed=seed, on_progress=show_progress, task=settings)
         except OSError as error:
-            fail(f"cannot write the model to {out}: {error.strerror or error}")
+            fail(f"cannot write the model to {out}: {message_of(error)}")
     print(f"wrote {out}")
 
 

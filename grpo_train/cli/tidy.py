@@ -74,8 +74,9 @@ def cleanup(
         if not as_json:
             _show_plan(plan)
         if dry_run or not plan.spare:
-            if as_json:
-                print_json(plan)
+            if as_json:  # what was removed is a list in any case
+                unchanged = CleanupResult(plan.run, plan.destination, plan.snapshot, (), plan.kept)
+                print_json(plan if dry_run else unchanged)
             raise typer.Exit(DONE)
         confirm(yes, f"Remove {len(plan.spare)} checkpoints ({size_text(plan.bytes)}) from this disk?")
         result = clean_and_note(run, destination, number, transfers, show)

@@ -13,6 +13,7 @@ import typer
 from grpo_train.cli.options import Root, TrainingRun
 from grpo_train.cli.output import fail
 from grpo_train.config import load_config
+from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir, RunDirError, open_run, resolve_root
 
 
@@ -69,12 +70,21 @@ def _track_backup(folder: Path, name: str, source: str, mode: Mode) -> None:
             fail(f"{home.name} has no complete snapshot in {to.name}; see  grpo-train list-backups --from {to.name}")
         with look(to.store, home, snapshot) as found:
             print(f"{home.name}: snapshot {snapshot.number} of {snapshot.time[:16]} in {to.name}", flush=True)
-            for problem in found.problems:
+            problems = list(found.problems)
+            if _read_config(found.run).tracking.wandb_completions:
+                problems.append("completions are not sent from a backup: restore the run, then track it")
+            for problem in problems:
                 print(f"warning: {problem}", file=sys.stderr)
             # Online, W&B needs its files only until all is sent; offline files are what the command is for.
             _send(found.run, mode, found.state, found.run.path if mode is Mode.online else Path.cwd())
-        if found.problems:
+        if problems:
             raise typer.Exit(3)
+
+
+def _read_config(run: RunDir) -> Config:
+    if not run.config_file.exists():
+        fail(f"{run.name} has no config.yaml because it never started", 2)
+    return load_config(run.config_file.read_text(encoding="utf-8"), source=str(run.config_file))
 
 
 def _send(run: RunDir, mode: Mode, state: str, folder: Path) -> None:
@@ -83,10 +93,7 @@ def _send(run: RunDir, mode: Mode, state: str, folder: Path) -> None:
     from grpo_train.tracking.wandb.settings import server, settings_of
     from grpo_train.tracking.wandb.sidecar import only_one
 
-    if not run.config_file.exists():
-        fail(f"{run.name} has no config.yaml because it never started", 2)
-    config = load_config(run.config_file.read_text(encoding="utf-8"), source=str(run.config_file))
-    settings = settings_of(config, run.name, mode=mode.value)
+    settings = settings_of(_read_config(run), run.name, mode=mode.value)
     with only_one(run):
         from grpo_train.tracking.wandb.session import Session
 

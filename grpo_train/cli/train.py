@@ -17,10 +17,11 @@ from grpo_train.cli.options import AsJson, Overrides, Root, TrainingRun
 from grpo_train.cli.output import fail, on_terminal, padded, state_cell, table
 from grpo_train.config import changed_keys, dump_config, load_config, read_config_text, with_changes
 from grpo_train.policy.device import check_device
-from grpo_train.run_dir import RunDir, RunDirError, StatusWriter, open_run, resolve_root
-from grpo_train.run_dir.errors import UserError, code_of
+from grpo_train.run_dir import RunDir, RunDirError, StatusWriter, fields, open_run, resolve_root
+from grpo_train.run_dir.errors import UserError, code_of, message_of
 from grpo_train.run_dir.files import atomic_write, to_float
 from grpo_train.run_dir.kill import kill_run
+from grpo_train.run_dir.safe_json import Unreadable, parse_object
 from grpo_train.run_dir.slurm_job import node_count
 from grpo_train.run_dir.status import being_checked
 from grpo_train.train.preflight import (
@@ -98,7 +99,7 @@ def check_launch(as_json: AsJson = False, root: Root = None) -> None:
 
     notes: list[str] = []
     with failing(as_json):
-        launch = json.load(sys.stdin)
+        launch = _launch_from_input()
         job = Job(**launch["job"]) if launch.get("job") else None
         if job:
             os.environ["HF_HUB_OFFLINE"] = "1"
@@ -109,6 +110,26 @@ def check_launch(as_json: AsJson = False, root: Root = None) -> None:
         ckpt = folder / launch["ckpt"] if launch.get("ckpt") else None
         check_start(config, folder, ckpt, notes.append, is_planned=True, job=job)
     print(json.dumps({"notes": notes}) if as_json else "\n".join(notes))
+
+
+def _launch_from_input() -> dict[str, Any]:
+    """The launch on standard input. Raises Unreadable."""
+    try:
+        launch = parse_object(sys.stdin.buffer.read())
+        for key in ("config_text", "config_name", "ckpt"):
+            if not isinstance(launch.get(key), str | None):
+                raise Unreadable(f"'{key}' must be a text")
+        if launch.get("config_text") is None:
+            raise Unreadable("'config_text' is missing")
+        overrides = launch.get("overrides")
+        if overrides is not None and not (
+            isinstance(overrides, list) and all(isinstance(each, str) for each in overrides)
+        ):
+            raise Unreadable("'overrides' must be a list of texts")
+        fields.integer(launch, "nproc")
+    except Unreadable as error:
+        raise Unreadable(f"standard input is not a launch: {error}") from None
+    return launch
 
 
 def resume(
@@ -322,7 +343,7 @@ def _supervise(run: RunDir, *, show_progress: bool) -> int:
             status = StatusWriter(run.path)
             failure: dict[str, Any] = {
                 "code": code_of(error),
-                "summary": str(error),
+                "summary": message_of(error),
                 "rank": None,
                 "signal": None,
                 "traceback": "",
@@ -330,5 +351,5 @@ def _supervise(run: RunDir, *, show_progress: bool) -> int:
             }
             status.update(state="crashed", stage="", exit_code=2, error=failure)
             status.close()
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {message_of(error)}", file=sys.stderr)
         return 2

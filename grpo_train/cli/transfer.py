@@ -20,7 +20,7 @@ from grpo_train.backup.job import Progress as ProgressRow
 from grpo_train.backup.snapshot import Omitted
 from grpo_train.cli.output import on_terminal
 from grpo_train.run_dir.clock import CLOCK
-from grpo_train.run_dir.errors import UserError, code_of
+from grpo_train.run_dir.errors import UserError, code_of, message_of
 from grpo_train.run_dir.give_way import give_way
 
 To = Annotated[str | None, typer.Option("--to", help="Destination in backup.yaml (default: the first).")]
@@ -44,7 +44,7 @@ def failing(as_json: bool) -> Iterator[None]:
         yield
     except (UserError, OSError) as error:
         code = code_of(error)
-        text = str(error) if isinstance(error, UserError) else f"{error.filename or 'input/output'}: {error.strerror}"
+        text = message_of(error)
         if as_json:
             print(json.dumps({"error": {"code": code, "message": text}}))
         print(f"error: {text}", file=sys.stderr)

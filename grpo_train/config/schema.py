@@ -176,6 +176,12 @@ class Config(Section):
         return 0 if self.train.token_budget == "auto" else self.train.token_budget
 
     @property
+    def eval_problems(self) -> int | None:
+        """``eval.num_problems`` of a config without ``auto``; None = all."""
+        problems = self.eval.num_problems
+        return None if problems is None else _number(problems, "eval.num_problems")
+
+    @property
     def grad_accum_steps(self) -> int:
         """Micro-batches per process and optimizer update."""
         updates = self.algorithm.updates_per_buffer

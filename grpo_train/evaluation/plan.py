@@ -24,6 +24,8 @@ from grpo_train.evaluation.targets import (
     owning_run,
     pick_targets,
 )
+from grpo_train.platforms.choices import eval_problems
+from grpo_train.platforms.facts import read_gpu_facts
 from grpo_train.policy.locate import PolicyError, at_commit, base_of_checkpoint, resolve_backbone
 from grpo_train.run_dir import RunDir, eval_folder, list_checkpoints
 from grpo_train.run_dir.files import read_json
@@ -115,6 +117,8 @@ def _plan_of_baseline(root: Path, request: EvalRequest) -> EvalPlan:
     config = resolve_config(config_of(root, request), request)
     _refuse_mixture(config)
     config = with_changes(config, model={"backbone": baseline.backbone})
+    if config.eval.num_problems == "auto":
+        config = with_changes(config, eval={"num_problems": eval_problems(next(iter(read_gpu_facts()[0]), None))[0]})
     task = _checked_task(config, root, request)
     return replace(_plan(root, baseline.name, config, task, [baseline.target], request), model=baseline.model)
 
@@ -228,8 +232,8 @@ def subset(size: int, fraction: float, seed: int, limit: int | None = None) -> l
 def _indices(task: Task, size: int, config: Config) -> list[int]:
     """Problem indices. Games take the first ones: consecutive indices alternate roles and opponents."""
     if isinstance(task, SelfPlayTask):
-        return list(range(size))[: _share(size, config.eval.subset_frac)][: config.eval.num_problems]
-    return subset(size, config.eval.subset_frac, config.run.seed, config.eval.num_problems)
+        return list(range(size))[: _share(size, config.eval.subset_frac)][: config.eval_problems]
+    return subset(size, config.eval.subset_frac, config.run.seed, config.eval_problems)
 
 
 def _share(size: int, fraction: float) -> int:

@@ -43,7 +43,7 @@ from grpo_train.evaluation.results.stored import (
 from grpo_train.evaluation.targets import Target, Unfinished
 from grpo_train.evaluation.workers.pool import WorkerPool, check_gpus
 from grpo_train.run_dir import TABLE, RunDir, StatusWriter, prepare_root
-from grpo_train.run_dir.errors import UserError, code_of
+from grpo_train.run_dir.errors import UserError, code_of, message_of
 from grpo_train.run_dir.files import atomic_write, read_json, utc_now
 from grpo_train.run_dir.processes import (
     PARENT_VARIABLE,
@@ -103,7 +103,7 @@ def _evaluate(plan: EvalPlan, unusable: list[Unfinished], output: Output) -> Out
         return Evaluation(plan, unusable, status, output).run()
     except Exception as error:
         with suppress(OSError):  # the disk may be what failed
-            summary = {"summary": str(error) or type(error).__name__, "code": code_of(error)}
+            summary = {"summary": message_of(error), "code": code_of(error)}
             status.update(state="crashed", exit_code=1, error=summary, progress=None, pending=[])
         raise
     finally:
@@ -277,7 +277,7 @@ class Evaluation:
         try:
             key = key_of(self._plan, target, self._config, self._task, self._problems)
         except (UserError, OSError) as error:
-            self._fail(target.name, str(error), code_of(error))
+            self._fail(target.name, message_of(error), code_of(error))
             settled.add(target.name)
             return None
         final = self._plan.result_folder(target)

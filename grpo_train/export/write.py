@@ -18,6 +18,7 @@ from grpo_train.export.chat_template import chat_template, different_prompts
 from grpo_train.export.plan import ExportError, ExportPlan
 from grpo_train.export.shape import sample_problems, shape_of
 from grpo_train.run_dir import sha256
+from grpo_train.run_dir.errors import UserError, code_of, disk_error, disk_fix, disk_reason
 from grpo_train.run_dir.files import atomic_write, fsync_path, read_json, remove_tree, to_json
 from grpo_train.run_dir.processes import boot_id, is_alive, start_ticks
 from grpo_train.run_dir.version import VERSION
@@ -90,11 +91,13 @@ def write_export(plan: ExportPlan, price: float | None = None) -> Exported:
             raise ExportError(f"{plan.to} exists already; remove it or choose another --to", code="exists")
         staging.rename(plan.to)
         fsync_path(plan.to.parent)
-    except SafetensorError as error:
+    except BaseException as error:
         remove_tree(staging)
-        raise ExportError(f"cannot write {plan.to}: {str(error).splitlines()[0]}", code="io") from error
-    except BaseException:
-        remove_tree(staging)
+        if not isinstance(error, UserError) and (failure := disk_error(error)):
+            message = f"cannot write {plan.to}: {disk_reason(failure)}; {disk_fix(failure)} and export again"
+            raise ExportError(message, code=code_of(failure)) from error
+        if isinstance(error, SafetensorError):
+            raise ExportError(f"cannot write {plan.to}: {str(error).splitlines()[0]}", code="io") from error
         raise
     return Exported(str(plan.to), {**sizes, RECORD: (plan.to / RECORD).stat().st_size}, notes)
 

@@ -14,13 +14,15 @@ from grpo_train.config import with_changes
 from grpo_train.config.schema import Config
 from grpo_train.platforms.facts import GpuFacts, Platform
 from grpo_train.platforms.hub_models import model_config
-from grpo_train.platforms.memory import QWEN2_5, Shape, training_bytes
+from grpo_train.platforms.memory import QWEN2_5, Shape, least_bytes
 from grpo_train.policy.locate import BACKBONES, PolicyError, hub_id, resolve_backbone
 
 MEMORY_SHARE = 0.85
 """Share of a GPU's memory that an estimate may fill."""
 CPU_SHARE = 0.4
 """Share of a machine's memory on a CPU, where other programs need some."""
+FEW_PROBLEMS = 256
+"""Problems of an evaluation on a slow machine: an accuracy of 0.5 has a standard error of 0.03."""
 SCORED_PER_PASS = 64
 """Completions of a pass without gradient, at most; more are not faster."""
 
@@ -47,6 +49,8 @@ def resolve(config: Config, platform: Platform, root: Path) -> tuple[Config, lis
     gpu = _smallest(platform) if config.model.device != "cpu" else None
     if config.model.dtype == "auto":
         choose("model.dtype", *_dtype(gpu))
+    if config.eval.num_problems == "auto":
+        choose("eval.num_problems", *eval_problems(gpu))
     if config.model.backbone == "auto":
         choose("model.backbone", *_backbone(config, platform, gpu))
     if "auto" in (config.train.microbatch_size, config.train.tf_micro_batch):
@@ -77,6 +81,13 @@ def _dtype(gpu: GpuFacts | None) -> tuple[str, str]:
     return ("bfloat16", reason) if major >= 8 else ("float16", f"{reason}: no bfloat16 arithmetic")
 
 
+def eval_problems(gpu: GpuFacts | None) -> tuple[int | None, str]:
+    """``eval.num_problems: auto`` with its reason; None = all."""
+    if gpu is not None and (gpu.compute_capability is None or gpu.compute_capability[0] >= 8):
+        return None, f"all, on {gpu.name}"
+    return FEW_PROBLEMS, "no GPU is used" if gpu is None else f"{gpu.name} is slow"
+
+
 def _memory(platform: Platform, gpu: GpuFacts | None) -> tuple[float, str]:
     """Bytes that may be filled, and their name. Raises PolicyError where the GPU does not report its memory."""
     if gpu is None:
@@ -90,17 +101,17 @@ def _memory(platform: Platform, gpu: GpuFacts | None) -> tuple[float, str]:
 
 
 def _backbone(config: Config, platform: Platform, gpu: GpuFacts | None) -> tuple[str, str]:
-    """The largest model that fits with one prompt to a pass."""
+    """The largest model that fits with the smallest passes that the config allows."""
     available, name = _memory(platform, gpu)
     needed = 0.0
     for backbone, shape in reversed(QWEN2_5.items()):
-        needed = training_bytes(shape, config, config.model.dtype, 1, available / MEMORY_SHARE)
+        needed = least_bytes(shape, config, config.model.dtype, available / MEMORY_SHARE)
         if needed <= available:
-            return backbone, f"the largest that fits: needs {needed / 2**30:.1f} GiB of the {name}"
+            return backbone, f"the largest that fits: needs at least {needed / 2**30:.1f} GiB of the {name}"
     raise PolicyError(
         f"model.backbone: auto finds no model that fits: the smallest needs {needed / 2**30:.1f} GiB, and "
-        f"{available / 2**30:.1f} GiB may be used of the {name}; lower rollout.max_completion_length or "
-        "rollout.generation_batch_size, or set train.gradient_checkpointing: true",
+        f"{available / 2**30:.1f} GiB may be used of the {name}; lower rollout.max_completion_length, "
+        "or set train.gradient_checkpointing: true",
         code="no_memory",
     )
 
@@ -110,10 +121,10 @@ def _prompts(config: Config, shape: Shape, memory: tuple[float, str]) -> tuple[i
     available, name = memory
     share = config.rollout.buffer_size // (config.run.nproc * config.algorithm.updates_per_buffer)
     for prompts in _divisors(max(1, share)):
-        needed = training_bytes(shape, config, config.model.dtype, prompts, available / MEMORY_SHARE)
-        if needed <= available or prompts == 1:
+        needed = least_bytes(shape, config, config.model.dtype, available / MEMORY_SHARE, prompts)
+        if needed <= available:
             return prompts, f"estimated {needed / 2**30:.1f} GiB of the {name}"
-    raise AssertionError("1 divides every number")
+    return 1, f"one prompt's completions are split: at once they need {needed / 2**30:.1f} GiB of the {name}"
 
 
 def _divisors(number: int) -> Iterator[int]:

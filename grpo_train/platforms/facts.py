@@ -65,7 +65,7 @@ class Platform:
 
     host: str
     site: str
-    """``lambda``, ``slurm`` or ``plain``."""
+    """``lambda``, ``supercloud`` (MIT's), ``slurm`` or ``plain``."""
     gpus: tuple[GpuFacts, ...] = ()
     gpu_problem: str = ""
     """Why GPUs could not be read."""
@@ -215,6 +215,8 @@ def _text(value: bytes | str) -> str:
 
 
 def _site() -> str:
+    if shutil.which("LLsub") or Path("/home/gridsan").is_dir():
+        return "supercloud"
     if "SLURM_JOB_ID" in os.environ or shutil.which("sbatch"):
         return "slurm"
     return "lambda" if Path("/lambda").is_dir() else "plain"

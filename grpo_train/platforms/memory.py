@@ -22,6 +22,8 @@ RESERVED_BYTES = 1.5 * 2**30
 """CUDA's context, libraries and fragments."""
 CACHE_COPIES = 1.25
 """A growing cache holds an old and a new tensor of one layer at a time."""
+LEAST_ROWS = 32
+"""Completions that are generated at once, at least; fewer leave a GPU idle."""
 HEAD_COPIES = 2.5
 """Log-probabilities in chunks: logits and their probabilities in float32, and a rounded factor."""
 
@@ -109,16 +111,21 @@ def checkpoint_bytes(shape: Shape, config: Config) -> int:
     return trained * (4 + ADAM_BYTES)
 
 
+def rollout_rows(config: Config) -> int:
+    """Completions that a process generates at once where memory allows it."""
+    rollout = config.rollout
+    return rollout.generation_batch_size or max(1, rollout.buffer_size * rollout.num_generations // config.run.nproc)
+
+
 def rollout_bytes(shape: Shape, config: Config, dtype: str) -> float:
     """Keys and values of the completions that are generated at once, and their logits."""
     rollout = config.rollout
-    rows = rollout.generation_batch_size or rollout.buffer_size * rollout.num_generations // config.run.nproc
     logits = shape.vocabulary * (4 + 4 + 4 + 4)
     per_token: float = shape.cache_numbers * BYTES[dtype]
     if rollout.backend == "transformers":
         # Full weights under autocast: the cache is float32, because rotary embeddings are.
         per_token = shape.cache_numbers * (BYTES[dtype] if config.model.adapter == "lora" else 4) * CACHE_COPIES
-    return rows * (per_token * (rollout.max_prompt_length + rollout.max_completion_length) + logits)
+    return rollout_rows(config) * (per_token * (rollout.max_prompt_length + rollout.max_completion_length) + logits)
 
 
 def activation_bytes(shape: Shape, config: Config, dtype: str) -> float:
@@ -129,15 +136,17 @@ def activation_bytes(shape: Shape, config: Config, dtype: str) -> float:
 
 
 def activation_bytes_per_token(shape: Shape, config: Config, dtype: str) -> float:
-    """What the backward pass needs of one token."""
+    """What the backward pass needs of one token.
+
+    An adapter's matrices read the inputs that the layer's own would keep, so that LoRA adds nothing.
+    """
     width = BYTES[dtype]
     kv = shape.kv_heads * shape.head_dim
     layer = 10 * shape.hidden * width + 4 * kv * width + 4 * shape.intermediate * width + 8 * shape.hidden
-    if config.model.adapter == "lora":
-        layer += (4 * shape.hidden + shape.intermediate) * width  # the inputs of the adapters' matrices
     kept = shape.layers * layer
     if config.train.gradient_checkpointing:
-        kept = shape.layers * shape.hidden * width + layer
+        between = width if config.model.adapter == "lora" else 4  # full weights have a float32 residual stream
+        kept = shape.layers * shape.hidden * between + layer
     if not config.train.chunked_logprobs:
         kept += shape.vocabulary * 12
     return kept
@@ -148,10 +157,38 @@ def head_bytes(memory: float) -> float:
     return HEAD_COPIES * min(2**31, memory / 128)
 
 
+def update_bytes(shape: Shape, config: Config, dtype: str, prompts: int, memory: float) -> float:
+    """What a pass over ``prompts`` needs, or one of ``train.token_budget`` tokens."""
+    rollout = config.rollout
+    tokens = prompts * rollout.num_generations * (rollout.max_prompt_length + rollout.max_completion_length)
+    tokens = min(tokens, config.token_budget or tokens)
+    return tokens * activation_bytes_per_token(shape, config, dtype) + head_bytes(memory)
+
+
+def least_bytes(shape: Shape, config: Config, dtype: str, memory: float, prompts: int = 0) -> float:
+    """Memory without which a process does not train: state, and the larger of a pass and LEAST_ROWS completions.
+
+    Rollouts take as many completions at once as there is room for, and ``train.token_budget: auto`` splits a
+    micro-batch down to one completion.
+
+    Args:
+        memory: that of the GPU.
+        prompts: a pass of this many, not split; 0 = the smallest pass that the config allows.
+    """
+    if config.train.token_budget == "auto" and not prompts:
+        completion = activation_bytes(shape, config, dtype) / config.rollout.num_generations
+        update = completion + head_bytes(memory)
+    else:
+        update = update_bytes(shape, config, dtype, max(1, prompts), memory)
+    rows = min(1.0, LEAST_ROWS / rollout_rows(config)) * rollout_bytes(shape, config, dtype)
+    return state_bytes(shape, config, dtype) + max(update, rows) + RESERVED_BYTES
+
+
 def training_bytes(shape: Shape, config: Config, dtype: str, prompts: int, memory: float) -> float:
-    """Peak memory of one process: state, and the larger of rollouts and a micro-batch of ``prompts``.
+    """Peak memory of one process with nothing split: state, and the larger of all rollouts at once and a micro-batch
+    of ``prompts``.
 
     ``memory`` is that of the GPU.
     """
-    update = prompts * activation_bytes(shape, config, dtype) + head_bytes(memory)
+    update = update_bytes(shape, config, dtype, prompts, memory)
     return state_bytes(shape, config, dtype) + max(update, rollout_bytes(shape, config, dtype)) + RESERVED_BYTES

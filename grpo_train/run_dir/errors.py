@@ -3,6 +3,18 @@
 from __future__ import annotations
 
 import errno
+import os
+import re
+
+_DISK = {
+    errno.ENOSPC: ("disk_full", "free disk space"),
+    errno.EDQUOT: ("disk_full", "free disk space, or have the quota raised"),
+    errno.EFBIG: ("disk_full", "raise the limit on the size of files (ulimit -f), or use another file system"),
+    errno.EROFS: ("read_only", "make the file system writable"),
+    errno.EIO: ("io", "check the disk"),
+    errno.ESTALE: ("io", "mount the file system again"),
+}
+"""Failures of a disk: code, and what to do."""
 
 from grpo_train.run_dir.installation import install_command
 
@@ -33,7 +45,44 @@ def code_of(error: BaseException) -> str:
     """The code of any failure: a :class:`UserError`'s own, ``disk_full``, ``read_only``, ``io`` or ``internal``."""
     if isinstance(error, UserError):
         return error.code
-    if isinstance(error, OSError):
-        full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        return "disk_full" if error.errno in full else "read_only" if error.errno == errno.EROFS else "io"
-    return "internal"
+    if failure := disk_error(error):
+        return _DISK[failure.errno or 0][0]
+    return "io" if isinstance(error, OSError) else "internal"
+
+
+def disk_error(error: BaseException | None) -> OSError | None:
+    """The failure of a disk (full, read-only, broken) behind an error; None for an error with another cause.
+
+    torch raises an error of its own from a write that failed; safetensors and tokenizers have the number in a text.
+    """
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _DISK:
+            return error
+        found = re.search(r"\(os error (\d+)\)", str(error))
+        if found and int(found[1]) in _DISK:
+            return OSError(int(found[1]), os.strerror(int(found[1])))
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def disk_reason(error: OSError) -> str:
+    """Why the disk failed, for a sentence."""
+    reason = error.strerror or str(error)
+    return f"disk full ({reason})" if error.errno == errno.ENOSPC else reason
+
+
+def disk_fix(error: OSError) -> str:
+    """What to do about a failure of a disk, in the imperative; "" for any other error."""
+    return _DISK[error.errno][1] if error.errno in _DISK else ""
+
+
+def message_of(error: BaseException) -> str:
+    """One line for any failure. Of an error of the system: file, reason, and what to do where that is known."""
+    if isinstance(error, UserError):
+        return str(error)
+    failure = disk_error(error) or error
+    if not isinstance(failure, OSError):
+        return f"{type(error).__name__}: {error}".removesuffix(": ")
+    fix = disk_fix(failure)
+    file = f"{failure.filename}: " if failure.filename else "" if fix else "input/output: "
+    return f"{file}{disk_reason(failure)}{f'; {fix}' if fix else ''}"

@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.commit import commit_of
-from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.files import atomic_write, open_for_writing, parse_time, read_json, touch, utc_now
 from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_train.run_dir.processes import boot_id, identity, is_alive
@@ -32,6 +32,9 @@ REQUEUED = "requeued"
 """A job that has saved and waits for its next start: it neither runs nor has it ended."""
 CHECKED_FILE = Path("control", "checked")
 """Touched while the launch of a run is checked."""
+LOCK_FILE = ".status.lock"
+"""While it is held, it also keeps disk space in reserve: see :func:`write_from_reserve`."""
+RESERVE_BYTES, RESERVE_PIECE = 1 << 17, 1 << 14
 FRESH_S = 60.0
 """A live state of another host counts while ``updated_at`` is younger than this."""
 
@@ -142,6 +145,22 @@ def is_fresh(updated_at: Any) -> bool:
         return False
 
 
+def write_from_reserve(folder: Path, write: Callable[[], None]) -> None:
+    """Call ``write``; while the disk is full, free a piece of the reserve of a run or evaluation and call it again.
+
+    For what must be recorded: why the run ended. Raises OSError.
+    """
+    lock = folder / LOCK_FILE
+    while True:
+        try:
+            return write()
+        except OSError as error:
+            reserve = lock.stat().st_size if lock.exists() else 0
+            if code_of(error) != "disk_full" or not reserve:
+                raise
+            os.truncate(lock, max(0, reserve - RESERVE_PIECE))
+
+
 class StatusWriter:
     """The single writer of a ``status.json``: holds the directory's lock and replaces the file atomically.
 
@@ -152,7 +171,7 @@ class StatusWriter:
         import fcntl  # POSIX only, and only where a run is written
 
         self._file = folder / "status.json"
-        self._lock = open_for_writing(folder / ".status.lock")
+        self._lock = open_for_writing(folder / LOCK_FILE)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -160,14 +179,23 @@ class StatusWriter:
             raise RunDirError(
                 f"another process is writing {self._file}; is the run still active?", code="run_is_live"
             ) from error
+        with suppress(OSError):  # random, as file systems compress
+            os.write(self._lock, os.urandom(max(0, RESERVE_BYTES - os.fstat(self._lock).st_size)))
         written_by = {**asdict(identity()), "version": VERSION, "format": FORMAT, "commit": commit_of()}
         self.fields: dict[str, Any] = {**(read_json(self._file) or {}), **written_by, **fixed}
 
     def update(self, **fields: Any) -> None:
-        """Set fields and ``updated_at``, and write the file."""
+        """Set fields and ``updated_at``, and write the file. An end is written on a full disk, too."""
         self.fields.update(fields)
         self.fields["updated_at"] = utc_now()
-        atomic_write(self._file, json.dumps(self.fields, indent=1, ensure_ascii=False) + "\n")
+        text = json.dumps(self.fields, indent=1, ensure_ascii=False) + "\n"
+        if self.fields.get("state") in END_STATES:
+            write_from_reserve(self._file.parent, lambda: atomic_write(self._file, text))
+        else:
+            atomic_write(self._file, text)
 
     def close(self) -> None:
+        """Release the lock and the reserve."""
+        with suppress(OSError):
+            os.truncate(self._lock, 0)
         os.close(self._lock)

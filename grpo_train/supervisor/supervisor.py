@@ -16,7 +16,7 @@ from typing import Any
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir, RunDirError
 from grpo_train.run_dir.clock import CLOCK, Clock
-from grpo_train.run_dir.errors import code_of
+from grpo_train.run_dir.errors import code_of, message_of
 from grpo_train.run_dir.files import to_float, utc_now
 from grpo_train.run_dir.processes import become_subreaper, kill_all, run_id_of
 from grpo_train.run_dir.slurm_job import REQUEUE_EXIT, job_fields, node_count
@@ -173,7 +173,7 @@ class Supervisor:
                     return outcome._replace(error={**error, "code": "nodes_missing", "summary": summary})
                 return outcome
         except (RunDirError, OSError) as error:
-            return Outcome("crashed", {"code": code_of(error), "summary": str(error)})
+            return Outcome("crashed", {"code": code_of(error), "summary": message_of(error)})
 
     def _try_again(self, stage: Stage, error: dict[str, Any]) -> bool:
         """Whether a failed stage is to be run again; waits before."""

@@ -8,7 +8,6 @@ last, one rename makes it visible, and the parent is fsynced; only then the syml
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from grpo_train.policy.loading import Policy
 from grpo_train.policy.locate import adapter_of
 from grpo_train.policy.weights_file import write_safetensors
 from grpo_train.run_dir import Checkpoint, RunDir, remove_tree, write_manifest
-from grpo_train.run_dir.errors import UserError, code_of
+from grpo_train.run_dir.errors import UserError, code_of, disk_error, disk_fix, disk_reason
 from grpo_train.run_dir.files import fsync_path, read_json, utc_now
 from grpo_train.run_dir.manifest import HashedFile
 from grpo_train.run_dir.removal import hidden_name, remove_leftovers
@@ -30,8 +29,6 @@ from grpo_train.train.distributed import World
 from grpo_train.train.generators import generator_states, restore_generators
 
 FORMAT = 1
-MIN_FREE_BYTES = 2**20
-"""A write that fails with less free space than this failed for lack of space."""
 PLAIN = frozenset({torch.Tensor, str, bytes, int, float, bool, type(None)})
 """Types that an extra file may hold, in dicts, lists and tuples."""
 
@@ -125,13 +122,14 @@ def write_checkpoint(run: RunDir, snapshot: Snapshot, policy: Policy) -> None:
         if snapshot.is_final:
             run.point("step_final", snapshot.step)
     except (OSError, RuntimeError, SafetensorError) as error:
-        code = _write_error_code(error, run.training_state)
         remove_tree(staging)
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        failure = disk_error(error) or (error if isinstance(error, OSError) else None)
+        reason = disk_reason(failure) if failure else str(error).splitlines()[0]
+        fix = (failure and disk_fix(failure)) or "fix the cause"
         raise CheckpointError(
-            f"cannot save {target}: {reason}. Earlier checkpoints are intact; free disk space (or make the file system "
-            "writable), then resume from the latest checkpoint",
-            code=code,
+            f"cannot save {target}: {reason}. Earlier checkpoints are intact; {fix}, then resume from the latest "
+            "checkpoint",
+            code=code_of(error),
         ) from error
     remove_leftovers(run)
 
@@ -206,11 +204,3 @@ def _check_extra(name: str, value: Any) -> None:
                 waiting += [(f"{path}[{index}]", child) for index, child in enumerate(item)]
         elif type(item) not in PLAIN:  # by exact type: numpy.float64 is a float, but cannot be loaded again
             raise CheckpointError(f"{path} is a {type(item).__name__}; only tensors and plain values can be saved")
-
-
-def _write_error_code(error: Exception, folder: Path) -> str:
-    """Error code of a failed write. torch and safetensors hide the errno, so the free space is checked for them."""
-    if isinstance(error, OSError):
-        return code_of(error)
-    disk = os.statvfs(folder)
-    return "disk_full" if disk.f_bavail * disk.f_frsize < MIN_FREE_BYTES else "io"

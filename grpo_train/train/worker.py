@@ -18,11 +18,12 @@ from typing import Any
 from grpo_train.config import dump_config, load_config, with_changes
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir, StatusWriter, resolve_root
-from grpo_train.run_dir.errors import UserError, code_of
+from grpo_train.run_dir.errors import UserError, code_of, disk_error, disk_fix, disk_reason
 from grpo_train.run_dir.files import atomic_write, utc_now
 from grpo_train.run_dir.garbage import resume_collection
 from grpo_train.run_dir.processes import NODE_VARIABLE, PARENT_VARIABLE, die_with_parent
 from grpo_train.run_dir.signs import show_stacks_on_request
+from grpo_train.run_dir.status import write_from_reserve
 from grpo_train.run_dir.umask import set_umask
 from grpo_train.train.distributed import World
 from grpo_train.train.preflight import make_run
@@ -36,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     if PARENT_VARIABLE in os.environ:
         die_with_parent()
     show_stacks_on_request()
+    threading.excepthook = _show_exception
     world = World.join()
     run: RunDir | None = None
     heartbeat: _Heartbeat | None = None
@@ -77,14 +79,20 @@ def failure_report(error: BaseException, rank: int) -> dict[str, Any]:
     code, details = code_of(error), ""
     if isinstance(error, UserError):
         message = str(error)
-    elif isinstance(error, OSError) and code in ("disk_full", "read_only"):
+    elif failure := disk_error(error):
         message = (
-            f"cannot write {error.filename or 'the logs'}: {error.strerror}. Earlier checkpoints are intact; free disk "
-            "space (or make the file system writable), then resume"
+            f"cannot write {failure.filename or 'the logs'}: {disk_reason(failure)}. Earlier checkpoints are intact; "
+            f"{disk_fix(failure)}, then resume"
         )
     else:
         message, details = f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
     return {"rank": rank, "time": utc_now(), "code": code, "message": message, "traceback": details}
+
+
+def _show_exception(thread: threading.ExceptHookArgs) -> None:
+    """Print the traceback of a thread, unless its disk failed: the main thread raises what TensorBoard's met."""
+    if not disk_error(thread.exc_value):
+        threading.__excepthook__(thread)
 
 
 class _Heartbeat:
@@ -150,6 +158,7 @@ def _write_report(run: RunDir, report: dict[str, Any]) -> None:
     """Leave the failure report where the supervisor finds it."""
     try:
         node = f".{name}" if (name := os.environ.get(NODE_VARIABLE)) else ""
-        atomic_write(run.path / "control" / f"error_rank{report['rank']}{node}.json", json.dumps(report) + "\n")
+        file = run.path / "control" / f"error_rank{report['rank']}{node}.json"
+        write_from_reserve(run.path, lambda: atomic_write(file, json.dumps(report) + "\n"))
     except OSError:
         pass  # the console has it too

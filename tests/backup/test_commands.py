@@ -157,6 +157,8 @@ def test_cleanup_shows_a_plan_first(root: Path, elsewhere: Path) -> None:
     assert [c.step for c in run.checkpoints()] == [10, 20, 30]
     done = run_json("cleanup", "--training-run", "one", "--keep", "2", "--yes", root=root)
     assert [each["step"] for each in done["removed"]] == [10]
+    done = run_json("cleanup", "--training-run", "one", "--keep", "2", "--yes", root=root)
+    assert (done["removed"], [each["step"] for each in done["kept"]]) == ([], [20, 30])
     again = run_json("backup", "--training-run", "one", "--cleanup", "--keep-latest", root=root)
     assert [each["step"] for each in again["removed"]] == [20]
     shown = command_here("show", "one", root=root).stdout

@@ -299,3 +299,28 @@ def on_terminal(command: list[str], root: Path) -> str:
 
 def test_device_on_a_machine_without_a_gpu() -> None:
     assert command_here("device", root=None).stdout == "CPU\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (b"", "invalid JSON"),
+        (b"not json", "invalid JSON"),
+        (b"[1]", "instead of an object"),
+        (b'{"config_text": "\xff"}', "invalid UTF-8"),
+        (b"[" * 100_000, "nested more than"),
+        (b"{}", "'config_text' is missing"),
+        (b'{"config_text": 1}', "'config_text' must be a text"),
+        (b'{"config_text": "", "ckpt": {}}', "'ckpt' must be a text"),
+        (b'{"config_text": "", "nproc": "two"}', "'nproc' must be an integer"),
+        (b'{"config_text": "", "overrides": {"a": 1}}', "'overrides' must be a list of texts"),
+    ],
+)
+def test_a_launch_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bytes, reason: str
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    done = command_here("check-caches", root=tmp_path, given=given)
+    (line,) = error_of(done, 2).splitlines()
+    assert line.startswith("error: standard input is not a launch: ")
+    assert reason in line

@@ -13,11 +13,10 @@ from grpo_train.platforms.choices import MEMORY_SHARE
 from grpo_train.platforms.memory import (
     QWEN2_5,
     Shape,
-    activation_bytes,
-    head_bytes,
     rollout_bytes,
     state_bytes,
     training_bytes,
+    update_bytes,
 )
 from grpo_train.policy.locate import BACKBONES
 from grpo_train.tasks import Attempt, Verdict
@@ -64,7 +63,7 @@ def test_memory_is_as_estimated_and_fits(recipe: Path) -> None:
     parts = (
         state_bytes(shape, config, "bfloat16"),
         rollout_bytes(shape, config, "bfloat16"),
-        prompts * activation_bytes(shape, config, "bfloat16") + head_bytes(card * 1e9),
+        update_bytes(shape, config, "bfloat16", prompts, card * 1e9),
     )
     total = training_bytes(shape, config, "bfloat16", prompts, card * 1e9)
     comment = " ".join(line.removeprefix("# ") for line in text.splitlines() if line.startswith("#"))

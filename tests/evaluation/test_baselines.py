@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from grpo_train.evaluation import plan
 from grpo_train.evaluation.regrade import regrade
 from grpo_train.evaluation.report.compare import compare_runs
-from grpo_train.evaluation.request import EvalError
+from grpo_train.evaluation.request import EvalError, EvalRequest
 from grpo_train.export.plan import ExportRequest, make_plan
 from grpo_train.export.write import write_export
 from grpo_train.report.report import make_report
@@ -30,6 +31,13 @@ SETTINGS: dict[str, Any] = {"num_problems": 16, "max_completion_length": 40}
 def completions(folder: Path) -> list[str]:
     rows = (folder / "completions.jsonl").read_text().splitlines()
     return [json.loads(row)["completion"] for row in rows]
+
+
+def test_automatic_problems_of_a_model(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No launch has resolved the config."""
+    monkeypatch.setattr(plan, "read_gpu_facts", lambda: ((), ""))
+    request = EvalRequest(None, model="tiny", dataset="addition", overrides=["eval.num_problems=auto"])
+    assert len(plan.make_plan(run.root, request)[0].indices) == 256
 
 
 def test_a_baseline_has_the_results_of_step_0(run: RunDir) -> None:

@@ -104,7 +104,9 @@ def test_a_full_disk_has_a_code_and_a_hint(partial: Partial, monkeypatch: pytest
     write(partial)
     monkeypatch.setattr(module, "_append", full)
     writer = PartialWriter(partial, 0)
-    with pytest.raises(PartialError, match=r"No space left on device .*free disk space and rerun") as error:
+    with pytest.raises(
+        PartialError, match=r"disk full .*; earlier samples are kept; free disk space and rerun"
+    ) as error:
         writer.chunk(2, samples(5))
     assert error.value.code == "disk_full"
     writer.close()

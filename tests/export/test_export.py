@@ -31,6 +31,7 @@ from remote.copying import Copier
 from tests.support.engine import DAMAGES, damage, train_here, write_config
 from tests.support.evaluating import copy_of, evaluate_here
 from tests.support.killing import disk_calls, killed_at
+from tests.support.mounts import fill, small_disk
 from tests.support.saving import make_trainer
 
 COMMIT = "a" * 40
@@ -213,6 +214,20 @@ def test_a_failed_export_leaves_nothing(trained: RunDir, tmp_path: Path) -> None
     with pytest.raises(UserError, match="cannot load the model"):
         export(run, tmp_path / "exports" / "out", merge=True)
     assert not (tmp_path / "exports").exists() or not list((tmp_path / "exports").iterdir())
+
+
+@pytest.mark.parametrize("merge", [False, True])
+@pytest.mark.parametrize("room", [1_000, 40_000])
+def test_an_export_to_a_full_disk_says_so(trained: RunDir, tmp_path: Path, merge: bool, room: int) -> None:
+    """Whatever library writes: safetensors, tokenizers and transformers each have their own error."""
+    with small_disk(tmp_path / "disk", 1 << 20):
+        with fill(tmp_path / "disk").open("r+b") as filler:
+            filler.truncate((1 << 20) - room)
+        said = f"cannot write {tmp_path / 'disk' / 'out'}: disk full.*free disk space and export again"
+        with pytest.raises(ExportError, match=said) as caught:
+            export(trained, tmp_path / "disk" / "out", merge=merge)
+        assert caught.value.code == "disk_full"
+        assert os.listdir(tmp_path / "disk") == ["filler"]
 
 
 def test_the_next_export_removes_what_a_kill_left(trained: RunDir, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the ``auto`` keys become on V100, T4, A100, H100, H200, an instance of one (MIG), and without a GPU.
+"""What the ``auto`` keys become on V100s, T4, A100, H100, H200, an instance of one (MIG), and without a GPU.
 
 ``data/`` holds what ``grpo-train platform --json`` prints there, written from the vendor's data sheets and from NVML's
 names and sizes; it was not recorded on these machines.
@@ -7,10 +7,12 @@ names and sizes; it was not recorded on these machines.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,8 +20,11 @@ from grpo_train.config import dump_config, load_config
 from grpo_train.config.schema import Config
 from grpo_train.platforms.choices import Choice, resolve
 from grpo_train.platforms.facts import Platform
-from grpo_train.platforms.memory import QWEN2_5, Shape, training_bytes
+from grpo_train.platforms.memory import QWEN2_5, Shape, activation_bytes_per_token, least_bytes, training_bytes
+from grpo_train.policy.loading import load_policy
 from grpo_train.policy.locate import PolicyError
+from grpo_train.policy.logprobs import LogprobForward
+from grpo_train.rollout import Completion
 from tests.support.engine import config_text
 
 MACHINES = sorted(path.stem for path in (Path(__file__).parent / "data").glob("*.json"))
@@ -44,7 +49,8 @@ def test_facts_survive_json(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
-        ("v100", "float16"), ("t4", "float16"), ("a100", "bfloat16"), ("h100", "bfloat16"), ("h200", "bfloat16"),
+        ("v100", "float16"), ("v100_32gb", "float16"),
+        ("t4", "float16"), ("a100", "bfloat16"), ("h100", "bfloat16"), ("h200", "bfloat16"),
         ("mig", "bfloat16"), ("no_gpu", "float32"),
     ],
 )  # fmt: skip
@@ -76,10 +82,40 @@ def test_what_is_chosen_fits_and_divides() -> None:
         config, choices = resolved(name)
         memory = (machine(name).gpus[0].memory_mib or 0) * 2**20
         shape = QWEN2_5[config.model.backbone]
-        needed = training_bytes(shape, config, config.model.dtype, config.microbatch_size, memory)
+        needed = least_bytes(shape, config, config.model.dtype, memory)
         assert needed < 0.85 * memory
         assert config.rollout.buffer_size % config.microbatch_size == 0
         assert "GiB" in choices["train.microbatch_size"].reason
+
+
+@pytest.mark.parametrize("name", ["t4", "v100", "v100_32gb"])
+@pytest.mark.parametrize("recomputed", ["true", "false"])
+def test_older_gpus_train_what_they_hold(name: str, recomputed: str) -> None:
+    """Neither all rollouts nor all completions of a prompt are in memory at once: both are split until they fit."""
+    config, choices = resolved(name, AUTO.replace("tf_", f"gradient_checkpointing: {recomputed}, tf_"))
+    assert (config.model.backbone, config.model.adapter) == (
+        "qwen2_5_3" if name == "v100_32gb" else "qwen2_5_15", "lora",
+    )  # fmt: skip
+    assert config.microbatch_size == 1 if recomputed == "false" else config.microbatch_size > 1
+    assert ("are split" in choices["train.microbatch_size"].reason) == (recomputed == "false")
+
+
+@pytest.mark.parametrize("budget", ["0", "8192"])
+def test_passes_of_a_fixed_length_are_not_split_further(budget: str) -> None:
+    with pytest.raises(PolicyError, match="finds no model that fits"):
+        resolved("v100", AUTO.replace("tf_", f"token_budget: {budget}, tf_"))
+    assert resolved("v100", AUTO.replace("tf_", "token_budget: 1024, tf_"))[0].model.backbone == "qwen2_5_15"
+
+
+@pytest.mark.parametrize(
+    ("name", "problems"), [("v100", 256), ("t4", 256), ("no_gpu", 256), ("a100", None), ("h200", None), ("mig", None)]
+)
+def test_slow_machines_evaluate_on_fewer_problems(name: str, problems: int | None) -> None:
+    config, choices = resolved(name, "eval: {num_problems: auto}")
+    assert config.eval_problems == problems
+    assert "eval.num_problems" in choices
+    assert load_config(dump_config(config)).eval_problems == problems
+    assert resolved(name, "{}")[0].eval_problems is None, "asked for only"
 
 
 def test_the_values_are_written_and_kept_elsewhere() -> None:
@@ -127,6 +163,32 @@ def test_known_models_have_their_published_size(name: str, billions: float) -> N
     assert QWEN2_5[name].parameters / 1e9 == pytest.approx(billions, rel=0.005)
 
 
+@pytest.mark.parametrize("adapter", ["lora", "none"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_activations_are_those_that_autograd_keeps(make_root: Callable[[], Path], adapter: str, dtype: str) -> None:
+    """Of one more token; the state that a pass keeps in any case (weights in 16 bits) is not counted."""
+    root = make_root()
+    config = load_config(config_text(model__adapter=adapter, model__dtype=dtype, model__device="cpu"))
+    policy = load_policy(config.model, root, torch.device("cpu"))
+    forward = LogprobForward(policy, temperature=1.0, packing=False, chunked=True)
+
+    def kept(tokens: int) -> int:
+        storages: dict[int, torch.UntypedStorage] = {}
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
+            return tensor
+
+        half = (5,) * (tokens // 2)
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            forward([Completion(half, half, (-1.0,) * len(half), finished=False)])
+        return sum(storage.nbytes() for storage in storages.values())
+
+    shape = Shape.read(root / "models" / "tiny" / "config.json")
+    per_token = (kept(128) - kept(64)) / 64
+    assert 0.85 < activation_bytes_per_token(shape, config, dtype) / per_token < 1.4
+
+
 @given(
     prompts=st.integers(1, 64), tokens=st.integers(16, 4096), generations=st.integers(2, 16),
     adapter=st.sampled_from(["lora", "none"]), dtype=st.sampled_from(["float32", "bfloat16", "float16"]),
@@ -142,6 +204,8 @@ def test_more_work_takes_more_memory(prompts: int, tokens: int, generations: int
 
     base = needed()
     assert base > 0
+    least = least_bytes(QWEN2_5["qwen2_5_15"], load_config("{}"), dtype, 80e9)
+    assert 0 < least <= training_bytes(QWEN2_5["qwen2_5_15"], load_config("{}"), dtype, prompts, 80e9)
     assert needed(prompts=prompts + 1) >= base
     assert needed(tokens=tokens + 64) > base
     assert needed(generations=generations + 1) > base

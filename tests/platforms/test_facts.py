@@ -67,6 +67,22 @@ def test_a_driver_that_does_not_answer(smi: Path) -> None:
     assert "Unable to determine" in problem
 
 
+@pytest.mark.parametrize(
+    ("program", "site"), [("LLsub", "supercloud"), ("sbatch", "slurm"), ("other", "plain")], ids=lambda word: word
+)
+def test_a_site_is_known_by_its_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, site: str
+) -> None:
+    (tmp_path / program).write_text("#!/bin/sh\n")
+    (tmp_path / program).chmod(0o755)
+    (tmp_path / "sbatch").touch(0o755)  # MIT's Supercloud runs SLURM
+    if program == "other":
+        (tmp_path / "sbatch").unlink()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert facts.read_machine().site.replace("lambda", "plain") == site
+
+
 def test_what_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     server = http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -7,22 +7,27 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from grpo_train.run_dir import (
+    END_STATES,
     LIVE_STATES,
     RunDir,
     RunDirError,
     StatusWriter,
+    create_run,
     list_runs,
     observe,
 )
 from grpo_train.run_dir.evaluations import list_evaluations
-from grpo_train.run_dir.files import utc_now
+from grpo_train.run_dir.files import atomic_write, utc_now
 from grpo_train.run_dir.processes import boot_id, identity, start_ticks
-from grpo_train.run_dir.status import CHECKED_FILE, FRESH_S, being_checked
+from grpo_train.run_dir.status import CHECKED_FILE, FRESH_S, LOCK_FILE, being_checked, write_from_reserve
 from tests.support.clock import TestClock
+from tests.support.mounts import fill, small_disk
 
 LONG_AGO = "2020-01-01T00:00:00.000Z"
 
@@ -38,6 +43,26 @@ def status(**changes: object) -> dict[str, object]:
         "updated_at": utc_now(),
         **changes,
     }
+
+
+@pytest.mark.parametrize("state", sorted(END_STATES))
+def test_an_end_is_recorded_on_a_full_disk(tmp_path: Path, state: str) -> None:
+    """Why a run ended, and the report of its process, are written from a reserve, which the next start makes again."""
+    with small_disk(tmp_path / "disk", 1 << 20):
+        run = create_run(tmp_path / "disk", {}, "one")
+        for _ in range(2):
+            with closing(StatusWriter(run.path)) as writer:
+                writer.update(state="running")
+                filler = fill(tmp_path / "disk")
+                with pytest.raises(OSError, match="No space left"):
+                    writer.update(state="running")
+                report = run.path / "control" / "error_rank0.json"
+                write_from_reserve(run.path, lambda report=report: atomic_write(report, "x" * 5_000))
+                writer.update(state=state, error={"code": "disk_full", "summary": "y" * 20_000})
+            assert run.observed_state().state == state
+            assert report.stat().st_size == 5_000
+            assert (run.path / LOCK_FILE).stat().st_size == 0
+            filler.unlink()
 
 
 @pytest.mark.parametrize("state", sorted(LIVE_STATES))

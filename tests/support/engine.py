@@ -104,7 +104,7 @@ def grpo_train(
     return run_module("grpo_train.cli", *arguments, root=root, timeout=timeout, real=real)
 
 
-def command_here(*arguments: object, root: Path | None, given: str = "") -> subprocess.CompletedProcess[str]:
+def command_here(*arguments: object, root: Path | None, given: bytes | str = "") -> subprocess.CompletedProcess[str]:
     """Run ``grpo-train …`` in this process, with ``given`` as its standard input: a command that starts no process and
     leaves this one as it was."""
     from typer.testing import CliRunner

@@ -43,6 +43,8 @@ class WandbServer:
 
     url: str = ""
     runs: dict[str, TrackedRun] = field(default_factory=dict)
+    uploads: dict[str, bytes] = field(default_factory=dict)
+    """File of a run to its content."""
     requests: int = 0
     fails_with: int = 0
     """Status of every answer; 0 = it works."""
@@ -73,6 +75,11 @@ class WandbServer:
         if "run(" in query:
             found = self.runs.get(variables["name"])
             return {"project": {"run": self._node(found) if found else None}}
+        if "query ArtifactType" in query:
+            return {"project": {"artifact": None}}
+        if "mutation CreateArtifact " in query:  # as one that is there: its files are not asked for
+            artifact = {"id": "a", "state": "COMMITTED", "artifactSequence": {"latestArtifact": {"id": "a"}}}
+            return {"createArtifact": {"artifact": artifact}}
         if "viewer" in query:
             return {"viewer": {"id": "u", "entity": "me", "username": "me", "flags": "{}", "teams": {"edges": []}}}
         return {}
@@ -133,6 +140,8 @@ def wandb_server() -> Iterator[WandbServer]:
 
         def _body(self) -> Any:
             data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if self.path.startswith("/upload/"):
+                state.uploads[self.path.removeprefix("/upload/")] = data
             if self.headers.get("Content-Encoding") == "gzip":
                 data = gzip.decompress(data)
             try:

@@ -77,8 +77,24 @@ def identity(run: RunDir) -> str:
     return run_identity(run.path).identity
 
 
+def with_completions(run: RunDir) -> list[list[str]]:
+    """Three completions at steps 1 and 3, of which two are asked for; returns what each table has of them."""
+    run.config_file.write_text(run.config_file.read_text() + "tracking:\n  wandb_completions: 2\n")
+    rows = [{"step": step, "completion": f"{step} {slot}", "gold": 7} for step in (1, 3) for slot in range(3)]
+    (run.logs / "rollouts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return [["1 0", "1 1"], ["3 0", "3 1"]]
+
+
+def completions(tables: dict[str, bytes]) -> list[list[str]]:
+    """The completions of each table, in the order of their steps."""
+    found = [json.loads(content) for name, content in tables.items() if name.startswith("media/table/completions_")]
+    columns = [table["columns"].index("completion") for table in found]
+    return sorted([row[at] for row in table["data"]] for table, at in zip(found, columns, strict=True))
+
+
 def test_a_run_is_sent_once(tmp_path: Path, server: WandbServer) -> None:
     run = make_run(tmp_path, "a", steps=5, accuracy=(0.4, 0.5))
+    tables = with_completions(run)
     assert f"/me/grpo-tui/runs/{identity(run)}" in tracked(run).stdout
     (sent,) = server.runs.values()
     assert (sent.id, sent.name, sent.group, sent.state) == (identity(run), "a", "a", "finished")
@@ -86,6 +102,10 @@ def test_a_run_is_sent_once(tmp_path: Path, server: WandbServer) -> None:
     assert sent.column("train/reward") == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
     assert list(zip(sent.column("train/global_step")[5:], sent.column("eval/gsm8k/accuracy"), strict=True)) == [
         (0, 0.4), (10, 0.5),
+    ]  # fmt: skip
+    assert completions(server.uploads) == tables
+    assert [(row["train/step"], row["completions"]["nrows"]) for row in sent.rows if "completions" in row] == [
+        (1, 2), (3, 2),
     ]  # fmt: skip
     assert sent.config["optimizer"]["value"]["learning_rate"] == 1e-5
     assert sent.summary["state"] == "finished"
@@ -108,11 +128,13 @@ def test_a_rewind_is_another_run_of_the_group(tmp_path: Path, server: WandbServe
 
 def test_offline_files_can_be_synced(tmp_path: Path, server: WandbServer) -> None:
     run = make_run(tmp_path, "a", steps=5)
+    tables = with_completions(run)
     folder = tracked(run, "--mode", "offline").stdout.strip().rpartition("wandb sync ")[2]
     assert server.requests == 0
     synced(Path(folder), tmp_path)
     (sent,) = server.runs.values()
     assert (sent.id, sent.state) == (identity(run), "finished")
+    assert completions(server.uploads) == tables
     assert sent.column("train/reward") == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
 
 
@@ -374,6 +396,7 @@ def test_runs_are_read_back(
 
 def test_a_run_is_sent_from_its_backup(tmp_path: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(tmp_path / "box", "a", steps=5, accuracy=(0.4,))
+    with_completions(run)
     to = folder_destination(tmp_path / "disk")
     back_up_run(run.root, "training_runs", "a", to)
     expected = identity(run)
@@ -385,7 +408,9 @@ def test_a_run_is_sent_from_its_backup(tmp_path: Path, server: WandbServer, monk
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     gone = RunDir(tmp_path / "empty" / "training_runs" / "a")
     assert "add --from DESTINATION" in tracked(gone, code=2).stderr
-    assert "snapshot 1" in tracked(gone, "--from", "disk").stdout
+    done = tracked(gone, "--from", "disk", code=3)
+    assert "snapshot 1" in done.stdout
+    assert "warning: completions are not sent from a backup: restore the run" in done.stderr
     (sent,) = server.runs.values()
     assert (sent.id, sent.name, sent.state, sent.column("train/step")) == (expected, "a", "finished", [1, 2, 3, 4, 5])
     assert sent.column("eval/gsm8k/accuracy") == [0.4]

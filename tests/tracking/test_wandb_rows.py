@@ -16,7 +16,10 @@ from grpo_train.run_dir.files import append_jsonl
 from grpo_train.run_dir.installation import install_command
 from grpo_train.tracking.wandb import settings
 from grpo_train.tracking.wandb.rows import (
+    COLUMNS,
+    ROLLOUTS,
     Generation,
+    completions_of,
     entry_of,
     evaluations_after,
     generations,
@@ -53,6 +56,40 @@ def test_rows_belong_to_their_generation(tmp_path: Path) -> None:
     assert [row["step"] for _, row in rows_after(run, second, 0)] == [1, 2, 3, 4, 5]
     ends = [end for end, _ in rows_after(run, second, 0)]
     assert [row["step"] for _, row in rows_after(run, second, ends[2])] == [4, 5]
+
+
+def test_completions_belong_to_their_generation(tmp_path: Path) -> None:
+    """Those of a step are the first that it learns from; a step that learns from an earlier one's has none."""
+
+    def complete(step: int, *texts: str, **fields: Any) -> None:
+        for text in texts:
+            append_jsonl(run.logs / "rollouts.jsonl", {"step": step, "completion": text, **fields})
+
+    run = make_run(tmp_path, "a", steps=4)
+    complete(1, "a", "b", "c", prompt=[{"role": "user"}], gold=3)
+    complete(3, "lost", discarded="surplus")
+    complete(3, "d")
+    run.log_event("resumed", step=2, from_step=2, superseded=run.supersede_after(2))
+    log(run, 3, 4)
+    complete(3, "torn")
+    run.log_event(
+        "resumed", step=2, from_step=2, superseded={"rollouts.jsonl": run.supersede_after(2)["rollouts.jsonl"]}
+    )
+    complete(3, "e")
+    first, second = generations((event for _, event in run.events()), ROLLOUTS)
+
+    def tables(generation: Generation) -> list[list[str]]:
+        found, offset = [], 0
+        for step in (1, 2, 3, 4):
+            offset, rows = completions_of(run, generation, offset, step, 2)
+            found.append([row[COLUMNS.index("completion")] for row in rows])
+        return found
+
+    assert tables(first) == [["a", "b"], [], ["d"], []]
+    assert tables(second) == [["a", "b"], [], ["e"], []]
+    assert completions_of(run, first, 0, 1, 1)[1] == [
+        [1, None, None, '[{"role": "user"}]', "a", None, None, None, None, 3]
+    ]
 
 
 def test_half_a_line_waits(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import errno
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import subprocess
@@ -19,6 +21,7 @@ import torch
 
 from grpo_train.run_dir import RunDir, RunDirError, create_run
 from grpo_train.run_dir.files import atomic_symlink
+from grpo_train.run_dir.manifest import HashedFile
 from grpo_train.run_dir.processes import start_ticks
 from grpo_train.run_dir.removal import remove_leftovers
 from grpo_train.train.checkpoint import (
@@ -154,11 +157,41 @@ def test_full_disk_keeps_earlier_checkpoints(trainer: Trainer, full_after_the_fi
     with pytest.raises(CheckpointError) as caught:
         trainer.save(run, 2)
     assert f"cannot save {run.training_state / 'step_2'}" in str(caught.value)
-    assert "Earlier checkpoints are intact; free disk space" in str(caught.value)
-    assert caught.value.code in ("disk_full", "io")
+    reason = r"(disk full \(No space left on device\)|File too large)\. Earlier checkpoints are intact; (free|raise)"
+    assert re.search(reason, str(caught.value))
+    assert caught.value.code == "disk_full"
     assert os.listdir(run.training_state).count("step_1") == 1
     assert sorted(os.listdir(run.training_state)) == ["step_1", "step_latest"]
     assert whole(run) == [1]
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng.pt", "training_info.json"])
+@pytest.mark.parametrize(
+    ("number", "code", "fix"),
+    [
+        (errno.ENOSPC, "disk_full", "free disk space"),
+        (errno.EDQUOT, "disk_full", "have the quota raised"),
+        (errno.EROFS, "read_only", "make the file system writable"),
+        (errno.EIO, "io", "check the disk"),
+    ],
+)
+def test_a_failed_save_says_what_the_disk_said(
+    trainer: Trainer, run: RunDir, file: str, number: int, code: str, fix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch raises an error of its own ("unexpected pos") from the disk's."""
+    trainer.save(run, 1)
+    write = HashedFile.write
+
+    def fails(hashed: HashedFile, data: bytes) -> int:
+        if Path(hashed._file.name).name == file:
+            raise OSError(number, os.strerror(number))
+        return write(hashed, data)
+
+    monkeypatch.setattr(HashedFile, "write", fails)
+    with pytest.raises(CheckpointError, match=rf"step_2: .*{os.strerror(number)}.* intact; .*{fix}, then") as caught:
+        trainer.save(run, 2)
+    assert caught.value.code == code
+    assert sorted(os.listdir(run.training_state)) == ["step_1", "step_latest"]
 
 
 def test_run_resumes_after_a_full_disk(make_root: Callable[[], Path], tmp_path: Path) -> None:

@@ -28,8 +28,9 @@ class Eval(Section):
     """Completions per problem, for pass@k and maj@k."""
     subset_frac: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Fraction of the split (seeded, nested subsets)."""
-    num_problems: PositiveInt | None = None
-    """Maximum number of problems (seeded, nested subsets)."""
+    num_problems: PositiveInt | Literal["auto"] | None = None
+    """Maximum number of problems (seeded, nested subsets); auto = 256 on a CPU and on GPUs older than the A100, all on
+    others."""
     opponents: list[str] = Field(default_factory=list)
     """Games: opponents, by name (random, minimax, …) or checkpoint directory (training_runs/RUN/training_state/step_N).
     Empty: all built-in opponents of the game."""

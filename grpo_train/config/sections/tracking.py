@@ -27,6 +27,9 @@ class Tracking(Section):
     """Group of the run and of its resumes from an earlier step. Default: WANDB_RUN_GROUP, else the run's name."""
     wandb_tags: list[str] = Field(default_factory=list)
     """Tags. Empty: WANDB_TAGS, separated by commas."""
+    wandb_completions: int = Field(default=0, ge=0, le=1_000)
+    """Completions of each step that are sent, as the table ``completions``; 0 = none. Prompts leave the machine with
+    them."""
 
     @field_validator("wandb", mode="before")
     @classmethod

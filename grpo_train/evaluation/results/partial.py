@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.evaluation.results.stored import bring_back, generated, read_rows, read_summary, set_aside
-from grpo_train.run_dir.errors import UserError, code_of
+from grpo_train.run_dir.errors import UserError, code_of, disk_fix, disk_reason
 from grpo_train.run_dir.files import atomic_write, fsync_path, open_for_writing, read_json, remove_tree, to_json
 
 
@@ -152,8 +152,8 @@ class PartialWriter:
         try:
             _append(descriptor, rows)
         except OSError as error:
-            hint = "earlier samples are kept; free disk space and rerun the evaluation"
-            message = f"cannot write to {self._path}: {error.strerror or error} ({hint})"
+            hint = f"earlier samples are kept; {disk_fix(error) or 'fix the cause'} and rerun the evaluation"
+            message = f"cannot write to {self._path}: {disk_reason(error)}; {hint}"
             raise PartialError(message, code=code_of(error)) from error
 
     def close(self) -> None:

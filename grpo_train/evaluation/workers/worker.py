@@ -26,7 +26,7 @@ from grpo_train.evaluation.targets import Target
 from grpo_train.evaluation.workers.checkpoint import SampleSource
 from grpo_train.evaluation.workers.matches import Matches
 from grpo_train.evaluation.workers.single_turn import SingleTurn
-from grpo_train.run_dir.errors import UserError, code_of
+from grpo_train.run_dir.errors import UserError, code_of, disk_error, message_of
 from grpo_train.run_dir.processes import die_with_parent
 from grpo_train.run_dir.signs import show_stacks_on_request
 from grpo_train.tasks import Problem, Task
@@ -55,10 +55,9 @@ def main() -> int:
             evaluate(target, plan, config, task, problems, report, rank, nproc)
             report("done", name=target.name)
         except Exception as error:  # one step must not cost the others
-            if not isinstance(error, UserError):
+            if not isinstance(error, UserError) and not disk_error(error):
                 traceback.print_exc()
-            text = f"{error}" if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-            report("failed", name=target.name, error=text, code=code_of(error))
+            report("failed", name=target.name, error=message_of(error), code=code_of(error))
         gc.collect()  # models contain reference cycles
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

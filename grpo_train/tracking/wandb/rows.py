@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from grpo_train.run_dir import RunDir, list_evaluations
-from grpo_train.run_dir.files import ByteRange, to_float
+from grpo_train.run_dir.files import ByteRange, to_float, to_json
 from grpo_train.run_dir.formats import current_row
 from grpo_train.run_dir.safe_json import Unreadable, open_regular, parse_object, read_lines
 from grpo_train.tracking.logs import with_aliases
 
-LOG = "train_log.jsonl"
+LOG, ROLLOUTS = "train_log.jsonl", "rollouts.jsonl"
 STEP = "train/global_step"
 """The x of every metric."""
 LOGGED = "train/step"
 """The same of a logged step only, not of an evaluated one: the last one that was sent."""
 NOT_METRICS = ("step", "time", "health")
+COLUMNS = ("step", "group", "task", "prompt", "completion", "reward", "advantage", "correct", "answer", "gold")
+"""Columns of the table ``completions``: fields of ``rollouts.jsonl``."""
 
 
 @dataclass(frozen=True)
@@ -36,24 +39,35 @@ class Generation:
         return f"{identity}-r{self.index}" if self.index else identity
 
 
-def generations(events: Iterable[Mapping[str, Any]]) -> list[Generation]:
-    """The generations of a run, from its events; the last one is the current one."""
-    found, ranges = [Generation(0)], tuple[ByteRange, ...]()
+def generations(events: Iterable[Mapping[str, Any]], log: str = LOG) -> list[Generation]:
+    """The generations of a run, from its events, with the ranges of one log; the last one is the current one."""
+    found = [Generation(0)]
     for event in events:
-        superseded = event.get("superseded")
-        pair = superseded.get(LOG) if isinstance(superseded, dict) else None
-        if isinstance(pair, list) and [type(item) for item in pair] == [int, int] and pair[0] < pair[1]:
-            last = found[-1]
-            found[-1] = Generation(last.index, last.excluded, pair[1])
-            ranges = (*ranges, (pair[0], pair[1]))
-            found.append(Generation(len(ranges), ranges))
+        last, own = found[-1], _superseded(event, log)
+        ranges = (*last.excluded, own) if own else last.excluded
+        if _superseded(event, LOG):
+            found[-1] = replace(last, end=own[1] if own else sys.maxsize)
+            found.append(Generation(last.index + 1, ranges))
+        else:
+            found[-1] = replace(last, excluded=ranges)
     return found
 
 
-def rows_after(run: RunDir, generation: Generation, offset: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """End in the log, and row, of each whole row from a byte on that belongs to a generation. Raises OSError."""
+def _superseded(event: Mapping[str, Any], log: str) -> ByteRange | None:
+    """The bytes of a log that a resume superseded."""
+    superseded = event.get("superseded")
+    pair = superseded.get(log) if isinstance(superseded, dict) else None
+    if isinstance(pair, list) and [type(item) for item in pair] == [int, int] and pair[0] < pair[1]:
+        return (pair[0], pair[1])
+    return None
+
+
+def rows_after(
+    run: RunDir, generation: Generation, offset: int, log: str = LOG
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """End in a log, and row, of each whole row from a byte on that belongs to a generation. Raises OSError."""
     try:
-        file = open_regular(run.logs / LOG)
+        file = open_regular(run.logs / log)
     except (FileNotFoundError, Unreadable):
         return
     with file:
@@ -81,6 +95,29 @@ def entry_of(row: Mapping[str, Any]) -> dict[str, float] | None:
         if key not in NOT_METRICS and (number := to_float(value)) is not None
     }
     return {STEP: int(step), LOGGED: int(step), **values}
+
+
+def completions_of(
+    run: RunDir, generation: Generation, offset: int, step: int, limit: int
+) -> tuple[int, list[list[Any]]]:
+    """Byte after a step's rows in ``rollouts.jsonl``, and its first ``limit`` completions by COLUMNS.
+
+    Discarded ones are left out. ``generation``: one of that log. Raises OSError.
+    """
+    found: list[list[Any]] = []
+    for end, row in rows_after(run, generation, offset, ROLLOUTS):
+        at = to_float(row.get("step"))
+        if at is not None and at > step:
+            break
+        offset = end
+        if at == step and "discarded" not in row and len(found) < limit:
+            found.append([_cell(row.get(column)) for column in COLUMNS])
+    return offset, found
+
+
+def _cell(value: Any) -> Any:
+    """A value that a table takes: number, text or None."""
+    return value if value is None or isinstance(value, (str, int, float)) else to_json(value)
 
 
 def evaluations_after(run: RunDir, sent: Mapping[str, float]) -> list[dict[str, float]]:

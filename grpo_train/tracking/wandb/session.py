@@ -12,11 +12,15 @@ from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.identity import run_identity
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
 from grpo_train.tracking.wandb.rows import (
+    COLUMNS,
     LOGGED,
+    ROLLOUTS,
     STEP,
     Generation,
+    completions_of,
     entry_of,
     evaluations_after,
+    generations,
     last_evaluated,
     rows_after,
 )
@@ -37,9 +41,11 @@ class Session:
         import wandb
 
         self._id = generation.id_of(run_identity(run.path).identity)
-        self._run, self._generation = run, generation
+        self._run, self._generation, self._completions = run, generation, settings.completions
         self._offset = 0
         """Byte of the log up to which its rows were sent."""
+        self._rollouts_offset = 0
+        """The same of ``rollouts.jsonl``."""
         self._wandb = wandb.init(
             mode="offline" if settings.mode == "offline" else "online",
             entity=settings.entity,
@@ -86,7 +92,7 @@ class Session:
             self._offset = end
             entry = entry_of(row)
             if entry is not None and entry[STEP] > self._last_step:
-                self._wandb.log(entry)
+                self._wandb.log({**entry, **self._table(int(entry[STEP]))})
                 self._last_step = entry[STEP]
                 count += 1
         if self._generation.end is None:
@@ -95,6 +101,19 @@ class Session:
                 self._evaluated |= last_evaluated(entry)
                 count += 1
         return count
+
+    def _table(self, step: int) -> dict[str, Any]:
+        """The table ``completions`` of a step; {} if none is asked for, or the step learns from an earlier one's."""
+        if not self._completions:
+            return {}
+        import wandb
+
+        events = (event for _, event in self._run.events())
+        generation = generations(events, ROLLOUTS)[self._generation.index]
+        self._rollouts_offset, rows = completions_of(
+            self._run, generation, self._rollouts_offset, step, self._completions
+        )
+        return {"completions": wandb.Table(list(COLUMNS), rows, allow_mixed_types=True)} if rows else {}
 
     def finish(self, state: str) -> None:
         """Send what is left, and end the W&B run with our state of the run.

@@ -36,6 +36,8 @@ class WandbSettings:
     entity: str | None = None
     """None = the account's own."""
     tags: list[str] = field(default_factory=list)
+    completions: int = 0
+    """Rows of a step's table."""
 
 
 def settings_of(config: Config, run: str, environment: Mapping[str, str] = os.environ, mode: str = "") -> WandbSettings:
@@ -48,6 +50,7 @@ def settings_of(config: Config, run: str, environment: Mapping[str, str] = os.en
         tracking.wandb_group or environment.get("WANDB_RUN_GROUP") or run,
         tracking.wandb_entity or environment.get("WANDB_ENTITY") or None,
         tracking.wandb_tags or tags,
+        tracking.wandb_completions,
     )
 
 
