@@ -6,6 +6,8 @@ import errno
 import os
 import re
 
+from grpo_train.run_dir.installation import install_command
+
 _DISK = {
     errno.ENOSPC: ("disk_full", "free disk space"),
     errno.EDQUOT: ("disk_full", "free disk space, or have the quota raised"),
@@ -15,8 +17,6 @@ _DISK = {
     errno.ESTALE: ("io", "mount the file system again"),
 }
 """Failures of a disk: code, and what to do."""
-
-from grpo_train.run_dir.installation import install_command
 
 
 class UserError(Exception):

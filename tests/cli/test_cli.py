@@ -320,7 +320,7 @@ def test_a_launch_that_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bytes, reason: str
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    done = command_here("check-caches", root=tmp_path, given=given)
+    done = command_here("check-launch", root=tmp_path, given=given)
     (line,) = error_of(done, 2).splitlines()
     assert line.startswith("error: standard input is not a launch: ")
     assert reason in line
