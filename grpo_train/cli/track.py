@@ -6,6 +6,7 @@ import sys
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -13,6 +14,7 @@ from grpo_train.cli.options import Root, TrainingRun
 from grpo_train.cli.output import fail
 from grpo_train.config import load_config
 from grpo_train.run_dir import RunDir, RunDirError, open_run, resolve_root
+from grpo_train.run_dir.credentials import netrc_password
 
 
 class Mode(str, Enum):
@@ -38,7 +40,9 @@ def track(
 
     check(mode.value)
     if mode is Mode.online and not has_key():
-        fail(f"no API key for {server()}: run 'wandb login', or set WANDB_API_KEY in .env", 2)
+        problem = netrc_password(urlsplit(server()).hostname or "")[1]
+        reason = f" ({problem})" if problem else ""
+        fail(f"no API key for {server()}{reason}: run 'wandb login', or set WANDB_API_KEY in .env", 2)
     folder = resolve_root(root)
     if source is not None:
         _track_backup(folder, training_run, source, mode)
