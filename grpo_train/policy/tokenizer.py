@@ -20,8 +20,8 @@ def load_tokenizer(backbone: str, root: Path) -> Any:
     cache_only = not is_local and not hub_answers(name, commit=commit)
     try:
         return AutoTokenizer.from_pretrained(name, revision=commit or "main", local_files_only=cache_only)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except Exception as error:  # libraries raise many types for files that they cannot read
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise PolicyError(f"cannot load the tokenizer of '{source}': {reason}", code="no_model") from error
 
 

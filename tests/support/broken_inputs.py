@@ -568,7 +568,7 @@ RAW = re.compile(
 
 def problem_of(done: subprocess.CompletedProcess[str]) -> str:
     """What is wrong with how a command took an input; "" if nothing is."""
-    text = f"{done.stdout}\n{done.stderr}"
+    text = re.sub("cannot load the .*", "", f"{done.stdout}\n{done.stderr}")  # with a library's own words
     if found := RAW.search(text):
         return f"says {found[0]!r}"
     if done.returncode not in (0, 1, 2, 3):

@@ -57,6 +57,8 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
     metrics = (summary or {}).get("metrics")
     if summary is None or not isinstance(metrics, dict) or not {"step", "name", "n"} <= metrics.keys():
         raise DamagedError(f"{file} is damaged")
+    if not isinstance(summary.get("key", {}), dict):
+        raise DamagedError(f"{file} is damaged")
     return {**summary, "metrics": current_row(metrics)}
 
 
