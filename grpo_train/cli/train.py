@@ -269,7 +269,7 @@ def _check_destinations(config: Config) -> None:
 
 def _starting_weights(run: RunDir) -> Path | None:
     """The weights that a run was launched with."""
-    launched = run.read_launch().get("ckpt")
+    launched = run.launched().get("ckpt")
     return run.root / launched if launched else None
 
 
@@ -296,14 +296,16 @@ def _supervise(run: RunDir, *, show_progress: bool) -> int:
     """Resolve the config of a launch and supervise the run; a rejected config becomes the run's error."""
     from grpo_train.supervisor.supervisor import Supervisor
 
-    launch = run.read_launch()
-    overrides = _overrides(launch.get("overrides"), launch.get("nproc"))
     try:
+        launch = run.launched()
+        overrides = _overrides(launch.get("overrides"), launch.get("nproc"))
         if run.config_file.exists():
             raise RunDirError(
                 f"{run.name} has already started; resume it with  grpo-train resume --training-run {run.name}"
             )
-        config = load_config(launch.get("config_text", ""), overrides, source=launch.get("config_name") or "config")
+        if not launch.get("config_text"):
+            raise RunDirError(f"{run.name}: launch.json has no config_text; launch the config again")
+        config = load_config(launch["config_text"], overrides, source=launch.get("config_name") or "config")
         _check_destinations(config)
         ckpt = _starting_weights(run)
         with being_checked(run.path):

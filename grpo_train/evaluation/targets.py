@@ -97,7 +97,7 @@ def pick_targets(run: RunDir, checkpoints: Path, request: EvalRequest) -> tuple[
     targets, unusable = [], []
     for selector in _selectors(request.steps):
         if selector == "0":
-            target = Target("step_0", 0, str(run.root / (run.read_launch().get("ckpt") or "")))
+            target = Target("step_0", 0, str(run.root / (run.launched().get("ckpt") or "")))
         else:
             try:
                 owner = RunDir(checkpoints.parent if checkpoints.name == "training_state" else checkpoints)
