@@ -12,7 +12,7 @@ import typer
 
 from grpo_train.cli.options import Root, TrainingRun
 from grpo_train.cli.output import fail
-from grpo_train.config import load_config
+from grpo_train.config import load_config, read_config_text
 from grpo_train.run_dir import RunDir, RunDirError, open_run, resolve_root
 from grpo_train.run_dir.credentials import netrc_password
 
@@ -88,7 +88,7 @@ def _send(run: RunDir, mode: Mode, state: str, folder: Path) -> None:
 
     if not run.config_file.exists():
         fail(f"{run.name} has no config.yaml because it never started", 2)
-    config = load_config(run.config_file.read_text(encoding="utf-8"), source=str(run.config_file))
+    config = load_config(read_config_text(run.config_file), source=str(run.config_file))
     settings = settings_of(config, run.name, mode=mode.value)
     with only_one(run):
         from grpo_train.tracking.wandb.session import Session

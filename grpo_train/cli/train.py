@@ -19,8 +19,10 @@ from grpo_train.config import changed_keys, dump_config, load_config, read_confi
 from grpo_train.policy.device import check_device
 from grpo_train.run_dir import RunDir, RunDirError, StatusWriter, open_run, resolve_root
 from grpo_train.run_dir.errors import UserError, code_of
+from grpo_train.run_dir.fields import check_launch
 from grpo_train.run_dir.files import atomic_write, to_float
 from grpo_train.run_dir.kill import kill_run
+from grpo_train.run_dir.safe_json import parse_object
 from grpo_train.run_dir.slurm_job import node_count
 from grpo_train.run_dir.status import being_checked
 from grpo_train.train.preflight import (
@@ -96,9 +98,10 @@ def check_caches(as_json: AsJson = False, root: Root = None) -> None:
 
     os.environ["HF_HUB_OFFLINE"] = "1"
     with failing(as_json):
-        launch = json.load(sys.stdin)
+        launch = parse_object(sys.stdin.buffer.read())
+        check_launch(launch)
         overrides = _overrides(launch.get("overrides"), launch.get("nproc"))
-        config = load_config(launch["config_text"], overrides, source=launch.get("config_name") or "config")
+        config = load_config(launch.get("config_text") or "", overrides, source=launch.get("config_name") or "config")
         folder = resolve_root(root)
         check_offline(config, folder, folder / launch["ckpt"] if launch.get("ckpt") else None)
     if as_json:
@@ -144,7 +147,7 @@ def resume(
         refuse_live(run)
         if not run.config_file.exists():
             raise RunDirError(f"{run.name} has no config.yaml because it never started; launch it again")
-        text, source = run.config_file.read_text(encoding="utf-8"), str(run.config_file)
+        text, source = read_config_text(run.config_file), str(run.config_file)
         before = load_config(text, source=source)
         never_saved = from_step == "latest" and has_never_saved(run)
         step = 0 if never_saved else run.checkpoint(from_step).step

@@ -29,7 +29,7 @@ from grpo_train.policy.locate import (
     recorded_base,
     resolve_backbone,
 )
-from grpo_train.policy.tokenizer import eos_ids, text_of
+from grpo_train.policy.tokenizer import check_vocabulary, eos_ids, text_of
 from grpo_train.run_dir.signs import downloading
 from grpo_train.tasks.shared.hub import hub_answers
 
@@ -371,7 +371,9 @@ def _load(source: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any]:
         model, found = loaded
         infos.append(found)
         reading.append("tokenizer")
-        return model, AutoTokenizer.from_pretrained(name, **options)
+        tokenizer = AutoTokenizer.from_pretrained(name, **options)
+        check_vocabulary(tokenizer)
+        return model, tokenizer
 
     name, commit = (source, None) if Path(source).is_dir() else hub_id(source)
     try:

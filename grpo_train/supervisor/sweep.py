@@ -201,7 +201,7 @@ def _row(run: RunDir, config: str) -> dict[str, Any]:
         "seconds_per_step": _mean(lines, "time/step"),
         "peak_gib": max((to_float(line.get("memory/peak_gib")) or 0.0 for line in lines), default=None),
     }
-    config_here = load_config(run.config_file.read_text(encoding="utf-8"), source=str(run.config_file))
+    config_here = load_config(read_config_text(run.config_file), source=str(run.config_file))
     completions = config_here.rollout.buffer_size * config_here.rollout.num_generations / config_here.steps_per_buffer
     if row["seconds_per_step"]:
         row["completions_per_second"] = completions / row["seconds_per_step"]

@@ -8,8 +8,7 @@ from pathlib import Path
 from grpo_train.cli import PLACES
 from grpo_train.run_dir import RunDir
 from grpo_tui.cli import COMMANDS as APP_COMMANDS
-from tests.support.broken_inputs import COMMANDS, READ_NOTHING, World, failures, inputs, some_pairs
-from tests.support.stores import other_disk
+from tests.support.broken_inputs import COMMANDS, READ_NOTHING, failures, inputs, new_world, some_pairs
 
 
 def test_every_command_is_fed_or_has_a_reason() -> None:
@@ -25,6 +24,5 @@ def test_the_corpus_is_the_same_every_time() -> None:
 
 
 def test_no_traceback(golden: Callable[[str], RunDir], tmp_path: Path) -> None:
-    with other_disk(tmp_path) as disk:
-        world = World(tmp_path, disk, golden("first").root, golden("lora").root)
+    with new_world(tmp_path, golden) as world:
         assert failures(world, some_pairs(60)) == []

@@ -8,15 +8,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from grpo_train.run_dir import RunDir
-from tests.support.broken_inputs import COMMANDS, Command, World, failures, inputs, pairs
-from tests.support.stores import other_disk
+from tests.support.broken_inputs import COMMANDS, Command, World, failures, inputs, new_world, pairs
 
 
 @pytest.fixture(scope="module")
 def world(golden: Callable[[str], RunDir], tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    folder = tmp_path_factory.mktemp("broken")
-    with other_disk(folder) as disk:
-        yield World(folder, disk, golden("first").root, golden("lora").root)
+    with new_world(tmp_path_factory.mktemp("broken"), golden) as made:
+        yield made
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command.words))

@@ -17,17 +17,22 @@ import runpy
 import shutil
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from grpo_train.run_dir import RunDir
 from tests.support.engine import MICRO, REPOSITORY, config_text, environment
 from tests.support.forked import run_forked
 from tests.support.patience import PATIENCE
+from tests.support.stores import other_disk
 
 SEED = 35
 LIMIT_S = 30.0
@@ -226,7 +231,7 @@ READ_NOTHING = {
 # ---------------------------------------------------------------------------------------------------------- the world
 
 
-def _texts() -> dict[str, str]:
+def _texts(endpoint: str) -> dict[str, str]:
     """The files of a world that no command wrote."""
     config = config_text(
         MICRO, run__total_steps=1, task__name="data", task__path="data.jsonl", task__rewards=["reward.py:length"]
@@ -246,10 +251,10 @@ def _texts() -> dict[str, str]:
         "work/secrets.env": "HF_TOKEN=hf_not_real\n",
         "home/.grpo/.env": "HF_TOKEN=hf_not_real\nexport WANDB_PROJECT='grpo'\n",
         "home/.lambda_s3.env": (
-            "export AWS_ACCESS_KEY_ID=ABC\nAWS_SECRET_ACCESS_KEY='def'\nAWS_ENDPOINT_URL=http://127.0.0.1:9\n"
+            f"export AWS_ACCESS_KEY_ID=ABC\nAWS_SECRET_ACCESS_KEY='def'\nAWS_ENDPOINT_URL={endpoint}\n"
         ),
         "home/.aws/credentials": "[default]\naws_access_key_id = ABC\naws_secret_access_key = def\n",
-        "home/.aws/config": "[default]\nregion = us-east-1\nendpoint_url = http://127.0.0.1:9\n",
+        "home/.aws/config": f"[default]\nregion = us-east-1\nendpoint_url = {endpoint}\n",
         "home/.netrc": f"machine 127.0.0.1\n  login user\n  password {'0' * 40}\n",
         "home/.config/wandb/settings": "[default]\nentity = team\nproject = grpo\n",
         "home/.cache/huggingface/token": "hf_not_real\n",
@@ -271,14 +276,14 @@ def _texts() -> dict[str, str]:
 class World:
     """Whole files in ``kept``, from which ``here`` is made anew before each command."""
 
-    def __init__(self, folder: Path, disk: Path, first: Path, lora: Path) -> None:
+    def __init__(self, folder: Path, disk: Path, endpoint: str, first: Path, lora: Path) -> None:
         """``first``, ``lora``: roots with the golden runs. ``disk``: an empty directory on another disk."""
         self.here, self._kept = folder / "world", folder / "kept"
         self._disk, self._disk_kept = disk / "here", disk / "kept"
         self._kept.mkdir()
         shutil.copytree(first, self._kept / "root", symlinks=True)
         shutil.copytree(lora / "training_runs/lora", self._kept / LORA.partition("/training_state")[0], symlinks=True)
-        for place, text in _texts().items():
+        for place, text in _texts(endpoint).items():
             (self._kept / place).parent.mkdir(parents=True, exist_ok=True)
             (self._kept / place).write_text(text)
         for name in (".lambda_s3.env", ".grpo/.env", ".netrc"):
@@ -287,7 +292,7 @@ class World:
         _write_parquet(self._kept / "work/data.parquet")
         destinations = [
             {"name": "disk", "folder": str(self._disk)},
-            {"name": "s3", "bucket": "bucket", "endpoint": "http://127.0.0.1:9", "credentials": "~/.lambda_s3.env"},
+            {"name": "s3", "bucket": "bucket", "endpoint": endpoint, "credentials": "~/.lambda_s3.env"},
         ]
         (self._kept / USER / "backup.yaml").write_text(yaml.safe_dump({"destinations": destinations}))
         self._disk_kept.mkdir()
@@ -344,6 +349,30 @@ class World:
         }
         words = ["tests.support.broken_inputs", stdin, module, *words[1:]]
         return run_forked(words, {**usual, **variables}, self.here / "work", PATIENCE * LIMIT_S)
+
+
+class _Refuses(BaseHTTPRequestHandler):
+    """A store that has no right for anybody."""
+
+    def do_GET(self) -> None:
+        self.send_response(403)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET
+
+    def log_message(self, *about: object) -> None:
+        pass
+
+
+@contextmanager
+def new_world(folder: Path, golden: Callable[[str], RunDir]) -> Iterator[World]:
+    """A world in an empty directory."""
+    with other_disk(folder) as disk, ThreadingHTTPServer(("127.0.0.1", 0), _Refuses) as store:
+        threading.Thread(target=store.serve_forever, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{store.server_port}"
+        yield World(folder, disk, endpoint, golden("first").root, golden("lora").root)
+        store.shutdown()
 
 
 def _write_parquet(path: Path) -> None:
