@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from grpo_train.config.yaml_text import InvalidYaml, load_yaml
 from grpo_train.run_dir.errors import UserError
 
 
@@ -19,12 +20,9 @@ def read_user_file(file: Path, error_type: type[UserError]) -> Any:
     """The content of a file, ``{}`` of an empty one, None without one. Raises ``error_type`` with file and line."""
     if not file.exists():
         return None
-    import yaml
-
     try:
-        return yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    except yaml.MarkedYAMLError as error:
-        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise error_type(f"{file}{line}: invalid YAML: {error.problem}") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise error_type(f"{file}: {error}") from error
+        return load_yaml(file.read_text(encoding="utf-8")) or {}
+    except InvalidYaml as error:
+        raise error_type(error.at(str(file))) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise error_type(f"{file}: cannot read: {error}") from error

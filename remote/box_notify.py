@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from grpo_train.config.yaml_text import InvalidYaml, load_yaml
+
 _REFERENCE = re.compile(r"\$(?:\{\w+\}|[A-Za-z_]\w*)")
 SECTION = "notify"
 
@@ -31,13 +33,11 @@ def problem_of_notify(value: Any) -> str:
 
 def notify_overrides(notify: Mapping[str, Any], config_text: str, overrides: Sequence[str]) -> list[str]:
     """The overrides of a launch that stand for a box's ``notify``; [] where the config or an override has its own."""
-    import yaml
-
     if not notify or any(override.strip().startswith(f"{SECTION}.") for override in overrides):
         return []
     try:
-        document = yaml.safe_load(config_text)
-    except yaml.YAMLError:
+        document = load_yaml(config_text)
+    except InvalidYaml:
         return []  # the check of the config says so
     if not isinstance(document, dict) or SECTION in document:
         return []

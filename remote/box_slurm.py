@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from grpo_train.config.yaml_text import InvalidYaml, value_of
 from remote.protocol.slurm import JobOptions
 
 
@@ -16,9 +17,10 @@ def read_scheduler(node: Any, file: str) -> str:
 
 def read_job_options(node: Any, file: str) -> dict[str, Any]:
     """What jobs ask for, checked. Raises BoxesError that names line and key."""
-    import yaml
-
-    value = yaml.SafeLoader("").construct_object(node, deep=True)
+    try:
+        value = value_of(node)
+    except InvalidYaml as error:
+        raise _refuse(node, file, f"'slurm': {error}") from error
     if not isinstance(value, dict):
         raise _refuse(node, file, "'slurm' must be a mapping, such as {partition: gpu, gpus: 8, time: \"24:00:00\"}")
     try:

@@ -38,8 +38,6 @@ def read_variables(node: Any, file: str) -> dict[str, str]:
         name = str(key.value)
         if not _NAME.fullmatch(name):
             raise refuse(key, f"'{name}' is not a variable's name: letters, digits and '_', not starting with a digit")
-        if name in found:
-            raise refuse(key, f"duplicate variable '{name}'")
         if name in _RESERVED:
             raise refuse(key, f"'{name}' cannot be set here; {_RESERVED[name]}")
         if not isinstance(value, yaml.ScalarNode) or value.tag == "tag:yaml.org,2002:null":

@@ -18,6 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from grpo_train.config.yaml_text import InvalidYaml, compose_yaml, value_of
 from grpo_train.run_dir.credentials import find_secret
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.lazy_dataclass import dataclass
@@ -238,11 +239,9 @@ def _entries(text: str, file: str) -> list[Any]:
     import yaml
 
     try:
-        top = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f":{mark.line + 1}" if mark else ""
-        raise BoxesError(f"{file}{where}: invalid YAML: {getattr(error, 'problem', None) or error}") from error
+        top = compose_yaml(text)
+    except InvalidYaml as error:
+        raise BoxesError(error.at(file)) from error
     if top is None:
         return []
     if not isinstance(top, yaml.MappingNode):
@@ -319,9 +318,10 @@ def problem_of(box: Box) -> str:
 
 
 def _value(key: str, node: Any, where: str) -> Any:
-    import yaml
-
-    value = yaml.SafeLoader("").construct_object(node, deep=True)
+    try:
+        value = value_of(node)
+    except InvalidYaml as error:
+        raise BoxesError(f"{where}: '{key}': {error}") from error
     if key == "notify" and (problem := problem_of_notify(value)):
         raise BoxesError(f"{where}: {problem}")
     if key in ("activate", "engine", "notify"):  # all end up in command lines or records on the box

@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from grpo_train.backup.access import A_REGION, AN_ENDPOINT, ENDPOINT, REGION
+from grpo_train.config.yaml_text import InvalidYaml, compose_yaml
 from grpo_train.run_dir.credentials import find_secret
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.suggest import did_you_mean
@@ -122,11 +123,9 @@ def parse_destinations(text: str, file: str = "backup.yaml") -> list[Folder | Bu
 def _entries(text: str, file: str) -> list[yaml.Node]:
     """The nodes of the ``destinations`` list."""
     try:
-        top = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f":{mark.line + 1}" if mark else ""
-        raise DestinationError(f"{file}{where}: invalid YAML: {getattr(error, 'problem', None) or error}") from error
+        top = compose_yaml(text)
+    except InvalidYaml as error:
+        raise DestinationError(error.at(file)) from error
     if top is None:
         return []
     if not isinstance(top, yaml.MappingNode):
@@ -150,10 +149,6 @@ def _destination(node: yaml.Node, file: str) -> Folder | Bucket:
     lines: dict[str, int] = {}
     values: dict[str, Any] = {}
     for key, value in node.value:
-        if key.value in lines:
-            raise DestinationError(
-                f"{file}:{_line(key)}: duplicate key '{key.value}' (first defined on line {lines[key.value]})"
-            )
         lines[key.value] = _line(key)
         values[key.value] = value.value if isinstance(value, yaml.ScalarNode) else [...]  # as written: 010 stays 010
     kind = Folder if "folder" in values else Bucket

@@ -13,8 +13,6 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import yaml
-
 from grpo_train.backup.collect import LocalStep, local_steps, read_step
 from grpo_train.backup.job import Job, OnProgress, working_on
 from grpo_train.backup.layout import Home
@@ -23,6 +21,7 @@ from grpo_train.backup.snapshot import Snapshot, StoredStep
 from grpo_train.backup.snapshots import StoredRun
 from grpo_train.backup.upload import TRANSFERS
 from grpo_train.backup.verify import read_back_all
+from grpo_train.config.yaml_text import load_yaml
 from grpo_train.run_dir import Checkpoint, RunDir, RunDirError, StatusWriter, list_evaluations
 from grpo_train.run_dir.processes import RUN_ID_VARIABLE, find_by_run_id, is_alive, run_id_of
 from grpo_train.run_dir.safe_json import Unreadable
@@ -176,14 +175,14 @@ def _reasons(run: RunDir, found: list[LocalStep], keep: int) -> dict[str, str]:
     current = {step.step: step for step in found if "superseded/" not in step.path}
     accuracies = {row["name"]: accuracies_of(row["metrics"]) for row in list_evaluations(run.root, run.name)}
     try:
-        config = yaml.safe_load(run.config_file.read_text(encoding="utf-8"))
-        keep_every = config.get("run", {}).get("keep_every", 0)
+        config = load_yaml(run.config_file.read_text(encoding="utf-8"))
+        keep_every = int(config.get("run", {}).get("keep_every", 0))
         paths = paths_read(run.root)
         in_use = {step.path for step in found if is_within(run.path / step.path, paths)}
-    except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError, Unreadable) as error:
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError, Unreadable) as error:
         message = f"{run.name}: cannot tell which checkpoints are needed: {error}"
         raise RunDirError(message, code="unreadable") from error
-    reasons = reasons_to_keep(list(current), links_of(run.training_state), accuracies, int(keep_every))
+    reasons = reasons_to_keep(list(current), links_of(run.training_state), accuracies, keep_every)
     for step in sorted(current, reverse=True)[: max(1, keep)]:
         reasons.setdefault(step, "one of the newest")
     found_reasons = {current[step].path: reason for step, reason in reasons.items()}

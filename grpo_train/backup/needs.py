@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from grpo_train.backup.collect import LocalFile, read_step
 from grpo_train.backup.layout import walk_files
 from grpo_train.backup.record import Record
+from grpo_train.config.yaml_text import load_yaml
 from grpo_train.policy.locate import PolicyError, base_of_checkpoint, resolve_backbone
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.manifest import MANIFEST, sha256
@@ -116,7 +115,7 @@ def _hash_once(file: Path, facts: os.stat_result, record: Record) -> str:
 
 def _read_config(run: RunDir) -> dict[str, Any]:
     try:
-        config = yaml.safe_load(run.config_file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        config = load_yaml(run.config_file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return {}
     return config if isinstance(config, dict) else {}

@@ -65,6 +65,12 @@ class Backoff:
             raise StoreError(f"{url}: stopped while waiting ({cause})")
 
 
+_PROMISED = {
+    "get_object": {"ETag"}, "head_object": {"ETag", "LastModified"}, "list_objects_v2": {"IsTruncated"},
+}  # fmt: skip
+"""What every S3 store sends: without it, an answer is not from one."""
+
+
 class Body:
     """The bytes of one request: within the limit of the rate, ended by a deadline or a stop."""
 
@@ -168,6 +174,7 @@ class Requests:
     ) -> dict[str, Any]:
         """Send a request until it is answered. Raises ClientError for a refusal, StoreError."""
         from botocore import exceptions
+        from botocore.parsers import ResponseParserError
 
         stop = stop or threading.Event()
         backoff = self.backoff(stop)
@@ -177,6 +184,8 @@ class Requests:
                 arguments["Body"] = Body(data, self.limit, self.timing, stop, self._clock)
             try:
                 response = getattr(self._client, operation)(Bucket=self.place.bucket, **arguments)
+                if not _PROMISED.get(operation, set()) <= response.keys():
+                    raise ResponseParserError(f"no {' and '.join(_PROMISED[operation])}")
                 self._note_date(response)
                 return response  # type: ignore[no-any-return]
             except exceptions.ClientError as error:
@@ -200,6 +209,12 @@ class Requests:
                 if_broken()
             except exceptions.BotoCoreError as error:  # a login that has ended, a role that cannot be taken
                 raise unusable(self.place, error) from error
+            except (ResponseParserError, RecursionError) as error:  # a web page; a redirect, which botocore follows
+                where = self.place.endpoint or "its endpoint"
+                cause = f"{where} answers what an S3 store would not (a web page, or a redirect)"
+                if self._store_date is None:  # it never was one
+                    raise StoreError(f"{self.place.url}: {cause}; correct the endpoint", code="refused") from error
+                backoff.wait(self.place.url, cause)
 
     def refusal_of(
         self, facts: dict[str, Any], operation: str, meta: dict[str, Any] | None = None

@@ -85,6 +85,8 @@ def bench(
         ]  # fmt: skip
         environment = compute_environment(thread_count(1, 1))
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=environment)
+    if done.returncode == 1:  # it has said why
+        raise typer.Exit(1)
     if done.returncode:
         fail(f"the measurement ended with exit code {done.returncode}")
     found = json.loads(done.stdout.splitlines()[-1])

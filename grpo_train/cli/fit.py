@@ -40,6 +40,8 @@ def fit(
         file.write_text(dump_config(config), encoding="utf-8")
         command = [sys.executable, "-m", "grpo_train.train.fit", str(file), str(folder)]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    if done.returncode == 1:  # it has said why
+        raise typer.Exit(1)
     if done.returncode:
         fail(f"the measurement ended with exit code {done.returncode}")
     result = json.loads(done.stdout.splitlines()[-1])

@@ -97,8 +97,8 @@ def _show_tables(facts: dict[str, Any]) -> None:
     from rich.text import Text
 
     console = Console()
-    state = state_cell(facts["state"], facts["host"])
-    numbers = f"  step {_progress(facts)}  reward {_reward(facts['reward'])}  {facts['device'] or ''}"
+    state = state_cell(facts["state"], facts.get("host") or "")
+    numbers = f"  step {_progress(facts)}  reward {_reward(facts.get('reward'))}  {facts.get('device') or ''}"
     console.print(Text.assemble((facts["run"], "bold"), "  ", state, numbers))
     console.print(Text(facts["path"], style="dim"))
     for record in facts["health"]:
@@ -109,7 +109,7 @@ def _show_tables(facts: dict[str, Any]) -> None:
         console.print(Text(trouble, style="yellow"))
     if trouble := _tracking_trouble(facts["tracking_failed"]):
         console.print(Text(trouble, style="yellow"))
-    for line in _error_lines(facts["error"]):
+    for line in _error_lines(facts.get("error")):
         console.print(Text(line, style="red"))
     checkpoints = [[f"step_{c['step']}", c["problem"] or "complete"] for c in facts["checkpoints"]]
     checkpoints += [[f"step_{each['step']}", f"in backup ({each['destination']})"] for each in facts["in_backup"]]
@@ -125,7 +125,7 @@ def _show_tables(facts: dict[str, Any]) -> None:
 
 
 def _plain_facts(facts: dict[str, Any]) -> Iterator[str]:
-    yield f"{facts['run']}: {facts['state']}, step {facts['step']}/{facts['total_steps']}, reward {facts['reward']}"
+    yield f"{facts['run']}: {facts['state']}, step {_progress(facts)}, reward {_reward(facts.get('reward'))}"
     yield f"  {facts['path']}"
     for record in facts["health"]:
         yield f"  {record['level']}: {record['message']}"
@@ -135,7 +135,7 @@ def _plain_facts(facts: dict[str, Any]) -> Iterator[str]:
         yield f"  {trouble}"
     if trouble := _tracking_trouble(facts["tracking_failed"]):
         yield f"  {trouble}"
-    for line in _error_lines(facts["error"]):
+    for line in _error_lines(facts.get("error")):
         yield f"  {line}"
     for checkpoint in facts["checkpoints"]:
         yield f"  step_{checkpoint['step']:<6} {checkpoint['problem'] or 'complete'}"

@@ -45,7 +45,7 @@ def plan(
         run = open_run(folder, training_run or "")
         if not run.config_file.exists():
             fail(f"{run.name} has no config.yaml because it never started", 2)
-        config = load_config(run.config_file.read_text(encoding="utf-8"), set_ or [], source=str(run.config_file))
+        config = load_config(read_config_text(run.config_file), set_ or [], source=str(run.config_file))
         start = run.newest_step()
         stages = remaining(run, config, start)
         used = to_float((run.read_status() or {}).get("run_seconds")) or 0.0

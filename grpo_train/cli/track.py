@@ -7,14 +7,16 @@ import sys
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
 from grpo_train.cli.options import Root, TrainingRun
 from grpo_train.cli.output import fail
-from grpo_train.config import load_config
+from grpo_train.config import load_config, read_config_text
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir, RunDirError, open_run, resolve_root
+from grpo_train.run_dir.credentials import netrc_password
 
 
 class Mode(str, Enum):
@@ -40,7 +42,9 @@ def track(
 
     check(mode.value)
     if mode is Mode.online and not has_key():
-        fail(f"no API key for {server()}: run 'wandb login', or set WANDB_API_KEY in .env", 2)
+        problem = netrc_password(urlsplit(server()).hostname or "")[1]
+        reason = f" ({problem})" if problem else ""
+        fail(f"no API key for {server()}{reason}: run 'wandb login', or set WANDB_API_KEY in .env", 2)
     folder = resolve_root(root)
     if source is not None:
         _track_backup(folder, training_run, source, mode)
@@ -84,7 +88,7 @@ def _track_backup(folder: Path, name: str, source: str, mode: Mode) -> None:
 def _read_config(run: RunDir) -> Config:
     if not run.config_file.exists():
         fail(f"{run.name} has no config.yaml because it never started", 2)
-    return load_config(run.config_file.read_text(encoding="utf-8"), source=str(run.config_file))
+    return load_config(read_config_text(run.config_file), source=str(run.config_file))
 
 
 def _send(run: RunDir, mode: Mode, state: str, folder: Path) -> None:

@@ -100,7 +100,7 @@ def check_launch(as_json: AsJson = False, root: Root = None) -> None:
     notes: list[str] = []
     with failing(as_json):
         launch = _launch_from_input()
-        job = Job(**launch["job"]) if launch.get("job") else None
+        job = Job(launch["job"].get("nodes") or 1, launch["job"].get("gpus") or 0) if launch.get("job") else None
         if job:
             os.environ["HF_HUB_OFFLINE"] = "1"
         overrides = _overrides(launch.get("overrides"), launch.get("nproc"))
@@ -116,17 +116,13 @@ def _launch_from_input() -> dict[str, Any]:
     """The launch on standard input. Raises Unreadable."""
     try:
         launch = parse_object(sys.stdin.buffer.read())
-        for key in ("config_text", "config_name", "ckpt"):
-            if not isinstance(launch.get(key), str | None):
-                raise Unreadable(f"'{key}' must be a text")
+        fields.check_launch(launch)
         if launch.get("config_text") is None:
             raise Unreadable("'config_text' is missing")
-        overrides = launch.get("overrides")
-        if overrides is not None and not (
-            isinstance(overrides, list) and all(isinstance(each, str) for each in overrides)
-        ):
-            raise Unreadable("'overrides' must be a list of texts")
-        fields.integer(launch, "nproc")
+        if not isinstance(job := launch.get("job") or {}, dict):
+            raise Unreadable("'job' must be an object")
+        for key in ("nodes", "gpus"):
+            fields.integer(job, key)
     except Unreadable as error:
         raise Unreadable(f"standard input is not a launch: {error}") from None
     return launch
@@ -171,7 +167,7 @@ def resume(
         refuse_live(run)
         if not run.config_file.exists():
             raise RunDirError(f"{run.name} has no config.yaml because it never started; launch it again")
-        text, source = run.config_file.read_text(encoding="utf-8"), str(run.config_file)
+        text, source = read_config_text(run.config_file), str(run.config_file)
         before = load_config(text, source=source)
         never_saved = from_step == "latest" and has_never_saved(run)
         step = 0 if never_saved else run.checkpoint(from_step).step
@@ -295,7 +291,7 @@ def check_destinations(config: Config) -> None:
 
 def _starting_weights(run: RunDir) -> Path | None:
     """The weights that a run was launched with."""
-    launched = run.read_launch().get("ckpt")
+    launched = run.launched().get("ckpt")
     return run.root / launched if launched else None
 
 
@@ -322,14 +318,16 @@ def _supervise(run: RunDir, *, show_progress: bool) -> int:
     """Resolve the config of a launch and supervise the run; a rejected config becomes the run's error."""
     from grpo_train.supervisor.supervisor import Supervisor
 
-    launch = run.read_launch()
-    overrides = _overrides(launch.get("overrides"), launch.get("nproc"))
     try:
+        launch = run.launched()
+        overrides = _overrides(launch.get("overrides"), launch.get("nproc"))
         if run.config_file.exists():
             raise RunDirError(
                 f"{run.name} has already started; resume it with  grpo-train resume --training-run {run.name}"
             )
-        config = load_config(launch.get("config_text", ""), overrides, source=launch.get("config_name") or "config")
+        if not launch.get("config_text"):
+            raise RunDirError(f"{run.name}: launch.json has no config_text; launch the config again")
+        config = load_config(launch["config_text"], overrides, source=launch.get("config_name") or "config")
         check_destinations(config)
         ckpt = _starting_weights(run)
         with being_checked(run.path):

@@ -6,6 +6,7 @@ are started later inherit them.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -40,9 +41,15 @@ def without_files() -> dict[str, str]:
 
 def _read(file: Path) -> dict[str, str]:
     try:
-        values = dotenv_values(file) if file.exists() else {}
-        return {name: value for name, value in values.items() if value is not None}
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        text = file.read_text(encoding="utf-8-sig") if file.exists() else ""
+        if "\0" in text:
+            raise ValueError("it has null bytes")
+        values = dotenv_values(stream=io.StringIO(text))
+        if wrong := next((name for name in values if not name or "=" in name), None):
+            raise ValueError(f"'{wrong}' is not a variable's name")
+        return {name: value for name, value in values.items() if value is not None and name}
+    except (OSError, ValueError) as error:
+        is_text = not isinstance(error, UnicodeDecodeError)
+        reason = (getattr(error, "strerror", None) or error) if is_text else "it is not UTF-8"
         print(f"warning: {file} is ignored: {reason}", file=sys.stderr)
         return {}

@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from grpo_train.config.schema import Config
+from grpo_train.config.yaml_text import InvalidYaml, compose_yaml, line_of, load_yaml, value_of
 from grpo_train.run_dir.credentials import find_secret
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.suggest import did_you_mean, nearest
@@ -36,12 +37,11 @@ def load_config(text: str, overrides: list[str] | tuple[str, ...] = (), source: 
     """
     _refuse_secrets(text, overrides, source)
     try:
-        document = yaml.safe_load(text)
-        lines = _lines_of(text, source)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{source}, line {mark.line + 1}" if mark else source
-        raise ConfigError(f"{where}: invalid YAML: {getattr(error, 'problem', None) or error}") from error
+        top = compose_yaml(text)
+        document, lines = None if top is None else value_of(top), _lines_of(top)
+    except InvalidYaml as error:
+        where = f"{source}, line {error.line}" if error.line else source
+        raise ConfigError(f"{where}: {error}") from error
     if document is None:
         document = {}
     if not isinstance(document, dict):
@@ -117,8 +117,8 @@ def _apply(document: dict[str, Any], override: str) -> KeyPath:
     if not (equals and dot and name):
         raise ConfigError(f"--set {override}: expected section.key=value, e.g. run.total_steps=20")
     try:
-        parsed = yaml.safe_load(value)
-    except yaml.YAMLError as error:
+        parsed = load_yaml(value)
+    except InvalidYaml as error:
         raise ConfigError(f"--set {override}: invalid YAML value '{value}'") from error
     if isinstance(parsed, str) and _is_number(parsed):
         parsed = float(parsed)  # YAML reads 1e-4 as a string
@@ -152,28 +152,23 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _lines_of(text: str, source: str) -> dict[KeyPath, int]:
-    """Line number of every key path. Raises ConfigError for duplicate keys."""
+def _lines_of(top: yaml.Node | None) -> dict[KeyPath, int]:
+    """Line number of every key path."""
     lines: dict[KeyPath, int] = {}
 
     def walk(node: yaml.Node | None, path: KeyPath) -> None:
         if isinstance(node, yaml.SequenceNode):
             for index, item in enumerate(node.value):
                 here = (*path, str(index))
-                lines[here] = item.start_mark.line + 1
+                lines[here] = line_of(item)
                 walk(item, here)
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
                 here = (*path, str(key.value))
-                if here in lines:
-                    raise ConfigError(
-                        f"{source}, line {key.start_mark.line + 1}: duplicate key '{'.'.join(here)}' "
-                        f"(first defined on line {lines[here]})"
-                    )
-                lines[here] = key.start_mark.line + 1
+                lines[here] = line_of(key)
                 walk(value, here)
 
-    walk(yaml.compose(text), ())
+    walk(top, ())
     return lines
 
 

@@ -83,7 +83,7 @@ def config_of(root: Path, request: EvalRequest) -> Config:
         run, _, config = find_run(root, request.training_run)
         if not overrides:
             return config
-        return load_config(run.config_file.read_text(encoding="utf-8"), overrides, source=str(run.config_file))
+        return load_config(read_config_text(run.config_file), overrides, source=str(run.config_file))
     if request.cfg:
         return load_config(read_config_text(request.cfg), overrides, source=str(request.cfg))
     if not request.dataset:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grpo_train.config import load_config
+from grpo_train.config import load_config, read_config_text
 from grpo_train.config.schema import Config
 from grpo_train.evaluation.request import EvalError, EvalRequest
 from grpo_train.run_dir import RunDir, RunDirError, list_checkpoints, open_run
@@ -71,7 +71,7 @@ def find_run(root: Path, name: str) -> tuple[RunDir, Path, Config]:
     run = open_run(root, name)
     if not run.config_file.exists():
         raise RunDirError(f"{run.name} has no config.yaml because it never started")
-    config = load_config(run.config_file.read_text(encoding="utf-8"), source=str(run.config_file))
+    config = load_config(read_config_text(run.config_file), source=str(run.config_file))
     return run, run.training_state, config
 
 
@@ -97,7 +97,7 @@ def pick_targets(run: RunDir, checkpoints: Path, request: EvalRequest) -> tuple[
     targets, unusable = [], []
     for selector in _selectors(request.steps):
         if selector == "0":
-            target = Target("step_0", 0, str(run.root / (run.read_launch().get("ckpt") or "")))
+            target = Target("step_0", 0, str(run.root / (run.launched().get("ckpt") or "")))
         else:
             try:
                 owner = RunDir(checkpoints.parent if checkpoints.name == "training_state" else checkpoints)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_train.config import load_config
+from grpo_train.config import load_config, read_config_text
 from grpo_train.config.schema import Config
 from grpo_train.platforms.hub_models import hub_api, model_config
 from grpo_train.policy.locate import (
@@ -86,7 +86,7 @@ def make_plan(request: ExportRequest) -> ExportPlan:
     run = open_run(resolve_root(request.root), request.training_run)
     if not run.config_file.exists():
         raise RunDirError(f"{run.name} has no config.yaml because it never started")
-    config = load_config(run.config_file.read_text(encoding="utf-8"), source=str(run.config_file))
+    config = load_config(read_config_text(run.config_file), source=str(run.config_file))
     checkpoint = run.checkpoint(request.step, deep=True, hint="export it with --step {step}")
     weights, info = checkpoint.path / "model", read_json(checkpoint.path / "training_info.json") or {}
     is_trained_adapter = adapter_of(weights) == "lora"

@@ -7,13 +7,13 @@ scores. ``grpo-train fit`` measures instead.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from grpo_train.config.schema import Config
+from grpo_train.run_dir.safe_json import Unreadable, read_object
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 ADAM_BYTES = 8
@@ -45,7 +45,10 @@ class Shape:
     @classmethod
     def read(cls, config_file: Path) -> Shape:
         """From a model's ``config.json``. Raises OSError, KeyError, ValueError."""
-        return cls.of(json.loads(config_file.read_text(encoding="utf-8")))
+        try:
+            return cls.of(read_object(config_file, finite=False) or {})
+        except Unreadable as error:
+            raise ValueError(str(error)) from error
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Shape:

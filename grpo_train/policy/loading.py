@@ -29,7 +29,7 @@ from grpo_train.policy.locate import (
     recorded_base,
     resolve_backbone,
 )
-from grpo_train.policy.tokenizer import eos_ids, text_of
+from grpo_train.policy.tokenizer import check_vocabulary, eos_ids, text_of
 from grpo_train.run_dir.signs import downloading
 from grpo_train.tasks.shared.hub import hub_answers
 
@@ -350,9 +350,12 @@ def _load(source: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any]:
     warnings.filterwarnings("ignore", message="Found missing adapter keys")  # an error here
 
     infos: list[Any] = []
+    reading: list[str] = []
 
     def load(name: str, **options: Any) -> tuple[Any, Any]:
+        reading.append("config.json")
         config = AutoConfig.from_pretrained(name, **options)
+        reading.append("weights")
         _switch_off_dropout(config)
         # adapter_kwargs: an adapter is looked for on the hub even with local_files_only.
         loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -367,7 +370,10 @@ def _load(source: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any]:
         )
         model, found = loaded
         infos.append(found)
-        return model, AutoTokenizer.from_pretrained(name, **options)
+        reading.append("tokenizer")
+        tokenizer = AutoTokenizer.from_pretrained(name, **options)
+        check_vocabulary(tokenizer)
+        return model, tokenizer
 
     name, commit = (source, None) if Path(source).is_dir() else hub_id(source)
     try:
@@ -379,7 +385,7 @@ def _load(source: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any]:
             if attention != "sdpa" and "attention" in reason.lower()
             else "a directory needs config.json, weights and a tokenizer; a hub model needs the network or its cache"
         )
-        raise PolicyError(f"cannot load the model '{source}': {reason} ({hint})") from error
+        raise PolicyError(f"cannot load the model '{source}': {reading[-1]}: {reason} ({hint})") from error
     _check_model(model, source, infos[-1])
     if (used := model.config._attn_implementation) != attention and os.environ.get("RANK", "0") == "0":
         print(f"model.attention: {used}, as {type(model).__name__} has no {attention}", flush=True)

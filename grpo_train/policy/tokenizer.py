@@ -19,10 +19,18 @@ def load_tokenizer(backbone: str, root: Path) -> Any:
     name, commit = (source, None) if is_local else hub_id(source)
     cache_only = not is_local and not hub_answers(name, commit=commit)
     try:
-        return AutoTokenizer.from_pretrained(name, revision=commit or "main", local_files_only=cache_only)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+        tokenizer = AutoTokenizer.from_pretrained(name, revision=commit or "main", local_files_only=cache_only)
+        check_vocabulary(tokenizer)
+        return tokenizer
+    except Exception as error:  # libraries raise many types for files that they cannot read
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise PolicyError(f"cannot load the tokenizer of '{source}': {reason}", code="no_model") from error
+
+
+def check_vocabulary(tokenizer: Any) -> None:
+    """Raise ValueError for a tokenizer without one: transformers makes it where tokenizer.json cannot be opened."""
+    if not tokenizer.get_vocab().keys() - tokenizer.get_added_vocab().keys() - set(tokenizer.all_special_tokens):
+        raise ValueError("the tokenizer has no vocabulary; its tokenizer.json is missing or cannot be opened")
 
 
 def special_start(tokenizer: Any) -> tuple[int, ...]:

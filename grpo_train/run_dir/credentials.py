@@ -146,3 +146,17 @@ def _indent_after(lines: list[str], number: int) -> int:
     rest = (lines[index] for index in range(number, len(lines)))
     indents = (len(line) - len(line.lstrip()) for line in rest if line.strip() and not line.lstrip().startswith("#"))
     return next(indents, -1)
+
+
+def netrc_password(host: str) -> tuple[str, str]:
+    """The password of a host in ``~/.netrc``, and why that file cannot be used; "" where there is none."""
+    import netrc
+
+    try:
+        found = netrc.netrc().authenticators(host)
+    except FileNotFoundError:
+        return "", ""
+    except (OSError, ValueError, netrc.NetrcParseError) as error:
+        reason = "it is not UTF-8" if isinstance(error, ValueError) else getattr(error, "strerror", None) or error
+        return "", f"~/.netrc cannot be read: {reason}"
+    return (found[2] or "" if found else ""), ""

@@ -58,6 +58,17 @@ def error(row: Mapping[str, Any], key: str) -> dict[str, Any] | None:
     raise _wrong(key, value, "an object with a 'summary'")
 
 
+def check_launch(launch: Mapping[str, Any]) -> None:
+    """Raise Unreadable for a wrong type of what a run is started with."""
+    for key in ("ckpt", "config_name", "config_text"):
+        if not isinstance(launch.get(key), (str, type(None))):
+            raise _wrong(key, launch[key], "a text")
+    integer(launch, "nproc")
+    overrides = launch.get("overrides") or []
+    if not isinstance(overrides, list) or not all(isinstance(each, str) for each in overrides):
+        raise _wrong("overrides", overrides, "an array of texts")
+
+
 def alarm(row: Mapping[str, Any]) -> str | None:
     """Message of the first alarm in the health of a step; None without one. What is malformed is not an alarm."""
     health = row.get("health")

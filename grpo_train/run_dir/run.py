@@ -215,6 +215,17 @@ class RunDir:
     def read_launch(self) -> dict[str, Any]:
         return read_json(self.launch_file, MAX_RUN_FILE_BYTES, finite=True) or {}
 
+    def launched(self) -> dict[str, Any]:
+        """What a command acts on: ``read_launch`` with checked types. Raises Unreadable for a damaged file, where
+        ``read_launch`` has nothing: a run would start, or be compared, with other weights."""
+        try:
+            launch = read_object(self.launch_file, MAX_RUN_FILE_BYTES) or {}
+            with fields.of(self.launch_file):
+                fields.check_launch(launch)
+        except Unreadable as error:
+            raise Unreadable(f"{self.name}: {error}") from None
+        return launch
+
     def read_status(self) -> dict[str, Any] | None:
         return read_json(self.status_file, MAX_RUN_FILE_BYTES, finite=True)
 

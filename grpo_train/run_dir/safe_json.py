@@ -37,6 +37,14 @@ class OverLimit(Unreadable):
 
 def parse_object(text: bytes, *, finite: bool = True) -> dict[str, Any]:
     """The JSON object in UTF-8 text. Raises Unreadable, OverLimit."""
+    value = parse(text, finite=finite)
+    if not isinstance(value, dict):
+        raise Unreadable(f"{type_name(value)} instead of an object")
+    return value
+
+
+def parse(text: bytes, *, finite: bool = True) -> Any:
+    """The JSON value in UTF-8 text. Raises Unreadable, OverLimit."""
     try:
         value = (_FINITE if finite else _ANY_NUMBER).decode(text.decode())
         if text.count(b"[") + text.count(b"{") > MAX_DEPTH:
@@ -47,8 +55,6 @@ def parse_object(text: bytes, *, finite: bool = True) -> dict[str, Any]:
         raise OverLimit(f"nested more than {MAX_DEPTH} levels deep") from None
     except ValueError as error:
         raise Unreadable(f"invalid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise Unreadable(f"{type_name(value)} instead of an object")
     return value
 
 

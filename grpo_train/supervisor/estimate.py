@@ -7,7 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from grpo_train.config import ConfigError, load_config
+from grpo_train.config import ConfigError, load_config, read_config_text
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir, list_runs
 from grpo_train.run_dir.files import read_jsonl, to_float
@@ -60,7 +60,7 @@ def _shape(name: str) -> str:
 
 def _is_like(run: RunDir, config: Config) -> bool:
     try:
-        other = load_config(run.config_file.read_text(encoding="utf-8"), source=str(run.config_file))
+        other = load_config(read_config_text(run.config_file), source=str(run.config_file))
     except (OSError, UnicodeDecodeError, ConfigError):
         return False
     return all(map(_same, _shape_of(other), _shape_of(config)))

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grpo_train.config import ConfigError, load_config
+from grpo_train.config import ConfigError, load_config, read_config_text
 from grpo_train.config.environment import without_files
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import ROOT_VARIABLE, RunDir, list_runs
@@ -116,7 +116,7 @@ def _config(run: RunDir) -> Config | None:
     """The run's config, or that of its launch; None for one that never loaded."""
     try:
         if run.config_file.exists():
-            return load_config(run.config_file.read_text(encoding="utf-8"), source=str(run.config_file))
+            return load_config(read_config_text(run.config_file), source=str(run.config_file))
         launch = run.read_launch()
         overrides = [str(one) for one in launch.get("overrides") or []]
         return load_config(str(launch.get("config_text", "")), overrides, source=str(run.launch_file))

@@ -27,8 +27,9 @@ from grpo_train.config import changed_keys, load_config, read_config_text
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir, check_name, prepare_root
 from grpo_train.run_dir.errors import UserError
-from grpo_train.run_dir.files import atomic_write, read_json, to_float
+from grpo_train.run_dir.files import atomic_write, to_float
 from grpo_train.run_dir.root import SWEEP_VARIABLE
+from grpo_train.run_dir.safe_json import read_object
 from grpo_train.train.preflight import check_start
 
 TAIL = 0.1
@@ -76,9 +77,10 @@ def run_sweep(
     folder = root / "sweeps" / (name or f"sweep_{datetime.now():%Y-%m-%d_%H-%M-%S}")
     runs = _named(root, configs, folder.name)
     named = {run.name: str(path) for run, path in runs.items()}
-    known = (read_json(folder / "sweep.json") or {}).get("runs") or named
-    if known.keys() != named.keys():
-        raise SweepError(f"{folder} is a sweep of other configs ({', '.join(known.values())}); choose another --name")
+    known = (read_object(folder / "sweep.json") or {}).get("runs") or named
+    if not isinstance(known, dict) or known.keys() != named.keys():
+        names = ", ".join(map(str, known.values() if isinstance(known, dict) else ["unknown"]))
+        raise SweepError(f"{folder} is a sweep of other configs ({names}); choose another --name")
     for run, path in runs.items():
         config = load_config(read_config_text(path), list(overrides), source=str(path))
         check(config)
@@ -123,10 +125,10 @@ def _named(root: Path, configs: Sequence[Path], sweep: str) -> dict[RunDir, Path
 
 def _check_unchanged(run: RunDir, config: Config, path: Path) -> None:
     """Raise SweepError if an existing run was launched with a different config."""
-    launch = run.read_launch()
-    if "config_text" not in launch:
+    launch = run.launched()
+    if not launch.get("config_text"):
         return
-    text, overrides = str(launch["config_text"]), list(launch.get("overrides") or [])
+    text, overrides = launch["config_text"], list(launch.get("overrides") or [])
     launched = load_config(text, overrides, source=str(run.launch_file))
     changes = [f"{key} was {old}, is now {new}" for key, (old, new) in changed_keys(launched, config).items()]
     if changes:
@@ -202,7 +204,7 @@ def _row(run: RunDir, config: str) -> dict[str, Any]:
         "seconds_per_step": _mean(lines, "time/step"),
         "peak_gib": max((to_float(line.get("memory/peak_gib")) or 0.0 for line in lines), default=None),
     }
-    config_here = load_config(run.config_file.read_text(encoding="utf-8"), source=str(run.config_file))
+    config_here = load_config(read_config_text(run.config_file), source=str(run.config_file))
     completions = config_here.rollout.buffer_size * config_here.rollout.num_generations / config_here.steps_per_buffer
     if row["seconds_per_step"]:
         row["completions_per_second"] = completions / row["seconds_per_step"]

@@ -18,8 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from grpo_train.config.yaml_text import load_yaml
 from grpo_train.run_dir import Checkpoint, RunDir
 from grpo_train.run_dir.backed_up import digests_in_backup
 from grpo_train.run_dir.files import fsync_path
@@ -101,7 +100,7 @@ def is_read(run: RunDir, checkpoint: Checkpoint) -> bool:
 
 def paths_read(root: Path) -> list[str]:
     """Real paths in use below a root. Raises as :func:`remove_unless_read`."""
-    return paths_in_use(root, lambda text: str(yaml.safe_load(text)["model"]["backbone"]))
+    return paths_in_use(root, lambda text: str(load_yaml(text)["model"]["backbone"]))
 
 
 def is_within(folder: Path, paths: Iterable[str]) -> bool:

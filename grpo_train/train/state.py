@@ -189,7 +189,7 @@ class TrainingState:
         if not (config.algorithm.beta > 0 or is_opponent):
             return None
         settings = config.model.model_copy(update={"backbone": at_commit(config.model.backbone, base)})
-        ckpt = self._run.read_launch().get("ckpt")
+        ckpt = self._run.launched().get("ckpt")
         return load_reference(self._run, settings, self.policy, self.forward, self._world, ckpt, is_fresh=is_fresh)
 
     def _make_collector(self, rewards: Rewards, start: Reference | None) -> Collector:

@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from grpo_train.config import dump_config, load_config, with_changes
+from grpo_train.config import dump_config, load_config, read_config_text, with_changes
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir, StatusWriter, resolve_root
 from grpo_train.run_dir.errors import UserError, code_of, disk_error, disk_fix, disk_reason
@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
             run = RunDir(Path(options.run_dir).absolute())
         else:
             run = world.from_main(lambda: _make_run(options, world.size))
-        config = load_config(run.config_file.read_text(encoding="utf-8"), source=str(run.config_file))
+        config = load_config(read_config_text(run.config_file), source=str(run.config_file))
         if options.cfg and world.is_main:
             heartbeat = _Heartbeat(run, config)
         if config.run.nproc != world.size:

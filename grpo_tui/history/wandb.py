@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import base64
 import json
-import netrc
 import os
 import sys
 import urllib.error
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit
 
 from grpo_train.history.database import Database, HistoryError
 from grpo_train.history.record import Record
+from grpo_train.run_dir.credentials import netrc_password
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.suggest import nearest
 from grpo_tui.history import history_file
@@ -61,13 +61,17 @@ class Wandb:
 
     def __init__(self, environment: Mapping[str, str] = os.environ, entity: str = "", project: str = "") -> None:
         self.url = (environment.get("WANDB_BASE_URL") or CLOUD).rstrip("/")
-        self._key = environment.get("WANDB_API_KEY") or _key_of(urlsplit(self.url).hostname or "")
+        kept, problem = netrc_password(urlsplit(self.url).hostname or "")
+        self._key = environment.get("WANDB_API_KEY") or kept
         self._of = {
             "entity": entity or environment.get("WANDB_ENTITY") or None,
             "project": project or environment.get("WANDB_PROJECT") or PROJECT,
         }
         if not self._key:
-            raise UserError(f"no API key for {self.url}: run 'wandb login', or set WANDB_API_KEY", code="no_key")
+            reason = f" ({problem})" if problem else ""
+            raise UserError(
+                f"no API key for {self.url}{reason}: run 'wandb login', or set WANDB_API_KEY", code="no_key"
+            )
 
     def runs(self) -> list[TrackedRun]:
         """The runs of the project, newest first."""
@@ -229,11 +233,3 @@ def _tracked(node: Mapping[str, Any]) -> TrackedRun:
 def _clean(text: Any) -> str:
     """A text without what a terminal would act on."""
     return "".join(c for c in str(text or "") if c.isprintable())[:MAX_TEXT]
-
-
-def _key_of(host: str) -> str:
-    try:
-        found = netrc.netrc().authenticators(host)
-    except (OSError, netrc.NetrcParseError):
-        return ""
-    return found[2] or "" if found else ""

@@ -72,7 +72,10 @@ def test_the_example_documents_every_key() -> None:
         ("destinations:\n  - name: a\n    endpoint: ftp://x", "f.yaml:3: 'endpoint': expected an address"),
         ("destinations:\n  - name: a\n    prefix: /x", "f.yaml:3: 'prefix': expected a folder"),
         ("destinations:\n  - name: a\n    bucket: [x]", "f.yaml:3: 'bucket' must be a single value"),
-        ("destinations:\n  - name: a\n    name: b", r"f.yaml:3: duplicate key 'name' \(first defined on line 2\)"),
+        (
+            "destinations:\n  - name: a\n    name: b",
+            r"f.yaml:3: duplicate key 'destinations.0.name' \(first defined on line 2\)",
+        ),
         ("destinations:\n  - name: a\n  - name: a", "f.yaml:3: duplicate destination name 'a'"),
         ("destinations: {name: a}", "f.yaml:1: 'destinations' must be a list"),
         ("boxes: []", "f.yaml:1: unknown key 'boxes'"),

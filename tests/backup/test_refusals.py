@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import botocore.auth
@@ -232,3 +234,32 @@ def test_rclone_refuses_a_clock_that_is_20_min_ahead(monkeypatch: pytest.MonkeyP
     error = refused(lambda: store.write_small("a", b"x"))
     assert error.code == "clock"
     assert "20 min ahead of the store's" in str(error)
+
+
+@pytest.mark.parametrize(("status", "page"), [(200, b"<html>log in</html>"), (200, b""), (200, b"{}"), (302, b"")])
+def test_an_endpoint_that_is_not_a_store(status: int, page: bytes) -> None:
+    """A web page, a proxy, a redirect to https: never a traceback, and never an empty list."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(page)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *about: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as web:
+        threading.Thread(target=web.serve_forever, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{web.server_port}"
+        store = S3Store(Access("a test", KEY_ID, SECRET), bucket="b", endpoint=endpoint, clock=LeapingClock())
+        calls: list[Callable[[], object]] = [
+            lambda: list(store.entries("")), lambda: list(store.read("k")), lambda: store.head("k"),
+        ]  # fmt: skip
+        for call in calls:
+            assert endpoint in str(refused(call))
+        web.shutdown()

@@ -313,7 +313,9 @@ def test_device_on_a_machine_without_a_gpu() -> None:
         (b'{"config_text": 1}', "'config_text' must be a text"),
         (b'{"config_text": "", "ckpt": {}}', "'ckpt' must be a text"),
         (b'{"config_text": "", "nproc": "two"}', "'nproc' must be an integer"),
-        (b'{"config_text": "", "overrides": {"a": 1}}', "'overrides' must be a list of texts"),
+        (b'{"config_text": "", "overrides": {"a": 1}}', "'overrides' must be an array of texts"),
+        (b'{"config_text": "", "job": 1}', "'job' must be an object"),
+        (b'{"config_text": "", "job": {"nodes": "two"}}', "'nodes' must be an integer"),
     ],
 )
 def test_a_launch_that_cannot_be_read(

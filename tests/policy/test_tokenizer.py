@@ -11,7 +11,8 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
-from grpo_train.policy.tokenizer import special_start, text_of
+from grpo_train.policy.locate import PolicyError
+from grpo_train.policy.tokenizer import load_tokenizer, special_start, text_of
 from grpo_train.rollout.prompts import encode
 from grpo_train.run_dir import RunDir
 from grpo_train.tasks import Problem
@@ -83,3 +84,12 @@ def test_only_the_token_that_ends_a_completion_is_dropped(tiny_model: Path, chan
     assert text_of([*ids, eos], tokenizer, [eos]) == text == text_of(tuple(ids), tokenizer, [eos])
     assert text_of([pad, *ids, pad], tokenizer, [eos, pad]) == tokenizer.pad_token + text
     assert text_of([], tokenizer, [eos]) == ""
+
+
+def test_a_tokenizer_without_a_vocabulary_is_refused(micro_root: Path) -> None:
+    """Transformers makes an empty one where the file cannot be opened."""
+    file = micro_root / "models" / "tiny" / "tokenizer.json"
+    file.unlink()
+    file.symlink_to("tokenizer.json")
+    with pytest.raises(PolicyError, match="cannot load the tokenizer"):
+        load_tokenizer("tiny", micro_root)

@@ -15,7 +15,6 @@ because samples are a pure function of their chunk. A verdict is a pure function
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +24,7 @@ from typing import Any
 from grpo_train.evaluation.results.stored import bring_back, generated, read_rows, read_summary, set_aside
 from grpo_train.run_dir.errors import UserError, code_of, disk_fix, disk_reason
 from grpo_train.run_dir.files import atomic_write, fsync_path, open_for_writing, read_json, remove_tree, to_json
+from grpo_train.run_dir.safe_json import Unreadable, parse_object
 
 
 class PartialError(UserError):
@@ -187,10 +187,10 @@ def _lines(path: Path) -> list[tuple[dict[str, Any], int]]:
             if not line.endswith(b"\n"):
                 break
             try:
-                row = json.loads(line)
-            except ValueError:  # for example a block of zeros after a machine crash
+                row = parse_object(line, finite=False)
+            except Unreadable:  # for example a block of zeros after a machine crash
                 break
-            if not isinstance(row, dict) or not row.keys() & {"item", "chunk"}:
+            if not row.keys() & {"item", "chunk"}:
                 break
             end += len(line)
             rows.append((row, end))

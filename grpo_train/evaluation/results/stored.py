@@ -16,6 +16,7 @@ from typing import Any
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import fsync_path, read_json, remove_tree
 from grpo_train.run_dir.formats import current_row
+from grpo_train.run_dir.safe_json import Unreadable, parse_object
 
 GRADER_ERROR = "grader_error"
 """Reason of an attempt whose grader failed; counted separately, and judged again by the next evaluation."""
@@ -56,6 +57,8 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
     metrics = (summary or {}).get("metrics")
     if summary is None or not isinstance(metrics, dict) or not {"step", "name", "n"} <= metrics.keys():
         raise DamagedError(f"{file} is damaged")
+    if not isinstance(summary.get("key", {}), dict):
+        raise DamagedError(f"{file} is damaged")
     return {**summary, "metrics": current_row(metrics)}
 
 
@@ -73,10 +76,10 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
     rows = []
     for line_number, line in enumerate([*lines, *([rest] if rest else [])], 1):
         try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise DamagedError(f"{file}, line {line_number} is damaged") from error
-        if not isinstance(row, dict) or not row.keys() >= ROW_KEYS:
+            row = parse_object(line.encode(), finite=False)
+        except Unreadable as error:
+            raise DamagedError(f"{file}, line {line_number} is damaged: {error}") from error
+        if not row.keys() >= ROW_KEYS:
             raise DamagedError(f"{file}, line {line_number} is not a sample")
         rows.append(current_row(row))
     expected = summary["metrics"]["n"] if summary else 0

@@ -6,8 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from grpo_train.config.yaml_text import load_yaml
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.identity import run_identity
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
@@ -131,7 +130,7 @@ class Session:
 def _config_of(run: RunDir) -> dict[str, Any]:
     """The resolved configuration; {} where it cannot be read."""
     try:
-        config = yaml.safe_load(read_bytes(run.config_file, MAX_RUN_FILE_BYTES) or b"")
-    except (Unreadable, OSError, yaml.YAMLError):
+        config = load_yaml((read_bytes(run.config_file, MAX_RUN_FILE_BYTES) or b"").decode())
+    except (Unreadable, OSError, ValueError):
         return {}
     return config if isinstance(config, dict) else {}

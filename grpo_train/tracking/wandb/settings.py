@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import netrc
 import os
 import socket
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from grpo_train.config.schema import Config
+from grpo_train.run_dir.credentials import netrc_password
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.installation import install_command
 
@@ -81,12 +81,7 @@ def server(environment: Mapping[str, str] = os.environ) -> str:
 
 def has_key(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether there is an API key, in the environment or in ``~/.netrc``."""
-    if environment.get("WANDB_API_KEY"):
-        return True
-    try:
-        return netrc.netrc().authenticators(urlsplit(server(environment)).hostname or "") is not None
-    except (OSError, netrc.NetrcParseError):
-        return False
+    return bool(environment.get("WANDB_API_KEY") or netrc_password(urlsplit(server(environment)).hostname or "")[0])
 
 
 def has_route(url: str) -> bool:

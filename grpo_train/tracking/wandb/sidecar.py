@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from grpo_train.config import load_config
+from grpo_train.config import load_config, read_config_text
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.errors import UserError
@@ -116,7 +116,7 @@ def main(argv: list[str], clock: Clock = CLOCK) -> int:
     done = threading.Event()
     threading.Thread(target=_wait_for_end, args=(run, mode, done, clock), daemon=True).start()
     try:
-        config = load_config(run.config_file.read_text(encoding="utf-8"), source=str(run.config_file))
+        config = load_config(read_config_text(run.config_file), source=str(run.config_file))
         with only_one(run, done):  # an earlier one may still be sending
             return Sidecar(run, settings_of(config, run.name, mode=mode), done).run()
     except UserError as error:
