@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import setuptools  # noqa: F401 - torch's compiler imports it, which fails in a process where distutils came first
 from hypothesis import HealthCheck, settings
 
 from grpo_train.run_dir import RunDir, give_way

@@ -16,6 +16,7 @@ import yaml
 
 from grpo_train.run_dir import open_run
 from tests.end_to_end.test_over_ssh import CONFIG
+from tests.support import micro
 from tests.support.agent import eventually
 from tests.support.backups import contents
 from tests.support.engine import REPOSITORY
@@ -27,6 +28,7 @@ from tests.support.sshd import Sshd
 from tests.support.stores import describe_bucket
 from tests.support.terminal import unlink_socket
 
+make_root, tiny_model = micro.make_root, micro.tiny_model
 AS_OWNER = 'mount --bind "$HOME/passwd" /etc/passwd && exec "$@"'
 """ssh takes the home from the user database."""
 

@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -191,11 +192,17 @@ def test_a_dead_session_of_the_user_is_not_replaced(ask: Ask, tmux: Tmux) -> Non
     assert session(ask, "eval_x")
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Short, for sockets."""
+    with tempfile.TemporaryDirectory(prefix="tmux-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
 @pytest.mark.parametrize("removed", ["the socket", "the directory"])
 def test_a_server_whose_socket_was_removed_is_named_with_the_way_back(
-    ask: Ask, tmux: Tmux, tmux_socket: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: str
+    ask: Ask, tmux: Tmux, tmux_socket: str, root: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, removed: str
 ) -> None:
-    (folder := tmp_path / "sockets").mkdir()
     monkeypatch.setenv("TMUX_TMPDIR", str(folder))
     ask("launch", config_text="obedient", run_name="r1")
     eventually(lambda: open_run(root, "r1").observed_state().state == "running")

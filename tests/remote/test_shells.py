@@ -20,7 +20,8 @@ Ask = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def ask(box: Box) -> Iterator[Ask]:
+def ask(box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
+    monkeypatch.setenv("HOME", str(tmp_path))  # not the startup files and history of who runs the tests
     with connected(box) as (client, _):
         yield lambda op, **params: answer(client, op, **params)
 

@@ -266,7 +266,7 @@ def test_attaching_opens_a_shell_in_the_job(
     error = shell.json("capture", "run_a", code=2)["error"]
     assert (error["code"], f"it is job {job} of SLURM" in error["message"]) == ("no_session", True)
     assert "grpo-tui tail run_a console" in error["hint"]
-    with Terminal(argv, {"PATH": os.environ["PATH"]}) as terminal:
+    with Terminal(argv, {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}) as terminal:
         terminal.type("echo node:$SLURMD_NODENAME job:$SLURM_JOB_ID")
         terminal.press("Enter")
         terminal.wait_for(f"node:node1 job:{job}")
