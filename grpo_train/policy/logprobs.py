@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grpo_train.policy.compiled import CompiledBlocks
+from grpo_train.policy.compiled import Blocks
 from grpo_train.policy.completion import Completion
 from grpo_train.policy.head import logps_and_entropy, logps_of_logits, logps_of_module, mixed_products
 from grpo_train.policy.loading import Policy
@@ -50,7 +50,7 @@ class LogprobForward:
     """Whether logits are computed a chunk of tokens at a time."""
     kernel: str
     """What computes attention."""
-    blocks: CompiledBlocks | None
+    blocks: Blocks | None
     """Compiled transformer blocks, for passes with a gradient; None = plain ones."""
     notes: list[str]
     """A sentence for each requested feature that this model does not support."""
