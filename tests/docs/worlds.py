@@ -173,7 +173,8 @@ def box_page(world: World, reader: Reader, stack: ExitStack) -> None:
     """Boxes by all names of the page; RUN is in the root of the first, which is asked without ``--box``."""
     prepare(world, reader, stack)
     root = reader.variables.pop("LOCALFS_ROOT")
-    first, *_ = boxes(reader, stack, "h200-a", "NAME", "server", "h100", "cluster", h200_a=root)
+    # The app is opened on h100, which is then the box without --box, once the app has noted it.
+    first, *_ = boxes(reader, stack, "h200-a", "NAME", "server", "h100", "cluster", h200_a=root, h100=root)
     subprocess.run(["tmux", "-L", first.tmux_socket, "new-session", "-d", "-s", "SESSION"], check=True)
     for name in (".env", "my.env"):
         (reader.home / name).write_text("HF_TOKEN=hf_x\n")

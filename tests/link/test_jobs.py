@@ -156,10 +156,14 @@ def test_a_supervisor_that_never_started_is_crashed(box: Box, tmp_path: Path, ro
     assert events == ["launched", "crashed"]
 
 
+SLEEPS = "test $1 != check-launch || exit 1\nexec sleep 600"
+"""An engine that starts, and checks no launch."""
+
+
 @pytest.mark.parametrize("snippet", ["test -z $TMUX_PANE", "[ -z $TMUX_PANE ] || exec /no/such/python"])
 def test_a_failed_activation_is_a_crash(box: Box, tmp_path: Path, snippet: str) -> None:
     """It works when the engine is examined, and fails in the session."""
-    folder = engine(tmp_path / "env", "exec sleep 600").parent
+    folder = engine(tmp_path / "env", SLEEPS).parent
     own = dataclasses.replace(box, engine=[], activate=f"export PATH={folder}:$PATH; {snippet}")
     with linked(own) as (client, recorder):
         run = ask(client, "launch", config_text="x")["run"]
@@ -169,7 +173,7 @@ def test_a_failed_activation_is_a_crash(box: Box, tmp_path: Path, snippet: str) 
 
 
 def test_a_run_that_was_killed_while_it_started(box: Box, tmp_path: Path, root: Path) -> None:
-    own = dataclasses.replace(box, engine=[str(engine(tmp_path / "env", "exec sleep 600"))])
+    own = dataclasses.replace(box, engine=[str(engine(tmp_path / "env", SLEEPS))])
     with linked(own) as (client, _):
         run = ask(client, "launch", config_text="x")["run"]
         assert ask(client, "kill", run=run)["state"] == "killed"
