@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.config import schema
+from grpo_train.run_dir.safe_json import type_name
 from grpo_train.sandbox import UnsupportedTest, run_tests, split_tests
 from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskError, TaskKind, Verdict
 from grpo_train.tasks.shared.code import ProgramTask, denials, make_frame, program_of, suspicious
@@ -262,7 +263,7 @@ def row_of(record: Any, location: str) -> Row:
     Raises TaskError that begins with ``location``.
     """
     if not isinstance(record, dict):
-        raise TaskError(f"{location}: expected an object, found a {type(record).__name__}")
+        raise TaskError(f"{location}: expected an object, found {type_name(record)}")
 
     def get(key: str, kind: type, default: Any = None) -> Any:
         value = record.get(key, default)

@@ -151,7 +151,7 @@ def test_any_csv_text_is_read_as_written(
          r"set task\.prompt_field to one of them"),
         ("a.csv", "prompt,answer\n", r"a\.csv' has no rows"),
         ("a.csv", "", r"a\.csv' has no rows"),
-        ("a.json", "[1]", r"a\.json, row 0: expected an object, found a int"),
+        ("a.json", "[1]", r"a\.json, row 0: expected an object, found a number"),
         ("a.json", "[{", r"a\.json' is not valid JSON"),
         ("a.json", '{"prompt": "A?"}', r"a\.json, line 1: 'answer' is missing"),
         ("a.json", '{"train": [{"prompt": "A?"}], "test": [{"prompt": "B?"}]}', r"a\.json' has several lists of "

@@ -67,7 +67,7 @@ def test_other_file_alone_is_the_train_split(tmp_path: Path) -> None:
     ("row", "message"),
     [
         ("{not json", "invalid JSON"),
-        ('"a text"', "expected an object, found a str"),
+        ('"a text"', "expected an object, found a string"),
         ('{"answer": "#### 1"}', "'question' is missing"),
         ('{"question": "?", "answer": 1}', "'answer' is int, expected text"),
         ('{"question": "?", "answer": "18"}', "must end in '#### N'"),

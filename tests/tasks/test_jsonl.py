@@ -174,7 +174,7 @@ def test_split_names_match_whole_words(tmp_path: Path) -> None:
         ("{not json", "invalid JSON"),
         ('{"prompt": "' + "a" * 20, "invalid JSON"),
         ("[" * 100_000, "invalid JSON"),
-        ('["a"]', "expected an object, found a list"),
+        ('["a"]', "expected an object, found an array"),
         ('{"answer": 1}', r"'prompt' is missing \(task\.prompt_field\)"),
         ('{"prompt": 3, "answer": 1}', r"'prompt' is int, expected text \(task\.prompt_field\)"),
         ('{"prompt": " ", "answer": 1}', r"'prompt' is empty \(task\.prompt_field\)"),

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from grpo_train.rewards.types import TaskError
-from grpo_train.run_dir.safe_json import half_character
+from grpo_train.run_dir.safe_json import half_character, type_name
 
 SUFFIXES = (".jsonl", ".parquet", ".csv", ".tsv", ".json")
 """Kinds of data files; where a directory has a split in several kinds, the first of them is read."""
@@ -77,7 +77,7 @@ def read_rows(file: Path, texts: Collection[str] = (), delimiter: str = ",") -> 
         return _document_rows(file, text, texts)
     except (ValueError, RecursionError) as error:
         if kind == ".json":
-            raise TaskError(f"task.path: '{file}' is not valid JSON: {error}") from error
+            raise TaskError(f"task.path: '{file}' is not valid JSON: {_reason(error)}") from error
         return _jsonl_rows(file, text)
 
 
@@ -162,6 +162,10 @@ def _is_json(text: str) -> bool:
     return True
 
 
+def _reason(error: Exception) -> str:
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
 def _jsonl_rows(file: Path, text: str) -> Iterator[Located]:
     for number, line in enumerate(text.split("\n"), 1):  # not splitlines: a JSON string may contain U+2028
         if line.strip():
@@ -169,7 +173,7 @@ def _jsonl_rows(file: Path, text: str) -> Iterator[Located]:
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:  # ValueError also for an integer of more than 4,300 digits
-                yield location, TaskError(f"{location}: invalid JSON: {error}")
+                yield location, TaskError(f"{location}: invalid JSON: {_reason(error)}")
             else:
                 yield location, _object(location, row, line)
 
@@ -226,7 +230,7 @@ def _equal(columns: Collection[Any]) -> bool:
 def _object(location: str, row: Any, text: str) -> dict[str, Any] | TaskError:
     """A row of the JSON ``text``, checked."""
     if not isinstance(row, dict):
-        return TaskError(f"{location}: expected an object, found a {type(row).__name__}")
+        return TaskError(f"{location}: expected an object, found {type_name(row)}")
     if SURROGATE.search(text):
         for name, value in row.items():
             if half := half_character(json.dumps([name, value], ensure_ascii=False)):
