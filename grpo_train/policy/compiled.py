@@ -20,7 +20,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from grpo_train.policy.packing import ATTENTION, packed_attention
 
 FORWARD_IS_WRAPPED = "__call__" not in vars(GradientCheckpointingLayer)
-"""transformers recomputes activations in a wrapper of ``forward``; before 5.20, in ``__call__``."""
+"""transformers 5.23 recomputes activations in a wrapper of ``forward``, 5.17 in ``__call__``."""
 
 
 class Blocks:
@@ -76,10 +76,12 @@ class Float32Blocks(Blocks):
 
 def _in_float32(block: Any, *args: Any, **kwargs: Any) -> Any:
     forward = vars(block).pop("forward", None)  # none in the backward pass: the context was left
+    recomputes, block.gradient_checkpointing = block.gradient_checkpointing, False
     try:
         with torch.autocast(next(block.parameters()).device.type, enabled=False):
             return functional_call(block, _float32(dict(block.named_parameters())), _float32(args), _float32(kwargs))
     finally:
+        block.gradient_checkpointing = recomputes
         if forward is not None:
             vars(block)["forward"] = forward
 

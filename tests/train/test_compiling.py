@@ -224,9 +224,12 @@ def make_bfloat16_forward() -> LogprobForward:
     return LogprobForward(Policy(model, TOKENIZER, CPU, "tiny", torch.bfloat16), temperature=0.9)
 
 
-def test_blocks_in_float32_are_close_to_a_float32_model() -> None:
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_blocks_in_float32_are_close_to_a_float32_model(recomputed: bool) -> None:
     forward = make_bfloat16_forward()
     rounded = gradient(forward)
+    if recomputed:
+        recompute_activations(forward.policy.model)
     forward.blocks = Float32Blocks(forward.decoder)
     found = gradient(forward)
     assert all("forward" not in vars(block) for block in forward.blocks.blocks)
