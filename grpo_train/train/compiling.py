@@ -21,7 +21,7 @@ from grpo_train.train.distributed import World
 PAYS = 1.03
 """From this ratio of times on, compiled blocks are used; less is noise."""
 FARTHER = 1.25
-"""Compiled blocks may be so many times as far from float32 as plain ones."""
+"""Compiled blocks may be at most this many times as far from float32 as plain ones."""
 Result = TypeVar("Result")
 
 

@@ -74,7 +74,7 @@ def test_a_bad_config_fails_before_any_run(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     good, bad = write_config(tmp_path, "good.yaml"), write_config(tmp_path, "bad.yaml", **changes)
     result = command_here("sweep", good, bad, "--name", "x", "--json", root=root)
-    assert (result.returncode, result.stdout) == (2, ""), "notes are no JSON"
+    assert (result.returncode, result.stdout) == (2, ""), "notes are not JSON"
     assert message in result.stderr
     assert not (root / "training_runs").exists() or not list((root / "training_runs").iterdir())
     same = command_here("sweep", good, tmp_path / "sub" / ".." / "good.yaml", root=root)
