@@ -121,8 +121,8 @@ def claim(printed: str, *, keep: bool = True) -> list[str]:
 def lost_server(socket_file: Path) -> int | None:
     """Pid of this account's tmux server that listens at this path although nobody reaches it there; None without one.
 
-    Its file was removed, for example by a cleaner of ``/tmp``: its sessions run on, and tmux says that there is no server, or
-    starts another one.
+    Its file was removed, for example by a cleaner of ``/tmp``: its sessions run on, and tmux says that there is no
+    server, or starts another one.
     """
     if sys.platform != "linux":
         return None
