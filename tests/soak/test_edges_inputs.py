@@ -20,7 +20,12 @@ def world(golden: Callable[[str], RunDir], tmp_path_factory: pytest.TempPathFact
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command.words))
 def test_no_traceback(command: Command, world: World) -> None:
     fed = [pair for pair in pairs() if pair[0] == command]
+    world.renew()
+    whole = world.run(command)
+    assert whole.returncode == command.whole, whole
     exits: Counter[int] = Counter()
     found = failures(world, fed, exits)
     print(f"\n{' '.join(command.words)}: {len(fed)} of {len(inputs())} inputs, exits {dict(sorted(exits.items()))}")
+    for each in found:
+        print(*each, sep=" | ")
     assert found == []

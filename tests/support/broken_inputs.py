@@ -100,6 +100,8 @@ class Command:
     stdin: str = ""
     is_heavy: bool = False
     """It loads a model or trains, if nothing refuses the input."""
+    whole: int = 0
+    """Exit code where nothing is broken."""
 
     @property
     def name(self) -> str:
@@ -107,8 +109,8 @@ class Command:
         return " ".join(word for word in self.words[:2] if not word.startswith("-"))
 
 
-def _command(line: str, *kinds: str, stdin: str = "", is_heavy: bool = False) -> Command:
-    return Command(tuple(line.split()), kinds, stdin, is_heavy)
+def _command(line: str, *kinds: str, stdin: str = "", is_heavy: bool = False, whole: int = 0) -> Command:
+    return Command(tuple(line.split()), kinds, stdin, is_heavy, whole)
 
 
 COMMANDS = [
@@ -119,14 +121,14 @@ COMMANDS = [
         is_heavy=True,
     ),
     _command("grpo-train train --cfg lora.yaml --ckpt $LORA --run-name new", "adapter", "model", is_heavy=True),
-    _command("grpo-train resume --training-run first --dry-run --json", *OF_A_RUN, "weights"),
+    _command("grpo-train resume --training-run first --additional-steps 1 --dry-run --json", *OF_A_RUN, "weights"),
     _command(
         "grpo-train resume --training-run first --additional-steps 1",
         "run", "checkpoint", "weights", is_heavy=True,
     ),
     _command("grpo-train resume --training-run lora --additional-steps 1", "adapter", "model", is_heavy=True),
-    _command("grpo-train stop --training-run first", "run"),
-    _command("grpo-train stop --training-run first --now", "run"),
+    _command("grpo-train stop --training-run first", "run", whole=1),
+    _command("grpo-train stop --training-run first --now", "run", whole=1),
     _command("grpo-train sweep cfg.yaml --name grid", "config", "sweep", "data", is_heavy=True),
     _command("grpo-train keeper --once", "run", "launch"),
     _command("grpo-train supervise waiting", "launch", "data", "code", is_heavy=True),
@@ -158,10 +160,10 @@ COMMANDS = [
     _command("grpo-train fit --cfg cfg.yaml", "config", "model", is_heavy=True),
     _command("grpo-train selftest --cfg cfg.yaml", "config", is_heavy=True),
     _command("grpo-train backup --training-run first --to disk", "destinations", *OF_A_RUN, *OF_RESULTS, "snapshot"),
-    _command("grpo-train backup --training-run first --to s3", "destinations", "bucket"),
+    _command("grpo-train backup --training-run first --to s3", "destinations", "bucket", whole=2),
     _command("grpo-train backup-all --to disk --dry-run", "destinations", "launch", *OF_A_RUN, *OF_RESULTS, "snapshot"),
     _command("grpo-train list-backups --from disk", "destinations", "run", "snapshot"),
-    _command("grpo-train list-backups --from s3 --json", "destinations", "bucket"),
+    _command("grpo-train list-backups --from s3 --json", "destinations", "bucket", whole=2),
     _command("grpo-train destinations", "destinations"),
     _command("grpo-train verify-backup --to disk", "destinations", "snapshot", "run"),
     _command("grpo-train restore --training-run first --from disk --as again", "destinations", "snapshot"),
@@ -172,9 +174,12 @@ COMMANDS = [
     _command("grpo-train archive first --to disk", "destinations", *OF_A_RUN, *OF_RESULTS, "snapshot"),
     _command("grpo-train clean --yes", "run", "launch"),
     _command("grpo-train prune-backups --to disk --yes", "destinations", "snapshot"),
-    _command("grpo-train safe-to-terminate --to disk --json", "destinations", *OF_A_RUN, *OF_RESULTS, "snapshot"),
+    _command(
+        "grpo-train safe-to-terminate --to disk --json",
+        "destinations", *OF_A_RUN, *OF_RESULTS, "snapshot", whole=1,
+    ),
     _command("grpo-train fetch $TINY --to fetched", "model"),
-    _command("grpo-train fetch s3://bucket/model/ --from s3 --to fetched", "destinations", "bucket"),
+    _command("grpo-train fetch s3://bucket/model/ --from s3 --to fetched", "destinations", "bucket", whole=2),
     _command("grpo-train check-dataset --cfg cfg.yaml", "config", "data", "code", "model"),
     _command("grpo-train check-dataset data.jsonl --reward reward.py:length", "data", "code", "variables"),
     _command("grpo-train check-dataset data.csv --json", "table"),
@@ -183,33 +188,35 @@ COMMANDS = [
     _command("grpo-train check-dataset data.parquet", "parquet"),
     _command("grpo-train export --training-run first", "run", "checkpoint", "weights", *OF_RESULTS, is_heavy=True),
     _command("grpo-train export --training-run lora --merge", "adapter", "model", is_heavy=True),
-    _command("grpo-tui --root $ROOT", "boxes", "app", "app state"),
-    _command("grpo-tui boxes --json", "boxes", "ssh"),
-    _command("grpo-tui instances", "boxes"),
-    _command("grpo-tui doctor --box far", "boxes", "ssh"),
-    _command("grpo-tui doctor --root $ROOT --cfg cfg.yaml --json", "config", "run", "variables", is_heavy=True),
-    _command("grpo-tui up cfg.yaml --box far", "boxes", "config"),
+    _command("grpo-tui --root $ROOT", "boxes", "app", "app state", whole=2),
+    _command("grpo-tui boxes --json", "boxes", "ssh", whole=1),
+    _command("grpo-tui instances", "boxes", whole=2),
+    _command("grpo-tui doctor --box far", "boxes", "ssh", whole=2),
+    _command(
+        "grpo-tui doctor --root $ROOT --cfg cfg.yaml --json", "config", "run", "variables", is_heavy=True, whole=1,
+    ),
+    _command("grpo-tui up cfg.yaml --box far --with-changes", "boxes", "config", whole=1),
     _command("grpo-tui env put secrets.env --root $ROOT --dry-run", "boxes", "secrets"),
-    _command("grpo-tui sync --box far", "boxes", "ssh"),
+    _command("grpo-tui sync --box far --with-changes", "boxes", "ssh", whole=1),
     _command("grpo-tui runs --root $ROOT", "boxes", "run", "logs", *OF_RESULTS),
     _command("grpo-tui show first --root $ROOT", "boxes", *OF_A_RUN, *OF_RESULTS),
     _command("grpo-tui tail first train_log --root $ROOT", "boxes", "run", "logs"),
     _command("grpo-tui gpu --root $ROOT", "boxes"),
     _command("grpo-tui sessions --root $ROOT", "boxes"),
-    _command("grpo-tui capture first --root $ROOT", "boxes", "run"),
-    _command("grpo-tui attach first --root $ROOT", "boxes", "run"),
+    _command("grpo-tui capture first --root $ROOT", "boxes", "run", whole=2),
+    _command("grpo-tui attach first --root $ROOT", "boxes", "run", whole=2),
     _command("grpo-tui launch cfg.yaml --root $ROOT --dry-run", "boxes", "config", "data", "code", is_heavy=True),
-    _command("grpo-tui resume first --root $ROOT --dry-run", "boxes", "run", "checkpoint"),
+    _command("grpo-tui resume first --additional-steps 1 --root $ROOT --dry-run", "boxes", "run", "checkpoint"),
     _command("grpo-tui eval first --root $ROOT --dry-run", "boxes", "run", "checkpoint"),
-    _command("grpo-tui stop first --root $ROOT", "boxes", "run"),
-    _command("grpo-tui kill first --yes --root $ROOT", "boxes", "run"),
+    _command("grpo-tui stop first --root $ROOT", "boxes", "run", whole=1),
+    _command("grpo-tui kill first --yes --root $ROOT", "boxes", "run", whole=1),
     _command("grpo-tui history", "records"),
     _command(
         "grpo-tui history rebuild --root $ROOT",
         "records", "boxes", "destinations", "launch", *OF_A_RUN, *OF_RESULTS,
     ),
     _command("grpo-tui cost --json", "records", "boxes"),
-    _command("grpo-tui wandb runs", "tokens", "records"),
+    _command("grpo-tui wandb runs", "tokens", "records", whole=1),
     _command("grpo-tui get first copied --root $ROOT", "boxes", *OF_A_RUN, *OF_RESULTS),
     _command("grpo-tui put data.jsonl datasets/new.jsonl --root $ROOT", "boxes", "data"),
 ]  # fmt: skip
@@ -231,11 +238,12 @@ READ_NOTHING = {
 # ---------------------------------------------------------------------------------------------------------- the world
 
 
-def _texts(endpoint: str) -> dict[str, str]:
-    """The files of a world that no command wrote."""
+def _texts(endpoint: str, work: Path) -> dict[str, str]:
+    """The files of a world that no command wrote; ``work``: its working directory."""
     config = config_text(
-        MICRO, run__total_steps=1, task__name="data", task__path="data.jsonl", task__rewards=["reward.py:length"]
-    )
+        MICRO, run__total_steps=1, task__name="data", task__path=f"{work}/data.jsonl",
+        task__rewards=[f"{work}/reward.py:length"], rollout__max_prompt_length=160,
+    )  # fmt: skip
     request = {"config_text": config_text(MICRO), "config_name": "cfg.yaml", "overrides": [], "nproc": 1, "ckpt": ""}
     rows = [{"question": f"{n}+{n}", "answer": str(2 * n)} for n in range(8)]
     return {
@@ -283,7 +291,7 @@ class World:
         self._kept.mkdir()
         shutil.copytree(first, self._kept / "root", symlinks=True)
         shutil.copytree(lora / "training_runs/lora", self._kept / LORA.partition("/training_state")[0], symlinks=True)
-        for place, text in _texts(endpoint).items():
+        for place, text in _texts(endpoint, self.here / "work").items():
             (self._kept / place).parent.mkdir(parents=True, exist_ok=True)
             (self._kept / place).write_text(text)
         for name in (".lambda_s3.env", ".grpo/.env", ".netrc"):
