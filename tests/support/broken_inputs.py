@@ -32,6 +32,7 @@ from grpo_train.run_dir import RunDir
 from tests.support.engine import MICRO, REPOSITORY, config_text, environment
 from tests.support.forked import run_forked
 from tests.support.patience import PATIENCE
+from tests.support.sshd import Sshd
 from tests.support.stores import other_disk
 
 SEED = 35
@@ -238,13 +239,14 @@ READ_NOTHING = {
 # ---------------------------------------------------------------------------------------------------------- the world
 
 
-def _texts(endpoint: str, work: Path) -> dict[str, str]:
-    """The files of a world that no command wrote; ``work``: its working directory."""
+def _texts(endpoint: str, work: Path, sshd: Sshd) -> dict[str, str]:
+    """The files of a world that no command wrote; ``work``: its working directory; ``sshd``: lets nobody in."""
     config = config_text(
         MICRO, run__total_steps=1, task__name="data", task__path=f"{work}/data.jsonl",
         task__rewards=[f"{work}/reward.py:length"], rollout__max_prompt_length=160,
     )  # fmt: skip
     request = {"config_text": config_text(MICRO), "config_name": "cfg.yaml", "overrides": [], "nproc": 1, "ckpt": ""}
+    box = {"name": "far", "host": "127.0.0.1", "port": sshd.port, "user": "nobody", "price_per_hour": 2.49}
     rows = [{"question": f"{n}+{n}", "answer": str(2 * n)} for n in range(8)]
     return {
         "work/cfg.yaml": config,
@@ -266,9 +268,9 @@ def _texts(endpoint: str, work: Path) -> dict[str, str]:
         "home/.netrc": f"machine 127.0.0.1\n  login user\n  password {'0' * 40}\n",
         "home/.config/wandb/settings": "[default]\nentity = team\nproject = grpo\n",
         "home/.cache/huggingface/token": "hf_not_real\n",
-        "home/.ssh/config": "Host far\n  HostName 127.0.0.1\n  Port 9\n  User nobody\n",
-        f"{USER}/known_hosts": "far ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJdD7y3aLq454yWBdwLWbieU1ebz9/cu7/QEXn9OIeZJ\n",
-        f"{USER}/boxes.yaml": "boxes:\n  - name: far\n    host: 127.0.0.1\n    port: 9\n    price_per_hour: 2.49\n",
+        "home/.ssh/config": f"Host far\n  HostName 127.0.0.1\n  Port {sshd.port}\n  User nobody\n",
+        f"{USER}/known_hosts": f"far {Path(f'{sshd.host_key}.pub').read_text()}",
+        f"{USER}/boxes.yaml": yaml.safe_dump({"boxes": [box]}),
         f"{USER}/keymap.yaml": "launch: N\nstop: s\n",
         f"{USER}/columns.yaml": "columns: [step, reward]\n",
         f"{USER}/alarms.yaml": "alarms:\n  - grad_norm > 10\n",
@@ -284,14 +286,14 @@ def _texts(endpoint: str, work: Path) -> dict[str, str]:
 class World:
     """Whole files in ``kept``, from which ``here`` is made anew before each command."""
 
-    def __init__(self, folder: Path, disk: Path, endpoint: str, first: Path, lora: Path) -> None:
+    def __init__(self, folder: Path, disk: Path, endpoint: str, sshd: Sshd, first: Path, lora: Path) -> None:
         """``first``, ``lora``: roots with the golden runs. ``disk``: an empty directory on another disk."""
         self.here, self._kept = folder / "world", folder / "kept"
         self._disk, self._disk_kept = disk / "here", disk / "kept"
         self._kept.mkdir()
         shutil.copytree(first, self._kept / "root", symlinks=True)
         shutil.copytree(lora / "training_runs/lora", self._kept / LORA.partition("/training_state")[0], symlinks=True)
-        for place, text in _texts(endpoint, self.here / "work").items():
+        for place, text in _texts(endpoint, self.here / "work", sshd).items():
             (self._kept / place).parent.mkdir(parents=True, exist_ok=True)
             (self._kept / place).write_text(text)
         for name in (".lambda_s3.env", ".grpo/.env", ".netrc"):
@@ -376,10 +378,11 @@ class _Refuses(BaseHTTPRequestHandler):
 @contextmanager
 def new_world(folder: Path, golden: Callable[[str], RunDir]) -> Iterator[World]:
     """A world in an empty directory."""
-    with other_disk(folder) as disk, ThreadingHTTPServer(("127.0.0.1", 0), _Refuses) as store:
+    store = ThreadingHTTPServer(("127.0.0.1", 0), _Refuses)
+    with other_disk(folder) as disk, store, Sshd(folder) as sshd:
         threading.Thread(target=store.serve_forever, daemon=True).start()
         endpoint = f"http://127.0.0.1:{store.server_port}"
-        yield World(folder, disk, endpoint, golden("first").root, golden("lora").root)
+        yield World(folder, disk, endpoint, sshd, golden("first").root, golden("lora").root)
         store.shutdown()
 
 
