@@ -216,7 +216,7 @@ def _become(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.stdin = os.fdopen(0, closefd=False)
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
-    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     words = list(words)[1:] if words[0] == "-u" else list(words)
     sys.argv = [words[1], *words[2:]]
     sys.orig_argv = [sys.executable, *words]
