@@ -23,6 +23,8 @@ def test_a_decoding_step_is_one_graph(architecture: Architecture, layout: str) -
     test_slots.test_a_decoding_step_is_one_graph_per_number_of_rows(architecture, layout)
 
 
-@pytest.mark.parametrize(("adapter", "packing", "recomputed"), [("none", False, False), ("lora", True, True)])
+@pytest.mark.parametrize(
+    ("adapter", "packing", "recomputed"), [("none", False, False), ("none", False, True), ("lora", True, False)]
+)
 def test_traced_blocks(monkeypatch: pytest.MonkeyPatch, adapter: str, packing: bool, recomputed: bool) -> None:
     traced_blocks(monkeypatch, adapter, packing, recomputed)
