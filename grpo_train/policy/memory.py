@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
+from weakref import WeakSet
 
 import torch
 
@@ -16,6 +17,35 @@ from grpo_train.policy.locate import PolicyError
 NO_MEMORY = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """Out-of-memory messages of the CPU allocator and of CUDA libraries that bypass torch's allocator."""
 Result = TypeVar("Result")
+
+
+class Keeper(Protocol):
+    """Keeps memory between two uses, to save time."""
+
+    def kept_bytes(self, device: torch.device) -> int:
+        """What it keeps there and does not use now."""
+        ...
+
+    def release(self, *, for_good: bool) -> bool:
+        """Give it back, and keep nothing from now on if ``for_good``; False where there is nothing."""
+        ...
+
+
+KEEPERS: WeakSet[Keeper] = WeakSet()
+"""All of this process."""
+
+
+def kept_bytes(device: torch.device) -> int:
+    """What is kept between two uses, in bytes."""
+    return sum(keeper.kept_bytes(device) for keeper in KEEPERS)
+
+
+def release_kept(*, for_good: bool = False) -> bool:
+    """Give back what is kept, as :meth:`Keeper.release`; False where there is nothing."""
+    is_released = sum(keeper.release(for_good=for_good) for keeper in list(KEEPERS)) > 0
+    if is_released:
+        release_memory()
+    return is_released
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -47,8 +77,8 @@ class RowLimit:
         self._name, self._recompute = name, recompute
 
     def run(self, work: Callable[[int], Result]) -> Result:
-        """``work(rows)``, done again from the start with half as many rows when memory runs out, or with all of them
-        once activations are recomputed.
+        """``work(rows)``, done again from the start when memory runs out: with as many once what is kept
+        (:class:`Keeper`) is given back, then with half as many, or with all of them once activations are recomputed.
 
         Raises PolicyError (``no_memory``) if a single row does not fit.
         """
@@ -58,7 +88,9 @@ class RowLimit:
             except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is a RuntimeError
                 if not is_out_of_memory(error):
                     raise
-                if self.rows > 1:
+                if release_kept(for_good=True):
+                    message = f"{self._name} stays, without what rollouts kept"
+                elif self.rows > 1:
                     self.rows = math.ceil(self.rows / 2)
                     message = f"{self._name} is too large; passes take {self.rows} completions now"
                 elif self._recompute():
@@ -119,7 +151,14 @@ def total_bytes(device: torch.device) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Free memory in bytes: of the GPU, or of this machine and the container the process runs in."""
+    """Free memory in bytes: of the GPU, or of this machine and the container the process runs in.
+
+    What is kept (:class:`Keeper`) is free: it is given back before it is missed.
+    """
+    return _unused_bytes(device) + kept_bytes(device)
+
+
+def _unused_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free) + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator
 
 from grpo_train.policy.completion import Completion
 from grpo_train.policy.locate import PolicyError
-from grpo_train.policy.memory import is_out_of_memory, release_memory
+from grpo_train.policy.memory import is_out_of_memory, release_kept, release_memory
 
 Flow = Callable[[list[int], int], Iterator[tuple[int, Completion]]]
 """Yields the completions of some indices, generated so many at once, each when it ends."""
 
 
 class Halving:
-    """How many completions a backend generates at once: halved whenever memory runs out, now and in later calls."""
+    """How many completions a backend generates at once: halved whenever memory runs out and no other backend keeps some
+    (:class:`~grpo_train.policy.memory.Keeper`), now and in later calls."""
 
     def __init__(self) -> None:
         self._max_rows: int | None = None
@@ -37,9 +38,11 @@ class Halving:
             except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is a RuntimeError
                 if not is_out_of_memory(error):
                     raise
-                if size == 1:
+                others = release_kept(for_good=True)
+                if size == 1 and not others:
                     raise PolicyError("one completion does not fit into memory; lower max_completion_length") from error
             # Outside of the handler: the traceback references the batch's tensors.
-            self._max_rows = math.ceil(size / 2)
-            print(f"out of memory: continuing with {self._max_rows} completions at once", flush=True)
+            if not others:
+                self._max_rows = size = math.ceil(size / 2)
+            print(f"out of memory: continuing with {size} completions at once", flush=True)
             release_memory()

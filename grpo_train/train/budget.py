@@ -15,13 +15,15 @@ import torch
 from grpo_train.config.schema import Config
 from grpo_train.platforms.memory import Shape, activation_bytes_per_token
 from grpo_train.policy.loading import Policy, recompute_activations
-from grpo_train.policy.memory import PeakMemory, free_bytes
+from grpo_train.policy.memory import PeakMemory, free_bytes, kept_bytes, release_kept
 from grpo_train.train.distributed import World
 
 SMALLEST = 8192
 """Tokens of a pass at least: more hardly raise the speed of matrix products."""
 SHARE = {"cuda": 0.8, "cpu": 0.4}
 """Share of the free memory that a pass may fill; on a CPU other programs need some."""
+BESIDE = 0.9
+"""Share of the memory that is left beside what rollouts keep, which the largest pass may need."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,29 @@ class TokenBudget:
         self.recomputes = False
         self._peak = PeakMemory(policy.device)
         self._bytes_per_token: float | None = None
+        self._has_made_room = False
+
+    def make_room(self, *, has_moments: bool) -> str:
+        """Give back what rollouts keep where the largest pass does not fit beside it, and in any case before the budget
+        is settled and the optimizer has its moments. Returns a sentence for the log, once; "" otherwise."""
+        device = self._policy.device
+        if not (self.is_settled and has_moments):
+            release_kept()
+            return ""
+        if not (kept := kept_bytes(device)):
+            return ""
+        tokens = min(self.tokens or self._longest, self._longest)
+        needed = tokens * (self._bytes_per_token or _estimate(self._config, self._policy) or 0)
+        if needed <= BESIDE * (free_bytes(device) - kept):
+            return ""
+        release_kept()
+        if self._has_made_room:
+            return ""
+        self._has_made_room = True
+        return (
+            f"a pass of {tokens:,} tokens does not fit beside the slots of rollouts ({kept / 2**30:.1f} GiB): each "
+            "rollout makes slots and CUDA graphs anew, which is slower"
+        )
 
     def start(self) -> None:
         """Begin to measure the gradient of a step."""

@@ -67,6 +67,7 @@ def train(run: RunDir, config: Config, world: World, *, until: int, ckpt: Path |
             state.num_tokens += sum(sample.prompt_length + sample.length for sample in drawn)
             log.add_rollouts(step, samples, rewards, advantages, filled.discarded)
             clock.lap("reward")
+            log.note(state.budget.make_room(has_moments=bool(state.optimizer.state)))
             if config.steps_per_buffer > 1:  # otherwise the old policy is the current one
                 old = partial(score_old_policy, state.forward, state.buffer, config)
                 state.buffer.old_logps = state.score_rows.run(old)

@@ -11,10 +11,14 @@ import torch
 
 from grpo_train.config import ConfigError, load_config
 from grpo_train.platforms.memory import QWEN2_5, activation_bytes, activation_bytes_per_token
+from grpo_train.policy import memory
 from grpo_train.policy.logprobs import LogprobForward
+from grpo_train.policy.memory import RowLimit
+from grpo_train.rollout.native.backend import NativeBackend
 from grpo_train.train import budget as budgets
 from grpo_train.train.budget import SMALLEST, TokenBudget, TokenCost, budget_of
 from grpo_train.train.distributed import World
+from tests.rollout.native.recorder import Recorder
 from tests.support.engine import assert_same_run, config_text, resume_here, rows, run_of, train_here, write_micro
 
 GIB = 2**30
@@ -137,3 +141,100 @@ def test_a_measured_budget_is_part_of_the_checkpoint(
     ample = train_here(root, cfg, "ample")
     assert passes[16:] == [8] * 6
     assert rows(ample)[3]["grad_norm"] == pytest.approx(rows(run)[3]["grad_norm"], rel=1e-3)
+
+
+class Kept:
+    """What rollouts keep on a GPU of 40 GiB."""
+
+    def __init__(self, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.size, self.is_for_good = size, False
+        monkeypatch.setattr(memory, "KEEPERS", [self])
+        monkeypatch.setattr(memory, "_unused_bytes", lambda device: 40 * GIB - self.size)
+
+    def kept_bytes(self, device: torch.device) -> int:
+        return self.size
+
+    def release(self, *, for_good: bool) -> bool:
+        was, self.size, self.is_for_good = self.size, 0, for_good
+        return was > 0
+
+
+@pytest.mark.parametrize("size", [0, 7, 30])
+def test_what_rollouts_keep_does_not_shrink_the_budget(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load_config(config_text(rollout__max_completion_length=32_768))
+    budget = TokenBudget(config, Policy(CUDA), World())  # type: ignore[arg-type]
+    budget._bytes_per_token = 2**20
+    kept = Kept(size * GIB, monkeypatch)
+    assert budget.own() == TokenCost(2**20, 40 * GIB)
+    assert budget.make_room(has_moments=True) == ""
+    assert kept.size == 0, "the first step, which measures, has all memory"
+    budget.settle([budget.own()])
+    assert budget.tokens == int(0.8 * 40 * 1024)
+
+
+@pytest.mark.parametrize("size", [3, 30])
+def test_rollouts_keep_what_a_pass_leaves(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass takes 32 GiB of 40."""
+    config = load_config(config_text(rollout__max_completion_length=32_768))
+    budget = TokenBudget(config, Policy(CUDA), World())  # type: ignore[arg-type]
+    budget._bytes_per_token = 2**20
+    budget.settle([TokenCost(2**20, 40 * GIB)])
+    kept = Kept(size * GIB, monkeypatch)
+    said = []
+    for _ in range(3):
+        kept.size = size * GIB
+        said.append(budget.make_room(has_moments=True))
+        assert kept.size == (3 * GIB if size == 3 else 0)
+    sentence = (
+        "a pass of 32,768 tokens does not fit beside the slots of rollouts (30.0 GiB): each rollout makes slots and "
+        "CUDA graphs anew, which is slower"
+    )
+    assert said == ["" if size == 3 else sentence, "", ""]
+    kept.size = 3 * GIB
+    assert (budget.make_room(has_moments=False), kept.size) == ("", 0), "the optimizer allocates its moments"
+
+
+def test_rollouts_give_back_before_passes_shrink(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept, limit, tried = Kept(3, monkeypatch), RowLimit(8, "train.microbatch_size"), []
+
+    def work(rows: int) -> int:
+        tried.append(rows)
+        if kept.size or rows > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return rows
+
+    assert (limit.run(work), tried, kept.is_for_good) == (4, [8, 8, 4], True)
+    assert capsys.readouterr().out.splitlines() == [
+        "out of memory: train.microbatch_size stays, without what rollouts kept",
+        "out of memory: train.microbatch_size is too large; passes take 4 completions now",
+    ]
+
+
+def test_recordings_stay_between_steps(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the second step on; the first gives back what it recorded."""
+    torch.set_num_threads(1)
+    recorder, made, counts = Recorder(), NativeBackend.__init__, []
+
+    def make(self: NativeBackend, *settings: Any, **options: Any) -> None:
+        made(self, *settings, **options)
+        self._record_with(recorder)
+
+    original = TokenBudget.make_room
+
+    def make_room(self: TokenBudget, *, has_moments: bool) -> str:
+        before = memory.kept_bytes(CPU) > 0
+        said = original(self, has_moments=has_moments)
+        counts.append((before, memory.kept_bytes(CPU) > 0, recorder.shapes))
+        recorder.shapes = 0
+        return said
+
+    monkeypatch.setattr(NativeBackend, "__init__", make)
+    monkeypatch.setattr(TokenBudget, "make_room", make_room)
+    memory.release_kept()
+    cfg = write_micro(root, run__total_steps=4)
+    train_here(root, cfg, "kept")
+    assert [kept for _, kept, _ in counts] == [False, True, True, True]
+    assert all(before for before, _, _ in counts)
+    assert [shapes > 0 for *_, shapes in counts] == [True, True, False, False]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from grpo_train.policy.completion import Completion
 from grpo_train.policy.locate import PolicyError
-from grpo_train.policy.memory import free_bytes
+from grpo_train.policy.memory import KEEPERS, free_bytes
 from grpo_train.rollout.draw import SMALL_VOCABULARY, BlockSums, Draw, Ends, block_sums
 from grpo_train.rollout.halving import Halving
 from grpo_train.rollout.native.decoding import Decoding, OnToken
@@ -40,7 +41,8 @@ COMPILER = "inductor"
 class NativeBackend:
     """:class:`~grpo_train.rollout.RolloutBackend` for models with full attention, with or without a LoRA adapter.
 
-    The weights are those of the last :meth:`sync`.
+    The weights are those of the last :meth:`sync`. Where decoding steps are recorded, slots and recorded steps stay for
+    the next call, which takes them if they are large enough (:class:`~grpo_train.policy.memory.Keeper`).
     """
 
     def __init__(
@@ -89,12 +91,29 @@ class NativeBackend:
             self._compile(trial)
         self._recorder: Callable[[], Record] | None = None
         """Makes what records decoding steps; None = they are launched kernel by kernel."""
+        self._kept: _Kept | None = None
+        """None while it is used, too: an error drops it."""
+        self._keeps = True
+        KEEPERS.add(self)
         if cuda_graphs and self._device.type == "cuda":
-            self._record_with(cuda_recorder)
+            self._record_with(partial(cuda_recorder, torch.cuda.Stream()))
 
     def sync(self) -> None:
         """See :meth:`grpo_train.rollout.RolloutBackend.sync`."""
         self._copy.sync()
+
+    def kept_bytes(self, device: torch.device) -> int:
+        """See :class:`~grpo_train.policy.memory.Keeper`."""
+        return self._kept.decoding.bytes if self._kept and device.type == self._device.type else 0
+
+    def release(self, *, for_good: bool) -> bool:
+        """See :class:`~grpo_train.policy.memory.Keeper`."""
+        if self._kept is None:
+            return False
+        self._kept, self._keeps = None, not for_good
+        if for_good:
+            self._fall_back("rollouts make slots and CUDA graphs anew in each call, which is slower: memory ran out")
+        return True
 
     def generate(
         self,
@@ -120,7 +139,7 @@ class NativeBackend:
         completions: dict[int, Completion] = {}
 
         def flow(indices: list[int], size: int) -> Iterator[tuple[int, Completion]]:
-            return self._flow(prompts, seeds, indices, size, room, max_completion_length, draw, on_token)
+            return self._flow(prompts, seeds, indices, size, room, draw, on_token)
 
         with torch.inference_mode(), torch.autocast(self._device.type, enabled=False):
             for index, completion in self._halving.run(len(prompts), min(batch_size or fitting, fitting), flow):
@@ -136,37 +155,44 @@ class NativeBackend:
         indices: Sequence[int],
         size: int,
         room: _Room,
-        budget: int,
         draw: Draw,
         on_token: OnToken | None,
     ) -> Iterator[tuple[int, Completion]]:
         """The completions ``indices``, in ``size`` slots, each when it ends."""
-        graphs = None if self._recorder is None else StepGraphs(self._recorder())
-        decoding = Decoding(
-            self._copy, room.slots(size, spare=graphs is not None), draw, self._ends, self._device,
-            budget=budget, every=self._look_every, graphs=graphs,
-        )  # fmt: skip
+        need = replace(room, slots=size, entries=min(room.entries, size), most=min(room.most, size))
+        used, self._kept = self._kept, None
+        if used is None or used.decoding.draw != draw or not used.room.holds(need):
+            room = need.joined(used.room) if used and used.room.is_shared == need.is_shared else need
+            room, used = room if self._fits(room) else need, None  # gives its memory back
+            graphs = None if self._recorder is None else StepGraphs(self._recorder())
+            used = _Kept(self._decoding(room, draw, self._ends, graphs), room)
         chosen = {index: tuple(prompts[index]) for index in indices}
-        yield from decoding.run(chosen, {index: seeds[index] for index in indices}, on_token)
+        yield from used.decoding.run(chosen, {index: seeds[index] for index in indices}, need.budget, size, on_token)
+        graphs = used.decoding.graphs
         if graphs is not None and graphs.failure:
             self._without_graphs(graphs.failure)
+        elif graphs is not None and self._keeps:
+            self._kept = used
+
+    def _decoding(self, room: _Room, draw: Draw, ends: Ends, graphs: StepGraphs | None) -> Decoding:
+        spare = graphs is not None
+        entries = room.entries + spare if room.entries else 0
+        return Decoding(
+            self._copy, Slots(room.slots + spare, room.length, entries, room.prompt_length, self._is_flash), draw, ends,
+            self._device, budget=room.budget, every=self._look_every, most=room.most, graphs=graphs,
+        )  # fmt: skip
 
     def _record_with(self, recorder: Callable[[], Record]) -> None:
         """Record decoding steps from now on, if recorded ones generate the same tokens as others of their shape."""
         prompts = dict(enumerate(tuple(range(3, 3 + length)) for length in (9, 5, 7, 9, 5)))  # and three that fill up
-        rooms = [
-            self._rounded_room(LENGTH_STEP, entries, LENGTH_STEP) for entries in ((0, 3) if self._can_share else (0,))
-        ]
-        for room in rooms:
+        for entries in (0, 3) if self._can_share else (0,):
+            room = _Room(LENGTH_STEP, entries, LENGTH_STEP, most=2, budget=TRIAL_TOKENS, slots=8)
             found = []
             for record in (recorder(), None):
                 graphs = StepGraphs(record)
-                decoding = Decoding(
-                    self._copy, room.slots(8, spare=True), Draw(0), Ends(None, None, ()), self._device,
-                    budget=TRIAL_TOKENS, every=self._look_every, graphs=graphs,
-                )  # fmt: skip
                 with torch.inference_mode(), torch.autocast(self._device.type, enabled=False):
-                    found.append(dict(decoding.run(prompts, {})))
+                    decoding = self._decoding(room, Draw(0), Ends(None, None, ()), graphs)
+                    found.append(dict(decoding.run(prompts, {}, TRIAL_TOKENS, room.slots)))
                 if graphs.failure:
                     return self._without_graphs(graphs.failure)
             if found[0] != found[1]:
@@ -220,21 +246,26 @@ class NativeBackend:
                 raise UnsupportedModelError("its sums differ")
 
     def _room(self, prompts: Sequence[Sequence[int]], budget: int) -> _Room:
-        lengths = {tuple(prompt): len(prompt) for prompt in prompts}
-        longest, own = max(lengths.values()), budget + self._look_every
-        is_long = sum(lengths.values()) >= SHARE_FROM.get(self._device.type, SHARE_FROM["cuda"]) * len(lengths)
-        if self._can_share and is_long and len(prompts) >= 2 * len(lengths):
-            return self._rounded_room(own, len(lengths), longest)
-        return self._rounded_room(longest + own, 0, 0)
+        users = Counter(tuple(prompt) for prompt in prompts)
+        longest, own = max(map(len, users)), budget + self._look_every
+        is_long = sum(map(len, users)) >= SHARE_FROM.get(self._device.type, SHARE_FROM["cuda"]) * len(users)
+        if self._can_share and is_long and len(prompts) >= 2 * len(users):
+            return _Room(_rounded(own), len(users), _rounded(longest), max(users.values()), budget)
+        return _Room(_rounded(longest + own), 0, 0, 1, budget)
 
-    def _rounded_room(self, length: int, entries: int, prompt_length: int) -> _Room:
-        return _Room(_rounded(length), entries, _rounded(prompt_length), self._is_flash)
+    def _sizes(self, room: _Room) -> tuple[int, int]:
+        """Bytes of a slot with its logits, and of an entry with its."""
+        vocabulary = int(self._model.config.get_text_config().vocab_size)
+        each = self._position_bytes * room.length + vocabulary * LOGIT_BYTES
+        return each, self._position_bytes * room.prompt_length + vocabulary * self._model.dtype.itemsize
+
+    def _fits(self, room: _Room) -> bool:
+        each, entry = self._sizes(room)
+        return room.slots * each + room.entries * entry <= free_bytes(self._device) * self._memory_share
 
     def _fitting(self, room: _Room) -> int:
         """Slots that fit into memory."""
-        vocabulary = int(self._model.config.get_text_config().vocab_size)
-        each = self._position_bytes * room.length + vocabulary * LOGIT_BYTES
-        entry = self._position_bytes * room.prompt_length + vocabulary * self._model.dtype.itemsize
+        each, entry = self._sizes(room)
         available = free_bytes(self._device) * self._memory_share
         if room.entries and (fitting := int((available - room.entries * entry) // each)) >= room.entries:
             return fitting
@@ -267,15 +298,34 @@ def _rounded(length: int) -> int:
 
 @dataclass(frozen=True)
 class _Room:
-    """Lengths of the slots of a call, and the entries of the prompts that its completions share."""
+    """Slots of a call, and the entries of the prompts that its completions share."""
 
     length: int
     entries: int
     """Different prompts; 0 = each slot has its own copy."""
     prompt_length: int
-    is_flash: bool = False
+    most: int
+    """Completions that share a prompt."""
+    budget: int
+    """Tokens of a completion."""
+    slots: int = 0
 
-    def slots(self, count: int, *, spare: bool) -> Slots:
-        """``count`` slots and the entries that they need; ``spare``: one more of each."""
-        entries = min(self.entries, count) + spare if self.entries else 0
-        return Slots(count + spare, self.length, entries, self.prompt_length, self.is_flash)
+    @property
+    def is_shared(self) -> bool:
+        return self.entries > 0
+
+    def holds(self, need: _Room) -> bool:
+        """Whether a call that needs ``need`` may use this."""
+        return self.is_shared == need.is_shared and self.joined(need) == self
+
+    def joined(self, other: _Room) -> _Room:
+        """As large as both."""
+        return _Room(*map(max, astuple(self), astuple(other)))
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What a later call may use."""
+
+    decoding: Decoding
+    room: _Room

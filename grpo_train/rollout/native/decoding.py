@@ -10,6 +10,7 @@ completion), then those drawn since.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -65,7 +66,10 @@ class _Row:
 
 
 class Decoding:
-    """One call of ``generate``."""
+    """Slots and the state of the completions in them, for one call of ``generate`` after another.
+
+    Recorded steps refer to the addresses of these tensors: nothing that they use is ever made anew.
+    """
 
     def __init__(
         self,
@@ -77,19 +81,24 @@ class Decoding:
         *,
         budget: int,
         every: int,
+        most: int,
         graphs: StepGraphs | None = None,
     ) -> None:
-        """``budget``: tokens of a completion; ``every``: tokens between two looks.
+        """Make the state of ``slots``.
 
-        With ``graphs``, steps are recorded, and the last slot is the one of rows that fill up a recorded shape.
+        Args:
+            budget: tokens of a completion, at most.
+            every: tokens between two looks.
+            most: completions that share a prompt, at most.
+            graphs: record steps; the last slot is the one of rows that fill up a recorded shape.
         """
-        self._copy, self._slots, self._draw, self._ends, self._device = copy, slots, draw, ends, device
-        self._budget, self._every, self._graphs = budget, every, graphs
-        self._usable = slots.count - (graphs is not None)
-        """Slots for completions."""
+        self._copy, self._slots, self.draw, self._ends, self._device = copy, slots, draw, ends, device
+        self._every, self._most, self.graphs = every, most, graphs
+        self._budget = self._usable = 0
+        """Tokens of a completion, and slots for completions, in this call."""
         self._rows: dict[int, _Row] = {}
         """By slot."""
-        self._entries = Entries(slots.entries - (graphs is not None)) if slots.entries else None
+        self._entries: Entries | None = None
         """None = each slot has its own copy of the prompt."""
         count, columns = slots.count, every + 1
 
@@ -114,9 +123,10 @@ class Decoding:
         """What rows see of a shared prompt."""
         self._first_EV: Tensor | None = None
         """Logits of the first token after a shared prompt."""
-        self._most = 1
-        """Completions that share a prompt, at most."""
         self._prompt_spans: Spans | None = None
+        if slots.is_flash and slots.entries:
+            entry_E = torch.arange(slots.entries, device=device)
+            self._prompt_spans = spans_of(entry_E, self._length_E, slots.prompt_length, most)
         self._slot_B = state(0)
         """Slot of each row of a step: those in use, ascending, then the last one for rows that fill up a shape."""
         self._in_use: list[tuple[int, int]] = []
@@ -129,15 +139,32 @@ class Decoding:
         self._places_by_rows: dict[int, tuple[Tensor, Tensor]] = {}
         """Slots and lanes of the rows of recorded steps, which stay where they are, by their number."""
 
+    @property
+    def bytes(self) -> int:
+        """Memory of the tensors, without that of recorded steps."""
+        values = itertools.chain(vars(self).values(), *self._slots.layers.values())
+        return sum(each.numel() * each.element_size() for each in values if isinstance(each, Tensor))
+
     def run(
-        self, prompts: Mapping[int, tuple[int, ...]], seeds: Mapping[int, int], on_token: OnToken | None = None
+        self,
+        prompts: Mapping[int, tuple[int, ...]],
+        seeds: Mapping[int, int],
+        budget: int,
+        size: int,
+        on_token: OnToken | None = None,
     ) -> Iterator[tuple[int, Completion]]:
-        """Each completion as it ends, with its index. Raises PolicyError for NaN."""
+        """Each completion as it ends, with its index: one call of ``generate``, whatever an earlier one left.
+
+        ``budget``: tokens of a completion; ``size``: completions at once. Raises PolicyError for NaN.
+        """
         waiting = deque(prompts.items())
-        self._most = min(max(Counter(prompts.values()).values(), default=1), self._usable)
-        if self._slots.is_flash and self._entries is not None:
-            entry_E = torch.arange(self._slots.entries, device=self._device)
-            self._prompt_spans = spans_of(entry_E, self._length_E, self._slots.prompt_length, self._most)
+        self._budget, self._usable, self._rows, self._in_use, self._slack = budget, size, {}, [], -1
+        for state in (self._token_S, self._position_S, self._count_S, self._offset_S):
+            state.zero_()
+        if self._slots.entries:  # the weights may have changed: each prompt is read again
+            self._entries = Entries(self._slots.entries - (self.graphs is not None))
+            self._length_E.fill_(1)
+            self._mask_E11P.copy_(mask_of(self._length_E, self._slots.prompt_length, self._dtype))
         while waiting or self._rows:
             free = [slot for slot in range(self._usable) if slot not in self._rows]
             fresh: list[int] = []
@@ -148,10 +175,10 @@ class Decoding:
                 self._start(fresh, seeds)
             self._plan()
             for _ in range(self._every):
-                if self._graphs is None:
+                if self.graphs is None:
                     self._step()
                 else:
-                    self._graphs.run((len(self._slot_B), self._ranges[0].width), self._step)
+                    self.graphs.run((len(self._slot_B), self._ranges[0].width), self._step)
             yield from self._look(set(fresh), on_token)
             if fresh:  # their first token came besides those of the steps
                 self._slack = -1
@@ -160,7 +187,8 @@ class Decoding:
         """Read the prompts of slots, each once, and draw the first token of each."""
         if self._uniform_ST is not None:
             drawn = uniforms([seeds[self._rows[slot].index] for slot in fresh], self._budget)
-            self._uniform_ST[self._on_device(fresh)] = pad(drawn, (0, self._every + 1)).to(self._device)
+            missing = self._uniform_ST.shape[1] - self._budget
+            self._uniform_ST[self._on_device(fresh)] = pad(drawn, (0, missing)).to(self._device)
         prompts = {slot: self._rows[slot].prompt for slot in fresh}
         if self._entries is None:
             for chunk in _chunks(prompts):
@@ -198,7 +226,7 @@ class Decoding:
         rows = sorted(self._rows)
         ends = {slot: self._end(self._rows[slot]) for slot in rows}
         needed = {slot: min(self._slots.length, _rounded(end)) for slot, end in ends.items()}
-        if self._graphs is not None or self._slots.is_flash:
+        if self.graphs is not None or self._slots.is_flash:
             return self._plan_shape(rows, max(needed.values()))
         self._slack = min(needed[slot] - ends[slot] for slot in rows)
         kind = self._device.type if self._device.type in CALL_COST else "cuda"
@@ -222,10 +250,10 @@ class Decoding:
         """As :meth:`_plan`, with few shapes: recorded steps have a power of two of rows; all have all entries."""
         width = self._slots.length if self._slots.is_flash else -(-width // recorded.WIDTH_STEP) * recorded.WIDTH_STEP
         self._ranges = [Range(0, self._slots.count, min(self._slots.length, width))]
-        size = len(rows) if self._graphs is None else recorded.rows_of(len(rows), self._usable)
+        size = len(rows) if self.graphs is None else recorded.rows_of(len(rows), self._usable)
         every = [Range(0, self._slots.entries, self._slots.prompt_length, self._most)]
         fill = size - len(rows)
-        slots = self._on_device([*rows, *[self._usable] * fill])
+        slots = self._on_device([*rows, *[self._slots.count - 1] * fill])
         lanes = slots
         if self._entries is not None:
             unused = (self._slots.entries - 1) * self._most
@@ -250,13 +278,13 @@ class Decoding:
         self._position_S[slot_B] = position_B + 1
         self._record(slot_B, logits_BV, self._column_1)
         self._column_1 += 1
-        if self._graphs is not None:  # rows that fill up stay at their first token
+        if self.graphs is not None:  # rows that fill up stay at their first token
             self._position_S[-1:].zero_()
             self._count_S[-1:].zero_()
 
     def _record(self, slot_B: Tensor, logits_BV: Tensor, column: Tensor | int) -> None:
         count_B = self._count_S[slot_B]
-        token_B, logp_B = self._draw(logits_BV, None if self._uniform_ST is None else self._uniform_ST[slot_B, count_B])
+        token_B, logp_B = self.draw(logits_BV, None if self._uniform_ST is None else self._uniform_ST[slot_B, count_B])
         self._token_S[slot_B] = token_B
         self._count_S[slot_B] = count_B + 1
         self._drawn_SK[slot_B, column] = token_B
@@ -291,7 +319,7 @@ class Decoding:
                 for place, token in enumerate(drawn[number][first:stop], len(row.ids)):
                     on_token(row.index, place, token)
             row.ids += drawn[number][first:stop]
-            if self._draw.is_random:
+            if self.draw.is_random:
                 row.logps += logps[number][first:stop]
             if has_ended or len(row.ids) == self._budget:
                 done.append((row.index, Completion(row.prompt, tuple(row.ids), tuple(row.logps), has_ended)))

@@ -8,6 +8,7 @@ number of positions.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeAlias
 
 import torch
@@ -23,7 +24,8 @@ WIDTH_STEP = 256
 
 
 class StepGraphs:
-    """The graphs of one call of ``generate``, each recorded when its shape comes for the second time."""
+    """Graphs of one :class:`~grpo_train.rollout.native.decoding.Decoding`, each recorded when its shape comes for the
+    second time. They are dropped together: torch clears what the others of a stream use when one is dropped."""
 
     def __init__(self, record: Record | None) -> None:
         """Without ``record``, every step is executed as it is."""
@@ -64,16 +66,40 @@ def rows_of(count: int, most: int) -> int:
     return min(most, 1 << max(1, (count - 1).bit_length()))
 
 
-def cuda_recorder() -> Record:
-    """Records CUDA graphs. They share a pool of memory, as a step leaves nothing there."""
-    pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream()
+def cuda_recorder(stream: torch.cuda.Stream) -> Record:
+    """Records CUDA graphs. They share a pool of memory, as a step leaves nothing there.
 
-    def record(step: Step) -> Step:
+    ``stream``: one for all recordings, as each stream keeps workspaces of cuBLAS.
+    """
+    pool = torch.cuda.graph_pool_handle()
+    graphs: list[torch.cuda.CUDAGraph] = []
+    """Also those that failed: without a graph, the pool could not be used again."""
+
+    def capture(step: Step) -> Step:
+        """As ``torch.cuda.graph``, which clears the allocator's cache each time."""
         graph = torch.cuda.CUDAGraph()
-        # Other threads, such as the one that saves a checkpoint, use CUDA meanwhile.
-        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-            step()
+        graphs.append(graph)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            # Other threads, such as the one that saves a checkpoint, use CUDA meanwhile.
+            graph.capture_begin(pool, capture_error_mode="thread_local")
+            try:
+                step()
+            except BaseException:
+                with suppress(RuntimeError):  # the first error says why
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         replay: Step = graph.replay
         return replay
+
+    def record(step: Step) -> Step:
+        try:
+            return capture(step)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+        torch.cuda.empty_cache()  # a recording cannot use what the allocator keeps
+        return capture(step)
 
     return record
