@@ -12,7 +12,7 @@ import torch
 
 from grpo_train.policy.loading import Policy
 from grpo_train.policy.logprobs import LogprobForward, pad_values
-from grpo_train.policy.memory import free_bytes
+from grpo_train.policy.memory import free_bytes, kept_bytes, release_kept
 from grpo_train.rollout.native import backend as native
 from grpo_train.rollout.native.backend import NativeBackend
 from grpo_train.rollout.native.decoding import Decoding
@@ -63,8 +63,11 @@ def test_cuda_graphs_generate_the_same_tokens_faster(make_root: Callable[[], Pat
         assert (backend._recorder is not None) is is_recorded, "the trial failed: see the line that it printed"
         tokens[is_recorded] = [one.ids for one in backend.generate(prompts, batch_size=24, **OPTIONS)]
         began = time.perf_counter()
-        backend.generate(prompts, batch_size=24, **OPTIONS)
+        again = backend.generate(prompts, batch_size=24, **OPTIONS)
         seconds[is_recorded] = time.perf_counter() - began
+        assert sum(one.ids != ids for one, ids in zip(again, tokens[is_recorded], strict=True)) <= 2
+        assert (kept_bytes(policy.device) > 0) is is_recorded
+        release_kept()
     different = sum(one != other for one, other in zip(tokens[True], tokens[False], strict=True))
     print(f"{different} of 64 completions differ in bfloat16; {seconds[False] / seconds[True]:.2f} times as fast")
     assert different <= 16, "other kernels round differently, rarely at a boundary"
@@ -104,6 +107,7 @@ def test_the_host_waits_only_at_looks(make_root: Callable[[], Path], monkeypatch
             torch.cuda.set_sync_debug_mode("default")
 
     monkeypatch.setattr(Decoding, "_step", without_waiting)
+    release_kept()  # recorded steps call no function
     assert len(backend.generate(prompts, batch_size=24, **OPTIONS)) == 64
 
 
