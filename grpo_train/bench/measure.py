@@ -19,7 +19,7 @@ from grpo_train.platforms.memory import Shape
 from grpo_train.policy.flops import model_size, product_rate, timed
 from grpo_train.policy.loading import Policy, compute_type
 from grpo_train.policy.logprobs import LogprobForward
-from grpo_train.policy.memory import PeakMemory, RowLimit
+from grpo_train.policy.memory import PeakMemory, RowLimit, kept_bytes
 from grpo_train.rollout import Completion
 from grpo_train.rollout.backends import make_backend
 from grpo_train.run_dir import create_run
@@ -134,6 +134,7 @@ class Trainer:
     def step(self) -> Step:
         """Rollouts, gradient, update. Every third completion of a group is rewarded, so that no group is skipped."""
         device, rollout = self.policy.device, self.config.rollout
+        kept = kept_bytes(device)  # a part of what the step needs
         self._peak.reset()
         repeated = [prompt for prompt in self.prompts for _ in range(rollout.num_generations)]
         completions, generating = timed(device, partial(self.rollout, repeated, rollout.max_completion_length))
@@ -148,7 +149,7 @@ class Trainer:
             computed=sums.computed,
             predicted=sums.predicted,
             peak_bytes=self._peak.used(),
-            above_bytes=self._peak.above(),
+            above_bytes=None if (above := self._peak.above()) is None else above + kept,
         )
 
     def close(self) -> None:
