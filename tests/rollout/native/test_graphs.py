@@ -114,8 +114,9 @@ CALL: dict[str, Any] = {"prompts": FEW, "batch_size": 5, "max_completion_length"
 
 
 def recording(model: Any = None, recorder: Any = None) -> NativeBackend:
+    """Without the trial of recordings."""
     backend = NativeBackend(make_model() if model is None else model, TOKENIZER, look_every=4)
-    backend._record_with(recorder or Recorder())
+    backend._recorder = recorder or Recorder()
     return backend
 
 
