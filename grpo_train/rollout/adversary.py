@@ -18,7 +18,7 @@ from grpo_train.policy.loading import Policy, load_policy
 from grpo_train.policy.locate import PolicyError, base_of_checkpoint, check_weights
 from grpo_train.rewards import Rewards
 from grpo_train.rollout import RolloutBackend
-from grpo_train.rollout.backends import make_backend
+from grpo_train.rollout.backends import decoding_steps, make_backend
 from grpo_train.rollout.collect import Sample, generate_groups, judge_threads
 from grpo_train.rollout.prompts import Prompt, encode
 from grpo_train.tasks import Attempt, Problem
@@ -45,7 +45,10 @@ class Opponent:
     ) -> None:
         """``failed``: see :func:`~grpo_train.rollout.backends.make_backend`."""
         self._policy, self._rollout, self._frozen = policy, config.rollout, frozen
-        self._backend = make_backend(config, policy, STOP, failed)
+        rollout, buffers = config.rollout, -(-config.run.total_steps // config.steps_per_buffer)
+        questions = -(-rollout.buffer_size // config.run.nproc) * rollout.num_generations
+        steps = decoding_steps(questions, rollout.max_completion_length, rollout.generation_batch_size)
+        self._backend = make_backend(config, policy, STOP, failed, steps=buffers * steps)
 
     @property
     def fallbacks(self) -> dict[str, str]:
