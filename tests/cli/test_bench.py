@@ -15,6 +15,7 @@ from grpo_train.bench.floors import Figure, Rates, decode_floor, prefill_floor
 from grpo_train.bench.subject import make_subject
 from grpo_train.cli import bench as command
 from grpo_train.config.schema import Config
+from grpo_train.platforms.facts import Platform
 from grpo_train.platforms.memory import QWEN2_5
 from grpo_train.policy.logprobs import LogprobForward
 from grpo_train.rollout import Completion
@@ -88,6 +89,15 @@ def test_models_of_a_subject_keep_their_attention() -> None:
     before = forward(completions)
     subject.model(torch.device("cpu"))
     assert torch.equal(forward(completions).logps, before.logps)
+
+
+@pytest.mark.parametrize(
+    ("problem", "overrides", "model"),
+    [("", [], "tiny"), ("no nvidia-smi", [], "auto"), ("no nvidia-smi", ["model.device=cpu"], "tiny")],
+)
+def test_a_gpu_that_cannot_be_read_is_a_gpu(problem: str, overrides: list[str], model: str) -> None:
+    machine = Platform("box", "plain", gpu_problem=problem)
+    assert command._config("auto", overrides, machine).model.backbone == model
 
 
 def test_floor_of_decoding() -> None:
