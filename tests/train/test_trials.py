@@ -21,7 +21,7 @@ from grpo_train.rollout.transformers_backend import TransformersBackend
 from grpo_train.train import resume, state
 from grpo_train.train.compiling import Compiling
 from tests.rollout.native.models import TOKENIZER, make_model
-from tests.support.engine import assert_same_run, resume_here, train_here, write_config
+from tests.support.engine import assert_same_run, resume_here, train_here, write_micro
 
 SHARED = "rollouts keep a copy of the prompt for each completion: no such kernel"
 BLOCKS = "train.compile: blocks are not compiled: RuntimeError: no compiler"
@@ -42,10 +42,17 @@ def earlier_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "load_info", lambda latest: {k: v for k, v in load(latest).items() if k != "fallbacks"})
 
 
+def two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each had another fallback; one process takes the path of both."""
+    load, saved = state.load_info, [{"sharing": SHARED}, {"blocks": BLOCKS}]
+    monkeypatch.setattr(state, "load_info", lambda latest: {**load(latest), "fallbacks": saved})
+
+
 CASES: list[tuple[Callable[[pytest.MonkeyPatch], None] | None, str]] = [
     (None, ""),
     (other_device, "device: saved with CPU, resumed with Abacus"),
     (other_torch, f"torch: saved with {torch.__version__}, resumed with 9.0"),
+    (two_processes, ""),
     (earlier_version, ""),
 ]
 
@@ -74,17 +81,17 @@ def test_a_resume_takes_the_path_of_its_run(
 
     monkeypatch.setattr(Trial, "run", run_shared)
     monkeypatch.setattr(Compiling, "_try", compile_blocks)
-    cfg = write_config(root, train__compile="on")
-    run = train_here(root, cfg, "run", "--until", "2")
+    cfg = write_micro(root, train__compile="on")
+    run = train_here(root, cfg, "run", "--until", "1")
     assert sorted(tries) == ["blocks", "shared"]
-    info = json.loads((run.training_state / "step_2" / "training_info.json").read_text())
+    info = json.loads((run.training_state / "step_1" / "training_info.json").read_text())
     assert info["fallbacks"] == [{"blocks": BLOCKS, "sharing": SHARED}]
     tries.clear()
     capfd.readouterr()
     if change:
         change(monkeypatch)
-    resume_here(run)
-    assert sorted(tries) == (["blocks", "shared"] if reason else ["shared"] if change else [])
+    resume_here(run, total=2)
+    assert sorted(tries) == (["blocks", "shared"] if reason else ["shared"] if change is earlier_version else [])
     printed = capfd.readouterr().out
     again = f"trials that failed before this resume run again ({reason}): {BLOCKS}; {SHARED}\n"
     assert printed.count(again) == bool(reason)
@@ -96,16 +103,16 @@ def test_a_resume_takes_the_path_of_its_run(
     assert found[1] == ([SHARED] if change is earlier_version else [BLOCKS, SHARED])
     assert (decided in printed) == (change is earlier_version), "it kept only that they are not compiled"
     rows = [json.loads(line) for line in (run.logs / "train_log.jsonl").read_text().splitlines()]
-    codes = {record["code"]: record["message"] for record in rows[1]["health"]}
+    codes = {record["code"]: record["message"] for record in rows[0]["health"]}
     assert (codes["rollout_fallback"], codes["training_fallback"]) == (SHARED, BLOCKS)
     if not change:
-        assert_same_run(train_here(root, cfg, "whole"), run, 6)
+        assert_same_run(train_here(root, cfg, "whole", "--until", "2"), run, 2)
 
 
 def test_what_fails_after_a_resume_alone_is_a_difference(
     root: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    run = train_here(root, write_config(root), "run", "--until", "1")
+    run = train_here(root, write_micro(root), "run", "--until", "1")
 
     def fail(self: NativeBackend, *_: Any, **__: Any) -> None:
         raise UnsupportedModelError("other layers")
