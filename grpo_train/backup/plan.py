@@ -30,6 +30,7 @@ from grpo_train.backup.snapshot import Link, Omitted, Part, Snapshot, StoredFile
 from grpo_train.backup.store import Piece, StoreError
 from grpo_train.backup.upload import Sent, Upload
 from grpo_train.run_dir import RunDir, RunDirError
+from grpo_train.run_dir.evaluations import read_evaluation
 from grpo_train.run_dir.files import utc_now
 from grpo_train.run_dir.manifest import sha256
 from grpo_train.run_dir.removal import exists_after_removal
@@ -218,10 +219,11 @@ def _state(kind: str, folder: Path) -> tuple[str, bool, str]:
     if kind in ("training_runs", ARCHIVED_RUNS):
         observed = RunDir(folder).observed_state()
         return observed.state, observed.is_live, ""
-    status, observed = read_state(folder)
-    if status is None:
-        return "", False, ""
-    return observed.state, observed.is_live, str(status.get("training_run", ""))
+    if kind == "eval_runs":
+        status, observed, _ = read_evaluation(folder)
+        return observed.state, observed.is_live, str(status.get("training_run", ""))
+    found, observed = read_state(folder)
+    return ("", False, "") if found is None else (observed.state, observed.is_live, "")
 
 
 def _file_of(snapshot: Snapshot | None, path: str) -> StoredFile | None:

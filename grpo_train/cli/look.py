@@ -120,6 +120,8 @@ def _show_tables(facts: dict[str, Any]) -> None:
         for evaluation in facts["evaluations"]
         for row in evaluation["metrics"]
     ]
+    for trouble in filter(None, map(_evaluation_trouble, facts["evaluations"])):
+        console.print(Text(trouble, style="yellow"))
     if evaluated:
         table(("evaluation", "step", "accuracy", "status"), evaluated)
 
@@ -142,6 +144,8 @@ def _plain_facts(facts: dict[str, Any]) -> Iterator[str]:
     for each in facts["in_backup"]:
         yield f"  step_{each['step']:<6} in backup ({each['destination']})"
     for evaluation in facts["evaluations"]:
+        if trouble := _evaluation_trouble(evaluation):
+            yield f"  {trouble}"
         for row in evaluation["metrics"]:
             yield f"  {evaluation['name']}: step {row['step']} accuracy {row['accuracy']}"
 
@@ -156,6 +160,12 @@ def _backup_trouble(facts: Any) -> str:
 def _tracking_trouble(event: dict[str, Any] | None) -> str:
     """What W&B lacks of a run, and how it gets it; "" where it lacks nothing."""
     return f"W&B: {event.get('error')}; {event.get('hint')}" if event else ""
+
+
+def _evaluation_trouble(evaluation: dict[str, Any]) -> str:
+    """Why the state of an evaluation is unknown; "" where it is known."""
+    problem = evaluation.get("problem")
+    return f"{evaluation['name']}: its state is unknown: {problem}; evaluate again to write it" if problem else ""
 
 
 def _baseline_lines(baseline: dict[str, Any]) -> Iterator[list[str]]:

@@ -88,7 +88,7 @@ def regrade(
     run = find_evaluated(root, training_run)
     found = False
     for evaluation in list_evaluations(run.root, run.name):
-        tree, label = run.root / "eval_runs" / evaluation["name"], str(evaluation["status"]["dataset"])
+        tree, label = run.root / "eval_runs" / evaluation["name"], evaluation["dataset"]
         folders = [folder for folder in steps_of(tree, label) if _matches(folder, label, datasets)]
         if not folders:
             continue

@@ -8,11 +8,11 @@ import io
 from pathlib import Path
 from typing import Any
 
+from grpo_train.run_dir.config_values import config_values
 from grpo_train.run_dir.fields import MAX_TEXT
-from grpo_train.run_dir.files import read_json
 from grpo_train.run_dir.formats import current_table_row
-from grpo_train.run_dir.safe_json import MAX_FILE_BYTES, MAX_RUN_FILE_BYTES, Unreadable, read_bytes
-from grpo_train.run_dir.status import read_state
+from grpo_train.run_dir.safe_json import MAX_FILE_BYTES, MAX_RUN_FILE_BYTES, Unreadable, read_bytes, read_object
+from grpo_train.run_dir.status import ObservedState, read_state
 
 TABLE = "consolidated_metrics.csv"
 MARK = "@"
@@ -27,27 +27,47 @@ def eval_folder(root: Path, run: str, dataset: str) -> Path:
 
 def list_evaluations(root: Path, run: str) -> list[dict[str, Any]]:
     """Each evaluation of a run: its folder's name, status, one row a step of ``consolidated_metrics.csv``, and of its
-    status ``dataset``, ``started_at`` and ``updated_at``."""
+    status ``dataset``, ``started_at`` and ``updated_at``. ``problem``: why its status cannot be read."""
     found = []
     for folder in sorted((root / "eval_runs").glob(f"{glob.escape(run)}_*")):
         try:
-            status, observed = read_state(folder)
+            status, observed, problem = read_evaluation(folder)
         except PermissionError:  # another account's
             continue
-        if status is None or status.get("training_run") != run:
+        if status.get("training_run") != run:
             continue
         row = {"name": folder.name, "state": observed.state, "status": status, "metrics": read_table(folder)}
+        row["dataset"] = folder.name.removeprefix(f"{run}_")
         texts = {key: value for key in _TEXTS if isinstance(value := status.get(key), str) and len(value) <= MAX_TEXT}
-        found.append({**row, **texts})
+        found.append({**row, **texts, **({"problem": problem} if problem else {})})
     return found
+
+
+def read_evaluation(folder: Path) -> tuple[dict[str, Any], ObservedState, str]:
+    """The status of an evaluation, its state, and why its status cannot be read; ``training_run`` and ``dataset`` are
+    then those of ``eval_config.yaml``."""
+    status, observed = read_state(folder)
+    if status is not None:
+        return status, observed, ""
+    try:
+        read_object(folder / "status.json", MAX_RUN_FILE_BYTES)
+        problem = "status.json is missing"
+    except Unreadable as error:
+        problem = str(error)
+    try:
+        config = (read_bytes(folder / "eval_config.yaml", MAX_RUN_FILE_BYTES) or b"").decode()
+    except (Unreadable, UnicodeDecodeError):
+        config = ""
+    names = {key: value for key, value in config_values(config).items() if key in ("training_run", "dataset")}
+    return names, ObservedState("unreadable"), problem
 
 
 def list_baselines(root: Path) -> list[dict[str, Any]]:
     """Every baseline of a root: ``run`` (its name), ``model`` and ``evaluations``, those of ``list_evaluations``."""
     names: dict[str, str] = {}
-    for file in sorted((root / "eval_runs").glob(f"{MARK}*/status.json")):
+    for folder in sorted((root / "eval_runs").glob(f"{MARK}*")):
         try:
-            status = read_json(file, MAX_RUN_FILE_BYTES, finite=True) or {}
+            status = read_evaluation(folder)[0]
         except PermissionError:  # another account's
             continue
         name = status.get("training_run")

@@ -272,7 +272,8 @@ def read_jsonl(
 
 
 def last_jsonl(path: Path, window: int = 65_536, *, strict: bool = False) -> dict[str, Any] | None:
-    """Last whole JSON object of a file, looked for in its last ``window`` bytes; ``strict`` as in read_jsonl."""
+    """Last whole JSON object of a file, looked for in its last ``window`` bytes; ``strict`` as in read_jsonl, and a file
+    in which all lines are damaged raises, too."""
     try:
         with open_regular(path) as file:
             size = file.seek(0, os.SEEK_END)
@@ -284,7 +285,8 @@ def last_jsonl(path: Path, window: int = 65_536, *, strict: bool = False) -> dic
         if strict:
             raise
         return None
-    for line in reversed(tail.split(b"\n")[:-1]):
+    lines = tail.split(b"\n")[:-1]
+    for line in reversed(lines):
         try:
             return parse_object(line)
         except OverLimit as error:
@@ -292,4 +294,6 @@ def last_jsonl(path: Path, window: int = 65_536, *, strict: bool = False) -> dic
                 raise Unreadable(f"{path.name}: {error}") from None
         except Unreadable:
             pass
+    if strict and any(line.strip() for line in lines):
+        raise Unreadable(f"{path.name}: none of its last lines is a JSON object")
     return None

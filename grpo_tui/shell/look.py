@@ -84,6 +84,8 @@ def _facts(reply: dict[str, Any]) -> Iterator[str]:
     for each in reply["checkpoints"]:
         yield f"  step_{each.get('step')}  {each.get('problem') or 'complete'}"
     for evaluation in reply["evaluations"]:
+        if problem := evaluation.get("problem"):
+            yield f"  {evaluation['name']}: its state is unknown: {problem}; evaluate again to write it"
         for result in evaluation.get("metrics") or ():
             yield f"  {evaluation['name']}: step {result.get('step')} accuracy {result.get('accuracy')}"
 

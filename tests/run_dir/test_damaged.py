@@ -49,6 +49,14 @@ def test_log_line_over_the_limits_makes_its_run_unreadable(run: RunDir, file: st
     assert run.stop_requested()
 
 
+def test_a_log_without_any_row_makes_its_run_unreadable(run: RunDir) -> None:
+    log = run.logs / "train_log.jsonl"
+    log.write_bytes(b'{"step": 1, "rew')  # what a crash leaves of the first line
+    assert row_of(run)["state"] != "unreadable"
+    log.write_bytes(b"\x81\n\xff\xfe\n\x00")
+    assert row_of(run)["error"]["summary"] == "train_log.jsonl: none of its last lines is a JSON object"
+
+
 @pytest.mark.parametrize(
     ("file", "content", "reason"),
     [

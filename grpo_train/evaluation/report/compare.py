@@ -111,7 +111,7 @@ def compare_steps(
     errors: list[UserError] = []
     labels: list[str] = []
     for evaluation in list_evaluations(run.root, run.name):
-        folder, label = run.root / "eval_runs" / evaluation["name"], str(evaluation["status"]["dataset"])
+        folder, label = run.root / "eval_runs" / evaluation["name"], evaluation["dataset"]
         labels.append(label)
         reference, *others = (folder / f"{name}_{label}" for name in wanted)
         if not (reference / "summary.json").exists() or (datasets and label not in datasets):
@@ -192,7 +192,7 @@ class _Verdicts:
         self.steps: dict[tuple[str, str], Path] = {}
         """Dataset and name of a step to its results."""
         for evaluation in list_evaluations(run.root, run.name):
-            folder, label = run.root / "eval_runs" / evaluation["name"], str(evaluation["status"]["dataset"])
+            folder, label = run.root / "eval_runs" / evaluation["name"], evaluation["dataset"]
             if not datasets or label in datasets:
                 for path in steps_of(folder, label):
                     self.steps[label, name_and_step(path, label)[0]] = path
