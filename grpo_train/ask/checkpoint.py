@@ -10,13 +10,14 @@ from grpo_train.ask.questions import Question
 from grpo_train.config import with_changes
 from grpo_train.config.schema import Config
 from grpo_train.evaluation.plan import EvalPlan
+from grpo_train.evaluation.results.keys import decoding
 from grpo_train.evaluation.targets import Target
 from grpo_train.evaluation.workers.checkpoint import check_fit, load_checkpoint
 from grpo_train.policy.completion import Completion
 from grpo_train.rewards import Rewards
 from grpo_train.rewards.tags import closes_thoughts
 from grpo_train.rollout import seed_of
-from grpo_train.rollout.backends import make_backend
+from grpo_train.rollout.backends import decoding_steps, make_backend
 from grpo_train.rollout.prompts import encode, end_of
 from grpo_train.tasks import Attempt, Problem, Task
 
@@ -66,7 +67,8 @@ class AskedCheckpoint:
         self._policy = load_checkpoint(path, plan, config)
         if config.rollout.backend == "vllm":  # a server is not started for a question
             config = with_changes(config, rollout={"backend": "native"})
-        self._backend = make_backend(config, self._policy, task.stop)
+        steps = decoding_steps(1, decoding(config, task)["max_completion_length"])
+        self._backend = make_backend(config, self._policy, task.stop, steps=steps)
         self.device = str(self._policy.device)
 
     def prompt_of(self, problem: Problem) -> str:

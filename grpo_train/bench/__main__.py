@@ -51,7 +51,7 @@ def bench(
     step_prompts = subject.prompts(config.rollout.buffer_size)
     trainer = Trainer(subject.policy(device), config, step_prompts)
     forward = trainer.forward
-    found = (forward.description, *forward.notes, trainer.compiling.note, *trainer.backend.fallbacks)
+    found = (forward.description, *forward.notes, trainer.compiling.note, *trainer.backend.fallbacks.values())
     notes = [note for note in found if note]
     compared: dict[str, dict[str, Any]] = {}
     figures = [sync_figure(trainer, shape, rates)]

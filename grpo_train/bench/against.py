@@ -18,7 +18,9 @@ from grpo_train.policy.loading import compute_type, lora_config
 from grpo_train.policy.logprobs import eval_mode
 from grpo_train.policy.memory import PeakMemory, is_out_of_memory, release_memory
 
-CACHES = ("dynamic", "static")
+CACHE = "dynamic"
+"""The default of ``generate``. With a static one, transformers compiles the model for each number of rows, which takes
+minutes on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -34,36 +36,31 @@ class Turn:
 
 
 def against_generate(trainer: Trainer, prompts: list[list[int]], length: int, rounds: int) -> dict[str, Any]:
-    """Generation by ``generate``, called as in TRL, with its faster cache.
+    """Generation by ``generate``, called as in TRL, with its dynamic cache.
 
-    Returns the cache and :func:`summary`. A cache that does not work here is left out; ``{"problem"}`` where none does.
+    Returns the cache and :func:`summary`; ``{"problem"}`` where it fails, as for lack of memory.
     """
-    device, problem = trainer.policy.device, ""
-    turns: dict[str, list[Turn]] = {}
-    for cache in CACHES:
-        try:
-            _generate(trainer, prompts, length, cache)
-            turns[cache] = [_turn(trainer, prompts, length, cache, device) for _ in range(rounds)]
-        except (RuntimeError, MemoryError, ValueError, TypeError, NotImplementedError) as error:
-            problem = f"{cache} cache: {str(error).strip().splitlines()[0] if str(error).strip() else error!r}"
-            release_memory()
-    if not turns:
+    device = trainer.policy.device
+    try:
+        _generate(trainer, prompts, length)
+        turns = [_turn(trainer, prompts, length, device) for _ in range(rounds)]
+    except (RuntimeError, MemoryError) as error:
+        problem = f"{CACHE} cache: {str(error).strip().splitlines()[0] if str(error).strip() else error!r}"
+        release_memory()
         return {"problem": problem}
-    fastest = min(turns, key=lambda cache: median(turn.theirs for turn in turns[cache]))
-    return {"cache": fastest, **summary(turns[fastest])}
+    return {"cache": CACHE, **summary(turns)}
 
 
-def _turn(trainer: Trainer, prompts: list[list[int]], length: int, cache: str, device: torch.device) -> Turn:
+def _turn(trainer: Trainer, prompts: list[list[int]], length: int, device: torch.device) -> Turn:
     found, ours = timed(device, partial(trainer.rollout, prompts, length))
-    tokens, theirs = timed(device, partial(_generate, trainer, prompts, length, cache))
+    tokens, theirs = timed(device, partial(_generate, trainer, prompts, length))
     return Turn(ours / sum(len(completion.ids) for completion in found), theirs / tokens)
 
 
-def _generate(trainer: Trainer, prompts: list[list[int]], length: int, cache: str) -> int:
+def _generate(trainer: Trainer, prompts: list[list[int]], length: int) -> int:
     """Returns the number of tokens, up to each row's end."""
     policy, tokenizer = trainer.policy, trainer.policy.tokenizer
     batch = tokenizer.pad({"input_ids": prompts}, padding_side="left", return_tensors="pt").to(policy.device)
-    options: dict[str, Any] = {} if cache == "dynamic" else {"cache_implementation": cache}
     with torch.no_grad(), eval_mode(policy.model), policy.autocast():
         ids = policy.model.generate(
             input_ids=batch["input_ids"],
@@ -75,7 +72,7 @@ def _generate(trainer: Trainer, prompts: list[list[int]], length: int, cache: st
             max_new_tokens=length,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
-            **options,
+            cache_implementation=CACHE,
         )
     new = ids[:, batch["input_ids"].shape[1] :]
     ended = (new == tokenizer.eos_token_id).int()

@@ -200,20 +200,29 @@ def rollout_figures(
 ) -> list[Figure]:
     """Reading all prompts, which differ, and decoding ``length`` tokens after each.
 
-    Decoding is what a generation takes longer than one of a single token; all of it where the machine's noise hides the
-    difference, which is then an upper bound.
+    Decoding is what a generation takes longer than one of a single token, and its second half what it takes longer than
+    one of half as many: without the first step, which is launched kernel by kernel, and the capture of CUDA graphs.
+    Where the machine's noise hides a difference, it is the whole generation, an upper bound.
     """
     device, rows = trainer.policy.device, len(prompts)
     width = compute_type(trainer.config.model, device).itemsize
     trainer.generate(prompts, 2)
-    reading = median(timed(device, partial(trainer.generate, prompts, 1))[1] for _ in range(REPEATS))
-    whole = median(timed(device, partial(trainer.generate, prompts, length))[1] for _ in range(REPEATS))
-    decoding = whole - reading if whole > reading else whole
-    tokens, steps = sum(map(len, prompts)), length - 1
-    step, bandwidth = decode_floor(shape, rates, rows, tokens / rows + length / 2, width)
+    reading, half, whole = (
+        median(timed(device, partial(trainer.generate, prompts, count))[1] for _ in range(REPEATS))
+        for count in (1, length // 2, length)
+    )
+    tokens = sum(map(len, prompts))
+
+    def decoding(name: str, first: int, before: float) -> Figure:
+        """The steps after ``first`` tokens, which took ``before`` seconds."""
+        steps, seconds = length - first, whole - before if whole > before else whole
+        step, bandwidth = decode_floor(shape, rates, rows, tokens / rows + (first - 1 + length) / 2, width)
+        return Figure(name, rows, steps * rows, "tokens", seconds, steps * step, steps * bandwidth)
+
     return [
         Figure("prefill", rows, tokens, "tokens", reading, prefill_floor(shape, rates, rows, tokens, width)),
-        Figure("decode", rows, steps * rows, "tokens", decoding, steps * step, steps * bandwidth),
+        decoding("decode", 1, reading),
+        decoding("decode, second half", length // 2, half),
     ]
 
 

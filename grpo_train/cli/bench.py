@@ -102,7 +102,7 @@ def bench(
 
 def _config(model: str, overrides: list[str], machine: Platform) -> Config:
     """The measured config, with ``auto`` keys. Raises ConfigError."""
-    is_cpu = not machine.gpus or "model.device=cpu" in overrides
+    is_cpu = not (machine.gpus or machine.gpu_problem) or "model.device=cpu" in overrides
     model = "tiny" if is_cpu and model == "auto" else model
     preset: dict[str, dict[str, Any]] = {
         "model": {"backbone": model},

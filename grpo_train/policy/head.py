@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
+from grpo_train.policy.memory import is_out_of_memory
+
 CHUNK_ELEMENTS = {"cpu": 2**23}
 """Logits per chunk: on a CPU few enough for its caches, on a GPU see :func:`chunk_elements`."""
 CHUNK_BYTES = 2**31
@@ -234,7 +236,9 @@ def mixed_products(device: torch.device, dtype: torch.dtype) -> bool:
         torch.addmm(out, ones, ones.t(), beta=0, alpha=2.0, out=out, **options)
         torch.addmm(out, ones.t(), ones, beta=1, out=out, **options)
         return bool((torch.mm(ones, ones, **options) + out == 64).all())
-    except (RuntimeError, TypeError):
+    except (RuntimeError, TypeError) as error:
+        if is_out_of_memory(error):  # says nothing about the products
+            raise
         return False
 
 

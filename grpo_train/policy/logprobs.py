@@ -21,6 +21,7 @@ from grpo_train.policy.compiled import Blocks
 from grpo_train.policy.completion import Completion
 from grpo_train.policy.head import logps_and_entropy, logps_of_logits, logps_of_module, mixed_products
 from grpo_train.policy.loading import Policy
+from grpo_train.policy.memory import is_out_of_memory
 from grpo_train.policy.packing import ATTENTION, PackedRow, RowMap, pack
 from grpo_train.policy.transfer import Transfer
 
@@ -270,6 +271,8 @@ class LogprobForward:
             elif not is_close(found, expected, tolerance(self.policy.autocast_dtype or found.dtype)):
                 reason = "packed sequences and single ones give different hidden states"
         except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, KeyError) as error:
+            if is_out_of_memory(error):  # says nothing about packing
+                raise
             reason = f"a packed forward pass fails: {(str(error) or type(error).__name__).strip().splitlines()[0]}"
         if reason:
             if attention == "sdpa":

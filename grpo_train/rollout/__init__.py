@@ -14,8 +14,8 @@ __all__ = ["Completion", "RolloutBackend", "seed_of"]
 class RolloutBackend(Protocol):
     """Generation backend of one model."""
 
-    fallbacks: list[str]
-    """What it does without, for a person: a faster way that this model or machine does not allow."""
+    fallbacks: dict[str, str]
+    """What it does without, as its trial failed: sentences by the name of the trial."""
 
     def sync(self) -> None:
         """Draw what follows from the weights that the model has now.

@@ -6,18 +6,19 @@ policy's), an older checkpoint, or another model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from grpo_train.config.schema import Config
 from grpo_train.policy.loading import Policy, load_policy
 from grpo_train.policy.locate import PolicyError, base_of_checkpoint, check_weights
 from grpo_train.rewards import Rewards
 from grpo_train.rollout import RolloutBackend
-from grpo_train.rollout.backends import make_backend
+from grpo_train.rollout.backends import decoding_steps, make_backend
 from grpo_train.rollout.collect import Sample, generate_groups, judge_threads
 from grpo_train.rollout.prompts import Prompt, encode
 from grpo_train.tasks import Attempt, Problem
@@ -35,9 +36,24 @@ Frozen = Callable[[], AbstractContextManager[None]]
 class Opponent:
     """A model that answers questions greedily."""
 
-    def __init__(self, policy: Policy, config: Config, frozen: Frozen = nullcontext) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        config: Config,
+        frozen: Frozen = nullcontext,
+        failed: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """``failed``: see :func:`~grpo_train.rollout.backends.make_backend`."""
         self._policy, self._rollout, self._frozen = policy, config.rollout, frozen
-        self._backend = make_backend(config, policy, STOP)
+        rollout, buffers = config.rollout, -(-config.run.total_steps // config.steps_per_buffer)
+        questions = -(-rollout.buffer_size // config.run.nproc) * rollout.num_generations
+        steps = decoding_steps(questions, rollout.max_completion_length, rollout.generation_batch_size)
+        self._backend = make_backend(config, policy, STOP, failed, steps=buffers * steps)
+
+    @property
+    def fallbacks(self) -> dict[str, str]:
+        """Of its backend."""
+        return self._backend.fallbacks
 
     def answer(self, problems: Sequence[Problem]) -> list[str]:
         """Answer texts without the prompts; equal problems are answered once."""
@@ -70,7 +86,7 @@ class Adversary:
         policy: Policy,
         config: Config,
     ) -> None:
-        self._task, self._rewards, self._backend, self._opponent = task, rewards, backend, opponent
+        self._task, self._rewards, self._backend, self.opponent = task, rewards, backend, opponent
         self._policy, self._config = policy, config
         self._referees = ThreadPoolExecutor(judge_threads(config), thread_name_prefix="referee")
 
@@ -90,7 +106,7 @@ class Adversary:
         questions = {
             i: self._task.question(play.result()) for i, play in sorted(plays.items()) if play.result().is_valid
         }
-        replies = dict(zip(questions, self._opponent.answer(list(questions.values())), strict=True))
+        replies = dict(zip(questions, self.opponent.answer(list(questions.values())), strict=True))
         samples: list[Sample | None] = []
         for i, completion in enumerate(completions):
             attempt = replace(attempts[i], reply=replies.get(i))
@@ -107,16 +123,17 @@ def make_adversary(
     config: Config,
     root: Path,
     start: Frozen,
+    failed: Mapping[str, str] = MappingProxyType({}),
 ) -> Adversary:
     """Make the collector of an adversarial task, with the opponent named by ``task.opponent``.
 
-    ``start`` makes the context in which ``policy``'s model is the one the run started from. Raises PolicyError if the
-    opponent cannot be loaded.
+    ``start`` makes the context in which ``policy``'s model is the one the run started from. ``failed``: see
+    :func:`~grpo_train.rollout.backends.make_backend`. Raises PolicyError if the opponent cannot be loaded.
     """
     if config.task.opponent == START:
-        opponent = Opponent(policy, config, start)
+        opponent = Opponent(policy, config, start, failed)
     else:
-        opponent = Opponent(load_opponent(config, root, policy), config)
+        opponent = Opponent(load_opponent(config, root, policy), config, failed=failed)
     return Adversary(task, rewards, backend, opponent, policy, config)
 
 

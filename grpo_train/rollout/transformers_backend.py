@@ -90,7 +90,7 @@ class TransformersBackend:
 
     def __init__(self, model: Any, tokenizer: Any, stop: Sequence[str] = ()) -> None:
         """``stop``: strings that end a completion; the completion includes the string."""
-        self.fallbacks: list[str] = []
+        self.fallbacks: dict[str, str] = {}
         self._model = model
         inner = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._ends = Ends(inner, tokenizer, stop)

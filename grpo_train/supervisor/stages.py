@@ -16,8 +16,8 @@ from grpo_train.supervisor.nodes import Meeting
 from grpo_train.supervisor.slurm_stage import on_each_node, rendezvous
 from grpo_train.supervisor.watchdog import signs_file
 
-ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""The second is the older name."""
+ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+"""Every torch reads the first name, newer ones also the second."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def announce(run: RunDir, config: Config, world: World, state: TrainingState, un
         print(f"this resume is not bit-exact: {'; '.join(differences)}", flush=True)
     run.log_event(
         "training", step=state.step, until=until, device=state.policy.device_name, prompts=prompts, left_out=too_long,
-        differences=differences, fallbacks=state.backend.fallbacks,
+        differences=differences, fallbacks=[*state.forward.notes, *state.fallbacks.values()],
         pass_rate={label: each.counts for label, each in state.filters.items()},
     )  # fmt: skip
 
@@ -48,7 +48,7 @@ def _notes(config: Config, world: World, state: TrainingState) -> list[str]:
         *filters,
         state.forward.description,
         *state.forward.notes,
-        *filter(None, [state.compiling.note]),
+        *filter(None, [state.compiling.note, state.repeated]),
     ]
     if state.step and "data" not in state.saved_info:
         notes.append(
@@ -67,6 +67,8 @@ def _differences(config: Config, world: World, state: TrainingState) -> list[str
     differences = process_differences(state.saved_info, state.info())
     differences += data_differences(state.saved_info, state.source.fingerprints)
     differences += [f"{key}: was {old}, is {new}" for key, (old, new) in state.changes.items()]
+    if "fallbacks" in state.saved_info and not state.repeated:
+        differences += [each for name, each in state.fallbacks.items() if name not in state.failed]
     if added := new_keys(state.saved_info.get("config") or {}, config):
         named = ", ".join(added[:NAMED])
         more = f" and {len(added) - NAMED} more keys" if len(added) > NAMED else ""

@@ -158,6 +158,11 @@ def load_extra(checkpoint: Checkpoint, name: str) -> Any | None:
     return torch.load(file, weights_only=True, map_location="cpu") if file.exists() else None
 
 
+def load_info(checkpoint: Checkpoint) -> dict[str, Any]:
+    """``training_info.json``."""
+    return read_json(checkpoint.path / "training_info.json") or {}
+
+
 def load_training_state(
     checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, scheduler: Any, world: World
 ) -> dict[str, Any]:
@@ -166,8 +171,7 @@ def load_training_state(
     Weights have been loaded before, from ``checkpoint.path / "model"``. With another world size than the saved one, the
     generators are not restored and the resume is not bit-exact.
     """
-    path = checkpoint.path
-    info = read_json(path / "training_info.json") or {}
+    path, info = checkpoint.path, load_info(checkpoint)
     device = next(iter(optimizer.param_groups[0]["params"])).device
     # A GPU's is mapped: its ranks read the file from the disk once. A CPU's would keep the mapping.
     is_mapped = device.type != "cpu"

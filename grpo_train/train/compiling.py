@@ -22,6 +22,7 @@ PAYS = 1.03
 """From this ratio of times on, compiled blocks are used; less is noise."""
 FARTHER = 1.25
 """Compiled blocks may be at most this many times as far from float32 as plain ones."""
+NOT_COMPILED = "train.compile: blocks are not compiled"
 Result = TypeVar("Result")
 
 
@@ -61,6 +62,8 @@ class Compiling:
 
     note: str = ""
     """What was decided, for the log."""
+    fallback: str = ""
+    """Why blocks are not compiled although they should be; "" where they are, or where it does not pay."""
 
     def __init__(self, forward: LogprobForward, config: Config, world: World) -> None:
         self._forward, self._config, self._world = forward, config, world
@@ -72,7 +75,7 @@ class Compiling:
     def is_on(self) -> bool:
         return self._forward.blocks is not None
 
-    def decide(self, saved: bool | None) -> None:
+    def decide(self, saved: bool | None, failed: str = "") -> None:
         """Compile where it is wanted and pays; every rank calls it before the first step.
 
         The trial's micro-batches are the same in every process, so that a resumed run compiles for the same shapes. It
@@ -80,8 +83,12 @@ class Compiling:
 
         Args:
             saved: what a checkpoint says of this rank; None = nothing.
+            failed: the ``fallback`` that it says.
         """
-        if not self.is_considered or saved is False:
+        if not self.is_considered:
+            return
+        if saved is False:
+            self.fallback, self.note = failed, failed or f"{NOT_COMPILED}, as decided before this resume"
             return
         trial, reason = None, ""
         try:
@@ -95,7 +102,7 @@ class Compiling:
         if not (pays if saved else all(self._world.gather(pays))):
             self._forward.blocks = None
         if trial is None:
-            self.note = f"train.compile: blocks are not compiled: {reason}"
+            self.fallback = self.note = f"{NOT_COMPILED}: {reason}"
         elif self._forward.policy.device.type == "cuda":
             found = f"{trial.speedup:.2f} times as fast in a trial of three micro-batches; {trial.distances}"
             self.note = f"train.compile: blocks are {'' if self.is_on else 'not '}compiled: {found}"
@@ -109,7 +116,8 @@ class Compiling:
                 raise
             reason = _reason(error)
         self._forward.blocks = None
-        print(f"train.compile: training continues without compiled blocks: {reason}", flush=True)
+        self.fallback = f"train.compile: training continues without compiled blocks: {reason}"
+        print(self.fallback, flush=True)
         release_memory()
         return work()
 

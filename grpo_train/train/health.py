@@ -6,7 +6,8 @@ A condition is a record ``{"code", "level", "message", ...numbers}`` with level 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from grpo_train.algorithm.noise_scale import GradientNoiseScale
@@ -15,6 +16,8 @@ from grpo_train.sandbox.results import TOO_WEAK
 
 Record = dict[str, Any]
 
+BLOCKS = "blocks"
+"""Name of the trial of compiled transformer blocks."""
 LEVELS = ("alarm", "warning", "info")
 """Worst first."""
 ESS_WARN, ESS_ALARM = 0.5, 0.3
@@ -35,11 +38,11 @@ def health(
     metrics: Mapping[str, Any],
     config: Config,
     noise_scale: GradientNoiseScale | None = None,
-    fallbacks: Sequence[str] = (),
+    fallbacks: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Record]:
     """Conditions of a step, worst first; empty if nothing stands out.
 
-    ``fallbacks``: of the rollout backend.
+    ``fallbacks``: see :attr:`grpo_train.train.state.TrainingState.fallbacks`.
     """
     records = [
         *_gradient(metrics, config),
@@ -48,7 +51,7 @@ def health(
         *_hacking(metrics),
         *_self_play(metrics, config),
         *_notes(metrics, config, noise_scale),
-        *(_record("info", "rollout_fallback", fallback) for fallback in fallbacks),
+        *(_record("info", _fallback_code(name), sentence) for name, sentence in fallbacks.items()),
     ]
     return sorted(records, key=lambda record: LEVELS.index(record["level"]))
 
@@ -144,6 +147,10 @@ def _notes(metrics: Mapping[str, Any], config: Config, noise_scale: GradientNois
     if noise_scale is not None and math.isfinite(noise_scale.interval()[1]):
         prompts = config.rollout.buffer_size // config.algorithm.updates_per_buffer
         yield _record("info", "noise_scale", noise_scale.advice(prompts, config.rollout.num_generations))
+
+
+def _fallback_code(trial: str) -> str:
+    return "training_fallback" if trial == BLOCKS else "rollout_fallback"
 
 
 def _record(level: str, code: str, message: str, **numbers: float) -> Record:

@@ -20,8 +20,8 @@ class HostMemory:
 
     def has_room(self, value: Any) -> bool:
         """Whether the tensors in dicts, lists and tuples fit into this memory as far as it grows."""
-        held = sum(buffer.nbytes for buffer in self._buffers)
-        needed = sum(tensor.nbytes for tensor in _tensors(value))
+        held = sum(_taken(buffer.nbytes, buffer.is_pinned()) for buffer in self._buffers)
+        needed = sum(_taken(tensor.nbytes, tensor.is_cuda) for tensor in _tensors(value))
         return needed <= held + free_bytes(torch.device("cpu")) // 2
 
     def copy(self, value: Any) -> Any:
@@ -58,6 +58,11 @@ class HostMemory:
             self._buffers[index:] = [held]  # what follows is of another structure
         self._copies[key] = held.copy_(tensor, non_blocking=True)
         return held
+
+
+def _taken(nbytes: int, is_pinned: bool) -> int:
+    """Bytes that a tensor takes here: torch rounds page-locked blocks up to a power of two."""
+    return 1 << (nbytes - 1).bit_length() if is_pinned else nbytes
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

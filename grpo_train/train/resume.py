@@ -18,6 +18,9 @@ from grpo_train.train.checkpoint import CheckpointError
 TRAINING_SECTIONS = ("model", "rollout", "algorithm", "optimizer", "train", "task", "curriculum")
 """Sections that training depends on, ``train`` by rounding alone; it also depends on ``run.seed``, and on
 ``run.total_steps`` where the learning rate falls until then."""
+TRIED_ON = ("device", "torch", "transformers")
+"""What a trial at startup depends on beside :data:`TRIED_SECTIONS`: compilers, kernels, graphs."""
+TRIED_SECTIONS = ("model", "rollout", "train")
 Changes = dict[str, tuple[Any, Any]]
 """Changed keys as section.key: (saved value, current value)."""
 
@@ -90,6 +93,19 @@ def process_differences(info: Mapping[str, Any], current: Mapping[str, Any]) -> 
         if version != current["versions"].get(library):
             reasons.append(f"{library}: saved with {version}, resumed with {current['versions'].get(library)}")
     return reasons
+
+
+def trial_differences(info: Mapping[str, Any], current: Mapping[str, Any], changes: Changes) -> list[str]:
+    """Reasons why what failed when it was tried before a resume may work now, from the saved ``training_info.json``
+    and its current values; none = it is not tried again, so that the run takes the same path."""
+    before, now = ({"device": one.get("device"), **(one.get("versions") or {})} for one in (info, current))
+    reasons = [
+        f"{name}: saved with {before[name]}, resumed with {now[name]}"
+        for name in TRIED_ON
+        if before.get(name) not in (None, now[name])
+    ]
+    keys = (key for key in changes if re.split(r"[.[]", key)[0] in TRIED_SECTIONS)
+    return reasons + [f"{key}: was {changes[key][0]}, is {changes[key][1]}" for key in keys]
 
 
 def library_versions() -> dict[str, str]:

@@ -25,7 +25,7 @@ from grpo_train.policy.locate import (
 from grpo_train.policy.logprobs import LogprobForward
 from grpo_train.policy.memory import RowLimit
 from grpo_train.rewards import Rewards, load_rewards
-from grpo_train.rollout.adversary import START, make_adversary
+from grpo_train.rollout.adversary import START, Adversary, make_adversary
 from grpo_train.rollout.backends import make_backend
 from grpo_train.rollout.collect import Collector, SingleTurn
 from grpo_train.rollout.prompts import PromptSource
@@ -43,6 +43,7 @@ from grpo_train.train.checkpoint import (
     CheckpointError,
     check_adapter,
     load_extra,
+    load_info,
     load_training_state,
     take_snapshot,
 )
@@ -51,10 +52,17 @@ from grpo_train.train.curriculum import Curriculum, Raised
 from grpo_train.train.distributed import World
 from grpo_train.train.generators import seed_everything
 from grpo_train.train.gradients import GradientSum
+from grpo_train.train.health import BLOCKS
 from grpo_train.train.optimizer import apply_settings, make_optimizer
 from grpo_train.train.pass_rates import PassRateFilter, load_filters
 from grpo_train.train.reference import Reference, load_reference
-from grpo_train.train.resume import check_position, config_changes, library_versions, prompts_drawn
+from grpo_train.train.resume import (
+    check_position,
+    config_changes,
+    library_versions,
+    prompts_drawn,
+    trial_differences,
+)
 from grpo_train.train.samples import ScoredSample
 from grpo_train.train.saver import CheckpointSaver
 
@@ -65,6 +73,8 @@ SCALER = "loss_scale"
 LIMITS = "rows_per_pass"
 """File name (without suffix), in a checkpoint, of what each rank found at run time (:meth:`TrainingState._limits`): a
 resume takes the same passes."""
+OPPONENT = "opponent: "
+"""Precedes the names of the trials of an opponent's backend."""
 BASELINES = "baselines"
 """File name (without suffix) of self-play's baselines in a checkpoint."""
 
@@ -99,6 +109,13 @@ class TrainingState:
             base=base,
             gradient_checkpointing=config.train.gradient_checkpointing,
         )
+        self.saved_info = load_info(latest) if latest else {}
+        """``training_info.json`` of the restored checkpoint; {} for a fresh start."""
+        self.changes = config_changes(self.saved_info.get("config") or {}, config)
+        now = {"device": self.policy.device_name, "versions": library_versions()}
+        self._trial_differences = trial_differences(self.saved_info, now, self.changes)
+        self.failed, self.repeated = self._failed_trials()
+        """What the checkpoint's run did without, by trial: not tried again; and a sentence on what is."""
         self.optimizer, self.scheduler = make_optimizer(self.policy, config.optimizer, config.run.total_steps)
         self.saver = CheckpointSaver(run, self.policy)
         self.gradients = GradientSum(self.policy.trainable())
@@ -125,7 +142,7 @@ class TrainingState:
         is_self_play = isinstance(self.task, SelfPlayTask)
         self.baselines = RoleBaselines(config.algorithm.role_baseline_decay) if is_self_play else None
         """Self-play: each role's usual reward."""
-        self.backend = make_backend(config, self.policy, self.task.stop)
+        self.backend = make_backend(config, self.policy, self.task.stop, self.failed)
         self.collector = self._make_collector(rewards, start)
         self.filters: dict[str, PassRateFilter] = world.from_main(lambda: load_filters(run, config))
         """``task.pass_rate`` by the label of its task."""
@@ -149,9 +166,8 @@ class TrainingState:
         # Replaced by the saved generators when the world size is the same. With another, the step in the seed keeps a
         # resume from repeating the random numbers of step 0.
         seed_everything(config.run.seed, world.rank, latest.step if latest else 0)
-        self.saved_info = load_training_state(latest, self.optimizer, self.scheduler, world) if latest else {}
-        """``training_info.json`` of the restored checkpoint; {} for a fresh start."""
-        self.changes = config_changes(self.saved_info.get("config") or {}, config)
+        if latest:
+            load_training_state(latest, self.optimizer, self.scheduler, world)
         if any(key.startswith("optimizer.") or key == "run.total_steps" for key in self.changes):
             apply_settings(self.optimizer, self.scheduler, config.optimizer)
         self.step = latest.step if latest else 0
@@ -199,8 +215,29 @@ class TrainingState:
             return SelfPlay(task, rewards, backend, policy, config)
         if isinstance(task, AdversarialTask):
             in_place = start.in_place if start else nullcontext
-            return make_adversary(task, rewards, backend, policy, config, self._run.root, in_place)
+            failed = {name.removeprefix(OPPONENT): each for name, each in self.failed.items() if OPPONENT in name}
+            return make_adversary(task, rewards, backend, policy, config, self._run.root, in_place, failed)
         return SingleTurn(task, rewards, backend, policy, config)
+
+    def _failed_trials(self) -> tuple[dict[str, str], str]:
+        """The checkpoint's ``fallbacks`` of this rank, which hold as they were found under the same conditions; and a
+        sentence where they do not hold: what failed is tried again."""
+        saved: list[dict[str, str]] = self.saved_info.get("fallbacks") or []
+        is_same_size = len(saved) == self._world.size
+        own = saved[self._world.rank] if is_same_size else {name: each[name] for each in saved for name in each}
+        if not (own and self._trial_differences):
+            return own, ""
+        reasons, sentences = ("; ".join(each) for each in (self._trial_differences, own.values()))
+        return {}, f"trials that failed before this resume run again ({reasons}): {sentences}"
+
+    @property
+    def fallbacks(self) -> dict[str, str]:
+        """What this rank does without, as a trial failed: sentences by the name of the trial."""
+        found = {BLOCKS: self.compiling.fallback} if self.compiling.fallback else {}
+        found |= self.backend.fallbacks
+        if isinstance(self.collector, Adversary):
+            found |= {OPPONENT + name: each for name, each in self.collector.opponent.fallbacks.items()}
+        return found
 
     def _restore_extras(self, checkpoint: Checkpoint) -> None:
         if pending := load_extra(checkpoint, buffers.FILE):
@@ -234,7 +271,10 @@ class TrainingState:
         recomputes, compiled = limits.get("recomputes", []), limits.get("compiled", [])
         if recomputes[rank] if len(recomputes) == size else any(recomputes):
             self.budget.recompute()
-        self.compiling.decide((compiled[rank] if len(compiled) == size else all(compiled)) if compiled else None)
+        if self._trial_differences:
+            compiled = []
+        decided = (compiled[rank] if len(compiled) == size else all(compiled)) if compiled else None
+        self.compiling.decide(decided, self.failed.get(BLOCKS, ""))
         if "token_budget" in limits and not self.changes:
             self.budget.restore(limits["token_budget"])
 
@@ -319,7 +359,7 @@ class TrainingState:
             self.optimizer,
             self.scheduler,
             self._world,
-            info=self.info(),
+            info={**self.info(), "fallbacks": self._world.gather(self.fallbacks)},
             is_final=is_final,
             extra=extra,
         )

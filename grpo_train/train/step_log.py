@@ -109,7 +109,7 @@ class StepLog:
             "time/save": self._save_seconds,  # waited for the save after the previous step
             "time/step": clock.total() + self._save_seconds,
         }
-        row["health"] = health(row, config, state.noise_scale, state.backend.fallbacks)
+        row["health"] = health(row, config, state.noise_scale, state.fallbacks)
         self._logs.step(row, self._rollouts, {"step": step, **ratios})
         self._rollouts, self._drawn, self._save_seconds = [], 0, 0.0
         print(console_line(row, config.run.total_steps), flush=True)

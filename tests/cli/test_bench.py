@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
+from grpo_train.bench import measure
 from grpo_train.bench.floors import Figure, Rates, decode_floor, prefill_floor
 from grpo_train.bench.subject import make_subject
 from grpo_train.cli import bench as command
 from grpo_train.config.schema import Config
+from grpo_train.platforms.facts import Platform
 from grpo_train.platforms.memory import QWEN2_5
 from grpo_train.policy.logprobs import LogprobForward
 from grpo_train.rollout import Completion
@@ -38,14 +42,15 @@ def test_measurements_and_comparisons(root: Path, capsys: pytest.CaptureFixture[
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert [(figure["name"], figure["rows"]) for figure in found["figures"]] == [
-        ("sync", 0), ("prefill", 1), ("decode", 1), ("prefill", 8), ("decode", 8), ("prefill", 16), ("decode", 16),
+        ("sync", 0), *((name, rows) for rows in (1, 8, 16) for name in ("prefill", "decode", "decode, second half")),
         ("train", 0), ("save", 0),
     ]  # fmt: skip
     assert all(figure["seconds"] > 0 and figure["floor_seconds"] > 0 for figure in found["figures"])
     # Four prompts of 64 tokens, read once, and 16 completions of 8 tokens, whose last predicts nothing.
-    train = found["figures"][7]
+    train = found["figures"][-2]
     assert train["amount"] == 4 * 64 + 16 * 7
     assert set(found["against"]) == {"generate, 1 rows", "generate, 8 rows", "generate, 16 rows", "trl"}
+    assert {each.get("cache", "dynamic") for each in found["against"].values()} == {"dynamic"}
     assert all(each["ratio"] > 0 for each in found["against"].values())
     assert found["config"] == {"model.backbone": "tiny", "model.dtype": "float32"}
     assert 0 < found["step"]["save_wait"] < found["step"]["save"]
@@ -55,6 +60,8 @@ def test_measurements_and_comparisons(root: Path, capsys: pytest.CaptureFixture[
     command._show(found)
     text = capsys.readouterr().out
     assert "train (share = MFU)" in text
+    assert text.count("decode, second half") == 3
+    assert text.count("rows, dynamic cache: ours") == 3
     assert "backbone: tiny" in text
     assert "log-probabilities: rows packed" in text
 
@@ -84,6 +91,15 @@ def test_models_of_a_subject_keep_their_attention() -> None:
     assert torch.equal(forward(completions).logps, before.logps)
 
 
+@pytest.mark.parametrize(
+    ("problem", "overrides", "model"),
+    [("", [], "tiny"), ("no nvidia-smi", [], "auto"), ("no nvidia-smi", ["model.device=cpu"], "tiny")],
+)
+def test_a_gpu_that_cannot_be_read_is_a_gpu(problem: str, overrides: list[str], model: str) -> None:
+    machine = Platform("box", "plain", gpu_problem=problem)
+    assert command._config("auto", overrides, machine).model.backbone == model
+
+
 def test_floor_of_decoding() -> None:
     """256 rows of Qwen2.5-1.5B in bfloat16, 320 tokens each, on an H200: bound by products, not by bandwidth."""
     shape = QWEN2_5["qwen2_5_15"]
@@ -93,6 +109,18 @@ def test_floor_of_decoding() -> None:
     assert floor == pytest.approx(products + cache, rel=0.01)
     few, by_bandwidth = decode_floor(shape, H200, 8, 320, 2)
     assert few == by_bandwidth
+
+
+def test_second_half_is_without_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of 64 steps and the captures take 5 s, each other step 0.1 s."""
+    monkeypatch.setattr(measure, "timed", lambda _, work: (None, work.args[1] * 0.1 + 5.0 * (work.args[1] > 1)))
+    trainer: Any = SimpleNamespace(
+        policy=SimpleNamespace(device=torch.device("cpu")), config=Config(), generate=lambda prompts, count: None
+    )
+    _, decode, half = measure.rollout_figures(trainer, [[1] * 64] * 8, QWEN2_5["qwen2_5_05"], H200, 64)
+    assert (decode.amount, half.amount) == (63 * 8, 32 * 8)
+    assert (decode.seconds, half.seconds) == (pytest.approx(5.0 + 6.3), pytest.approx(3.2))
+    assert half.floor_seconds / 32 > decode.floor_seconds / 63, "it attends to longer rows"
 
 
 def test_floor_of_reading_prompts() -> None:

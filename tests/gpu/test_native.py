@@ -81,7 +81,7 @@ def test_nothing_is_switched_off(make_root: Callable[[], Path], compile_layers: 
     tokens = []
     for is_shared in (False, True):
         backend = copy_of(policy, compile_layers=compile_layers)
-        assert backend.fallbacks == []
+        assert backend.fallbacks == {}
         assert backend._is_flash
         backend._can_share = is_shared
         with pytest.MonkeyPatch.context() as patch:

@@ -77,7 +77,7 @@ def test_stage_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         "OMP_WAIT_POLICY": "passive", "GRPO_PARENT_PID": str(os.getpid()),
     }  # fmt: skip
     assert expected.items() <= environment.items()
-    assert environment["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+    assert environment["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True", "every torch reads this name"
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
         with monkeypatch.context() as users:
             users.setenv(name, "backend:native")

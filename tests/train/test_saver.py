@@ -275,6 +275,18 @@ def test_copies_keep_the_structure_and_share_what_is_shared() -> None:
     assert again["rows"][0][0].shape == (9,)
 
 
+def test_room_counts_whole_blocks_of_page_locked_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4,000 bytes take 4,096."""
+
+    class OfGpu(torch.Tensor):
+        is_cuda = True
+
+    value = [torch.zeros(1000).as_subclass(OfGpu)]
+    for free, has_room in ((4095, False), (4096, True)):
+        monkeypatch.setattr(host_memory, "free_bytes", lambda device, free=free: 2 * free)
+        assert HostMemory().has_room(value) is has_room
+
+
 def test_room_counts_the_memory_that_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     memory, value = HostMemory(), {"a": [torch.zeros(1000)]}
     monkeypatch.setattr(host_memory, "free_bytes", lambda device: 2 * 3999)

@@ -50,10 +50,11 @@ class Rollout(Section):
     wait for one that ends."""
     cuda_graphs: bool = True
     """native: launch the kernels of a decoding step together, as a CUDA graph, after a trial. ``false`` launches each
-    by itself, which is slower, for debugging."""
+    by itself, which is slower, for debugging. Questions, evaluations and opponents do so only where it saves time."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """native: compile the layers of decoding steps with torch.compile, after a trial. ``auto`` = on a GPU. The first
-    compilation takes a minute; torch keeps the result."""
+    """native: compile the layers of decoding steps with torch.compile, after a trial. ``auto`` = on a GPU; for
+    questions, evaluations and opponents only where it saves time. The first compilation takes a minute; torch keeps the
+    result."""
     vllm_python: str = ""
     """vllm: interpreter of an environment with vLLM; "" = the one that ``make setup-vllm`` makes in a checkout. Each
     process starts a server on its GPU, on a socket that only this user can reach, and ends it."""

@@ -7,6 +7,7 @@ matches played beside it.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,7 @@ from grpo_train.games import OPPONENTS, Match, Opponent
 from grpo_train.games.transcript import Transcript, as_text
 from grpo_train.policy.loading import Policy
 from grpo_train.policy.locate import PolicyError
-from grpo_train.rollout.backends import make_backend
+from grpo_train.rollout.backends import decoding_steps, make_backend
 from grpo_train.rollout.prompts import encode
 from grpo_train.tasks import Problem
 from grpo_train.tasks.shared.self_play import SelfPlayTask
@@ -137,7 +138,10 @@ class Matches(SampleSource):
 
     def _model_player(self, policy: Policy) -> Player:
         """A model as a player."""
-        backend = make_backend(self._config, policy, self._task.stop)
+        share = math.ceil(len(self._problems) * self._samples / self._config.eval.nproc)
+        size, turns = self._config.eval.batch_size, math.ceil(self._task.turns / 2)
+        steps = decoding_steps(share, self._decoding["max_completion_length"], 0 if size == "auto" else size)
+        backend = make_backend(self._config, policy, self._task.stop, steps=turns * steps)
 
         def reply(problems: Sequence[Problem], seeds: Sequence[int]) -> list[Reply]:
             return self._complete(policy, backend, encode(problems, policy.tokenizer), seeds)

@@ -12,7 +12,7 @@ from grpo_train.evaluation.workers.checkpoint import SampleSource
 from grpo_train.evaluation.workers.memory import automatic_batch_size
 from grpo_train.rewards.tags import closes_thoughts
 from grpo_train.rollout import RolloutBackend
-from grpo_train.rollout.backends import make_backend
+from grpo_train.rollout.backends import decoding_steps, make_backend
 from grpo_train.rollout.prompts import encode, end_of
 
 CHUNK_BATCHES, CHUNK_SAMPLES = 4, 512
@@ -61,4 +61,6 @@ class SingleTurn(SampleSource):
 
     @cached_property
     def _backend(self) -> RolloutBackend:
-        return make_backend(self._config, self._policy, self._task.stop)
+        share = math.ceil(len(self._problems) * self._samples / self._config.eval.nproc)
+        steps = decoding_steps(share, self._decoding["max_completion_length"], self._batch_size)
+        return make_backend(self._config, self._policy, self._task.stop, steps=steps)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -34,6 +35,8 @@ LOGIT_BYTES = 4 * 4
 """Per vocabulary entry of one row: logits in float32, scaled, as log-probabilities, as probabilities."""
 TRIAL_TOKENS = 32
 """Tokens of each completion of the trial of CUDA graphs."""
+GRAPHS = "graphs"
+"""Name of the trial of CUDA graphs."""
 COMPILER = "inductor"
 """Backend of torch.compile."""
 
@@ -56,6 +59,7 @@ class NativeBackend:
         look_every: int = 0,
         cuda_graphs: bool = True,
         compile_layers: bool = False,
+        failed: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Copy ``model``'s weights, and compare the copy's logits with transformers' own attention.
 
@@ -66,6 +70,7 @@ class NativeBackend:
             look_every: tokens between two looks; 0 = by device type. Changes no completion.
             cuda_graphs: whether decoding steps on a GPU are recorded as CUDA graphs, if a trial confirms it.
             compile_layers: whether the layers of decoding steps are compiled, if a trial confirms it.
+            failed: trials that are not tried again, as an earlier backend's ``fallbacks``.
 
         Raises UnsupportedModelError for a model that this backend cannot run.
         """
@@ -77,11 +82,12 @@ class NativeBackend:
         self._memory_share = memory_share
         self._halving = Halving()
         self._look_every = look_every or LOOK_EVERY[self._device.type]
-        self.fallbacks: list[str] = []
+        self.fallbacks: dict[str, str] = {}
+        self._failed = failed
         trial = Trial(self._copy)
         self._position_bytes = trial.run(is_shared=False)
         shared = partial(trial.run, is_shared=True)
-        self._can_share = self._tried(shared, "rollouts keep a copy of the prompt for each completion")
+        self._can_share = self._tried("sharing", shared, "rollouts keep a copy of the prompt for each completion")
         self._is_flash = False
         if self._device.type == "cuda" and self._model.dtype.itemsize == 2:
             self._is_flash = self._try_flash(trial)
@@ -112,7 +118,8 @@ class NativeBackend:
             return False
         self._kept, self._keeps = None, not for_good
         if for_good:
-            self._fall_back("rollouts make slots and CUDA graphs anew in each call, which is slower: memory ran out")
+            message = "rollouts make slots and CUDA graphs anew in each call, which is slower: memory ran out"
+            self._fall_back("keeping", message)
         return True
 
     def generate(
@@ -184,6 +191,8 @@ class NativeBackend:
 
     def _record_with(self, recorder: Callable[[], Record]) -> None:
         """Record decoding steps from now on, if recorded ones generate the same tokens as others of their shape."""
+        if GRAPHS in self._failed:
+            return self._fall_back(GRAPHS, self._failed[GRAPHS])
         prompts = dict(enumerate(tuple(range(3, 3 + length)) for length in (9, 5, 7, 9, 5)))  # and three that fill up
         for entries in (0, 3) if self._can_share else (0,):
             room = _Room(LENGTH_STEP, entries, LENGTH_STEP, most=2, budget=TRIAL_TOKENS, slots=8)
@@ -202,25 +211,28 @@ class NativeBackend:
 
     def _without_graphs(self, reason: str) -> None:
         self._recorder = None
-        self._fall_back(f"rollouts without CUDA graphs, which are slower: {reason}")
+        self._fall_back(GRAPHS, f"rollouts without CUDA graphs, which are slower: {reason}")
 
     def _try_flash(self, trial: Trial) -> bool:
         """Whether FlashAttention gives the same, with whatever prompts are shared."""
-        without = "rollouts without FlashAttention, which are slower"
-        if reason := lacks():
-            self._fall_back(f"{without}: {reason}")
-            return False
-        layouts = (False, True) if self._can_share else (False,)
-        return all(self._tried(partial(trial.run, is_shared=one, is_flash=True), without) for one in layouts)
+
+        def run() -> None:
+            if reason := lacks():
+                raise UnsupportedModelError(reason)
+            for is_shared in (False, True) if self._can_share else (False,):
+                trial.run(is_shared=is_shared, is_flash=True)
+
+        return self._tried("flash", run, "rollouts without FlashAttention, which are slower")
 
     def _compile(self, trial: Trial) -> None:
         compiled = partial(trial.run, is_shared=self._can_share, is_flash=self._is_flash)
-        ways = [(ATTENTION_APART, "rollouts without compiled layers, which are slower")]
+        ways = [("layers", ATTENTION_APART, "rollouts without compiled layers, which are slower")]
         if self._is_flash:
-            ways.insert(0, (ATTENTION_INSIDE, "rollouts with attention outside of compiled layers, which are slower"))
-        for attention, without in ways:
+            without = "rollouts with attention outside of compiled layers, which are slower"
+            ways.insert(0, ("layers_with_attention", ATTENTION_INSIDE, without))
+        for name, attention, without in ways:
             self._copy.compile(COMPILER, attention)
-            if self._tried(compiled, without):
+            if self._tried(name, compiled, without):
                 self._compile_sums()
                 return
             self._copy.leave_compiled()
@@ -229,7 +241,8 @@ class NativeBackend:
         vocabulary = int(self._model.config.get_text_config().vocab_size)
         if vocabulary > SMALL_VOCABULARY:
             sums = torch.compile(block_sums, backend=COMPILER)
-            if self._tried(partial(self._try_sums, sums, vocabulary), "rollouts with an uncompiled draw of tokens"):
+            run, without = partial(self._try_sums, sums, vocabulary), "rollouts with an uncompiled draw of tokens"
+            if self._tried("draw", run, without):
                 self._sums = sums
 
     def _try_sums(self, sums: BlockSums, vocabulary: int) -> None:
@@ -278,17 +291,20 @@ class NativeBackend:
             )
         return int(available // each)
 
-    def _tried(self, action: Callable[[], object], without: str) -> bool:
-        """Whether a trial succeeds; otherwise what follows is said once."""
-        try:
-            action()
-        except UnsupportedModelError as error:
-            self._fall_back(f"{without}: {error}")
-            return False
-        return True
+    def _tried(self, name: str, action: Callable[[], object], without: str) -> bool:
+        """Whether a trial succeeds; otherwise what follows is said once. One that failed before is not run."""
+        message = self._failed.get(name)
+        if message is None:
+            try:
+                action()
+                return True
+            except UnsupportedModelError as error:
+                message = f"{without}: {error}"
+        self._fall_back(name, message)
+        return False
 
-    def _fall_back(self, message: str) -> None:
-        self.fallbacks.append(message)
+    def _fall_back(self, name: str, message: str) -> None:
+        self.fallbacks[name] = message
         print(message, flush=True)
 
 

@@ -49,7 +49,7 @@ class VllmBackend:
 
         Raises PolicyError without a server, or for one with another model.
         """
-        self.fallbacks: list[str] = []
+        self.fallbacks: dict[str, str] = {}
         self._policy, self._stop = policy, list(stop)
         self._dtype = compute_type(config.model, policy.device)
         self._ends = Ends(policy.model, policy.tokenizer, ())  # the server finds the stop strings

@@ -59,7 +59,7 @@ def test_a_compiler_that_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     config = Config.model_validate({"rollout": {"compile": "on"}, "model": {"dtype": "float32"}})
     backend = make_backend(config, make_policy(model, TOKENIZER, torch.device("cpu"), "tiny", None))
     assert generate(backend) == generate(NativeBackend(model, TOKENIZER))
-    (message,) = backend.fallbacks
+    (message,) = backend.fallbacks.values()
     assert message.startswith("rollouts without compiled layers, which are slower: ")
     assert capsys.readouterr().out == message + "\n"
     assert health({}, config, fallbacks=backend.fallbacks)[-1]["message"] == message

@@ -121,7 +121,7 @@ def test_a_kernel_that_differs_is_not_used(monkeypatch: pytest.MonkeyPatch, back
 
     monkeypatch.setattr(flash, "kernel", wrong)
     assert not backend._try_flash(Trial(backend._copy))
-    assert backend.fallbacks[0].startswith("rollouts without FlashAttention")
+    assert backend.fallbacks["flash"].startswith("rollouts without FlashAttention")
     backend._is_flash = False
     assert generate(backend, PROMPTS[:4])
 
@@ -129,4 +129,4 @@ def test_a_kernel_that_differs_is_not_used(monkeypatch: pytest.MonkeyPatch, back
 def test_a_torch_without_the_kernel(monkeypatch: pytest.MonkeyPatch, backend: NativeBackend) -> None:
     monkeypatch.setattr(flash, "PARAMETERS", frozenset({"query", "key", "value"}))
     assert not backend._try_flash(Trial(backend._copy))
-    assert "FlashAttention of this torch has no seqused_k" in backend.fallbacks[0]
+    assert "FlashAttention of this torch has no seqused_k" in backend.fallbacks["flash"]

@@ -225,13 +225,13 @@ def test_what_is_kept_is_free(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert (free_bytes(CPU), backend._fitting(room)) == (total, fitting)
     assert (release_kept(), kept_bytes(CPU), release_kept()) == (True, 0, False)
     ids(backend)
-    assert (backend._kept is not None, backend.fallbacks) == (True, [])
+    assert (backend._kept is not None, backend.fallbacks) == (True, {})
     assert release_kept(for_good=True)
     ids(backend)
     assert backend._kept is None
-    assert backend.fallbacks == [
-        "rollouts make slots and CUDA graphs anew in each call, which is slower: memory ran out"
-    ]
+    assert backend.fallbacks == {
+        "keeping": "rollouts make slots and CUDA graphs anew in each call, which is slower: memory ran out"
+    }
     assert capsys.readouterr().out.count("memory ran out") == 1
 
 
