@@ -3,6 +3,7 @@
 # make test-changed  the tests that a change touches; the first time all, to record what each executes
 # make setup       the development environment; on a GPU box: make setup-box
 # make setup-vllm  vLLM for rollout.backend: vllm; make test-vllm: its tests
+# make test-image  the engine's tests with the libraries of a GPU image, in .image; what needs a GPU is skipped
 # make soak        the long tests in parts; make soak PART=link one part, make soak PART=list their state
 # make lint, make test-fixtures, make bench (figures), make words, make schema, make clean
 
@@ -14,7 +15,7 @@ PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 SLOWEST := --durations=10 --durations-min=1
 STAMP := .venv/.setup-done
 
-.PHONY: setup setup-box setup-vllm demo test test-changed test-vllm test-fixtures lint soak bench mutants words schema clean
+.PHONY: setup setup-box setup-vllm demo test test-changed test-vllm test-image test-fixtures lint soak bench mutants words schema clean
 
 setup: $(STAMP)
 
@@ -56,6 +57,10 @@ setup-vllm:
 test-vllm: $(STAMP) setup-vllm
 	$(PYTEST) --timeout=3600 tests/soak/test_vllm.py tests/soak/test_vllm_export.py
 
+# A part of make soak.
+test-image: $(STAMP)
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(PYTHON) scripts/soak.py image
+
 # Long tests in parts of at most 20 minutes; those that passed with these sources are skipped. One part or group:
 # make soak PART=link; all parts with their state: make soak PART=list
 soak: $(STAMP)
@@ -79,4 +84,4 @@ schema: $(STAMP)
 	.venv/bin/grpo-train schema --markdown > docs/configuration.md
 
 clean:
-	rm -rf .venv .uv build *.egg-info
+	rm -rf .venv .uv .image build *.egg-info

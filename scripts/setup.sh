@@ -5,6 +5,7 @@
 #   setup.sh --box             a GPU box: the engine alone, with the torch build that fits the GPU's driver. Where nothing
 #                              has changed since the last time, it does nothing; rm .venv/.setup-box-done repeats it
 #   setup.sh --vllm            vLLM in .vllm, for rollout.backend: vllm; the build for CPUs where there is no GPU
+#   setup.sh --image           the libraries of a GPU image in .image, for make test-image
 #   setup.sh --programs-only   tmux, OpenSSH and Chromium alone
 #
 # What it cannot install it names, with the command that does.
@@ -114,6 +115,22 @@ if ! uv=$(command -v uv); then
         fi
         .uv/bin/python -m pip install -q uv
     fi
+fi
+
+# --- the libraries of the GPU image that the engine was last measured in: Python 3.12, torch 2.11 with triton 3.6 ----
+if [ "${1:-}" = --image ]; then
+    image=("torch>=2.11,<2.12" "transformers>=5.17,<5.18" "peft>=0.21,<0.22" "numpy>=2.5,<2.6")
+    wanted=$(sha256sum pyproject.toml setup.py scripts/setup.sh)
+    if [ "$(cat .image/.setup-done 2>/dev/null)" != "$wanted" ]; then
+        say "installing ${image[*]} into .image (a minute, or several: torch is large)"
+        # uv sees the versions of pyenv only on PATH; where there is no 3.12, it downloads one.
+        PATH="$PATH:$(printf "%s:" "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.12*/bin)" "$uv" venv -q --allow-existing --python 3.12 .image ||
+            die "no Python 3.12: install it as python3.12 and try again"
+        "$uv" pip install -q --python .image/bin/python -e '.[train]' --group dev "${image[@]}"
+        printf '%s\n' "$wanted" >.image/.setup-done
+    fi
+    say "the image's libraries are ready in .image"
+    exit 0
 fi
 
 # --- the environment ---------------------------------------------------------------------------------------------

@@ -5,8 +5,9 @@
     soak.py list     all parts: state, age, and minutes of the last run
 
 Each file of tests/soak is a part with the file's name. A file that takes longer than 20 minutes is split: SHARES is
-the number of parts that divide its tests, LOOPS the parts of a test that repeats. A part passes for the hash of
-SOURCES: any change there makes every part due again. Versions of libraries are not in the hash.
+the number of parts that divide its tests, LOOPS the parts of a test that repeats. The part ``image`` runs tests of the
+engine with the libraries of a GPU image. A part passes for the hash of SOURCES: any change there makes every part due
+again. Versions of libraries are not in the hash.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ LOOPS: dict[str, dict[str, tuple[str, dict[str, str]]]] = {
 SEARCH = {"app": ["tests/tui"], "link": ["tests/index", "tests/link", "tests/remote", "tests/supervisor"]}
 """Folders whose property tests look for new examples in one part; ``search-engine`` has all other folders."""
 NEED_VLLM = ("vllm", "vllm_export")
+IMAGE = ("tests/policy", "tests/rollout", "tests/platforms", "tests/tiny", "tests/train", "tests/gpu")
+"""What the part ``image`` (``make test-image``) runs with the libraries of a GPU image."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,9 @@ class Part:
 
     arguments: list[str]
     variables: dict[str, str] = field(default_factory=dict)
-    needs_vllm: bool = False
+    setup: str = ""
+    """Option of scripts/setup.sh for what the part needs."""
+    python: str = sys.executable
 
 
 def parts() -> dict[str, Part]:
@@ -58,11 +63,13 @@ def parts() -> dict[str, Part]:
         if stem in LOOPS:
             made = {name: Part([*command, "-k", tests], variables) for name, (tests, variables) in LOOPS[stem].items()}
         else:
-            count = SHARES.get(stem, 1)
+            count, setup = SHARES.get(stem, 1), "--vllm" if stem in NEED_VLLM else ""
             shares = {"": {}} if count == 1 else {str(n): {"SOAK_SHARE": f"{n}/{count}"} for n in range(1, count + 1)}
-            made = {name: Part(command, variables, stem in NEED_VLLM) for name, variables in shares.items()}
+            made = {name: Part(command, variables, setup) for name, variables in shares.items()}
         found |= {f"{stem}-{name}".strip("-").replace("_", "-"): part for name, part in made.items()}
-    command = ["-n", "auto", "--dist", "worksteal", "-m", "hypothesis", "--hypothesis-profile=search"]
+    parallel = ["-n", "auto", "--dist", "worksteal"]
+    found["image"] = Part([*parallel, *IMAGE], setup="--image", python=".image/bin/python")
+    command = [*parallel, "-m", "hypothesis", "--hypothesis-profile=search"]
     elsewhere = [f"--ignore={folder}" for folders in SEARCH.values() for folder in folders]
     searches = {**SEARCH, "engine": ["tests", *elsewhere]}
     return found | {f"search-{name}": Part([*command, *folders]) for name, folders in searches.items()}
@@ -98,10 +105,10 @@ def record(name: str, **result: Any) -> None:
 def run(name: str, part: Part) -> bool:
     """Run one part and record how it ended. If sources change meanwhile, it passes for none."""
     print(f"soak: {name}", *(f"{key}={value}" for key, value in part.variables.items()), flush=True)
-    if part.needs_vllm:
-        subprocess.run(["bash", "scripts/setup.sh", "--vllm"], cwd=REPOSITORY, check=True)
+    if part.setup:
+        subprocess.run(["bash", "scripts/setup.sh", part.setup], cwd=REPOSITORY, check=True)
     began, before = time.monotonic(), sources_hash()
-    command = [sys.executable, "-m", "pytest", *part.arguments]
+    command = [part.python, "-m", "pytest", *part.arguments]
     passed = subprocess.run(command, cwd=REPOSITORY, env={**os.environ, **part.variables}).returncode == 0
     minutes = round((time.monotonic() - began) / 60, 1)
     sources = before if sources_hash() == before else "changed"

@@ -14,7 +14,10 @@ from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 from grpo_train.evaluation.workers.memory import automatic_batch_size
 from grpo_train.policy.memory import free_bytes
 from grpo_train.rollout.transformers_backend import TransformersBackend
+from tests.gpu import needs_gpu
 from tests.gpu.test_invariance import on_gpu
+
+pytestmark = needs_gpu
 
 PROMPT, BUDGET, LEFT = 64, 192, 8 * 2**30
 
@@ -22,7 +25,6 @@ PROMPT, BUDGET, LEFT = 64, 192, 8 * 2**30
 @pytest.fixture
 def backend(make_root: Callable[[], Path]) -> Iterator[TransformersBackend]:
     """A model of Qwen2.5-0.5B's size with random weights, and 8 GiB of free memory."""
-    assert torch.cuda.is_available(), "these tests need a GPU"
     settings = Qwen2Config(
         vocab_size=151_936, hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14,
         num_key_value_heads=2, tie_word_embeddings=True,

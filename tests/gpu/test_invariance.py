@@ -18,14 +18,16 @@ from grpo_train.policy.loading import Policy, load_policy
 from grpo_train.policy.logprobs import LogprobForward
 from grpo_train.rollout import Completion
 from grpo_train.rollout.transformers_backend import TransformersBackend
+from tests.gpu import needs_gpu
 from tests.train.test_invariance import PLAIN, WAYS, gradient_of, make_config, record
+
+pytestmark = needs_gpu
 
 LOSSES = ("dr_grpo", "gspo", "dapo")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _exact() -> Iterator[None]:
-    assert torch.cuda.is_available(), "these tests need a GPU"
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     yield

@@ -17,7 +17,10 @@ from grpo_train.rollout.native import backend as native
 from grpo_train.rollout.native.backend import NativeBackend
 from grpo_train.rollout.native.decoding import Decoding
 from grpo_train.rollout.transformers_backend import TransformersBackend
+from tests.gpu import needs_gpu
 from tests.gpu.test_invariance import on_gpu
+
+pytestmark = needs_gpu
 
 OPTIONS: dict[str, Any] = {"seeds": range(64), "max_completion_length": 48, "temperature": 1.0}
 

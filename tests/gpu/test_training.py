@@ -8,7 +8,10 @@ import pytest
 import torch
 
 from grpo_train.run_dir import RunDir
+from tests.gpu import needs_gpu
 from tests.support.engine import assert_same_run, resume_here, rows, steps_logged, train_here, write_config
+
+pytestmark = needs_gpu
 
 
 @pytest.mark.parametrize(
@@ -20,7 +23,6 @@ def test_training_and_resume(root: Path, adapter: str, dtype: str, compiled: str
 
     Compiling takes 10 to 20 s at every start.
     """
-    assert torch.cuda.is_available(), "these tests need a GPU"
     cfg = write_config(
         root, model__adapter=adapter, model__dtype=dtype, rollout__compile=compiled, train__compile=compiled
     )
