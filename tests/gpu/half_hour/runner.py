@@ -101,6 +101,7 @@ class Session:
             lines = str(error).strip().splitlines() or [""]
             detail = f"{type(error).__name__}: {lines[0]}"[:400]
         self._report(each, result, time.time() - began, detail, trace)
+        gc.collect()
         if result != "ok" and is_broken():
             self._restart()
         return None
@@ -120,8 +121,7 @@ class Session:
 
 
 def is_broken() -> bool:
-    """Whether a failed check has left a CUDA context in which nothing works; frees what it held."""
-    gc.collect()
+    """Whether a failed check has left a CUDA context in which nothing works."""
     if DRY:
         return False
     try:

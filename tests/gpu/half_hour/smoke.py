@@ -291,8 +291,10 @@ def _policy(adapter: str = "lora", dtype: torch.dtype = DTYPE) -> Policy:
 
 
 def _native(policy: Policy, **options: Any) -> NativeBackend:
-    """As training makes it, which looks every 8 tokens on a GPU."""
-    return NativeBackend(policy.model, policy.tokenizer, dtype=policy.autocast_dtype, look_every=8, **options)
+    """As training makes it on a GPU."""
+    return NativeBackend(
+        policy.model, policy.tokenizer, dtype=policy.autocast_dtype, look_every=native.LOOK_EVERY["cuda"], **options
+    )
 
 
 def _prompts(policy: Policy) -> list[list[int]]:
@@ -379,7 +381,7 @@ def graph_costs() -> str:
         f"{[round(each, 2) for each in seconds]} s; reserved {[each >> 20 for each in reserved]} MiB; kept "
         f"{kept / 2**20:.1f} MiB, which count as free ({gib(free)}); {after >> 20} MiB reserved after their release"
     )
-    assert captures[0], f"nothing was captured: {line}"
+    assert captures[0], f"nothing was captured, fallbacks {backend.fallbacks}: {line}"
     assert not any(captures[1:]), f"captured again: {line}"
     assert all(_different(each, found[0]) <= 2 for each in found[1:]), f"other tokens: {line}"
     assert max(reserved[2:]) - reserved[2] <= 2**21, f"each call takes more memory: {line}"
