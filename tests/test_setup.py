@@ -92,6 +92,7 @@ def test_a_driver_that_is_too_old_for_the_default_build(tmp_path: Path) -> None:
         ("demo", ".venv/bin/grpo-tui --demo"),
         ("test", ".venv/bin/python -m pytest"),
         ("words", ".venv/bin/python scripts/words.py"),
+        ("test-image", ".venv/bin/python scripts/soak.py image"),
     ],
 )
 def test_make_targets_run_their_commands(target: str, command: str) -> None:
