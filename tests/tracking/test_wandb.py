@@ -129,8 +129,13 @@ def test_a_rewind_is_another_run_of_the_group(tmp_path: Path, server: WandbServe
 def test_offline_files_can_be_synced(tmp_path: Path, server: WandbServer) -> None:
     run = make_run(tmp_path, "a", steps=5)
     tables = with_completions(run)
-    folder = tracked(run, "--mode", "offline").stdout.strip().rpartition("wandb sync ")[2]
+    (tmp_path / ".netrc").write_bytes(b"\xff\xfe\xe9")
+    done = tracked(run, "--mode", "offline")
+    assert done.stdout.startswith("~/.netrc cannot be read: it is not UTF-8; it is left out\n")
+    assert "Traceback" not in done.stderr
+    folder = done.stdout.strip().rpartition("wandb sync ")[2]
     assert server.requests == 0
+    (tmp_path / ".netrc").unlink()
     synced(Path(folder), tmp_path)
     (sent,) = server.runs.values()
     assert (sent.id, sent.state) == (identity(run), "finished")

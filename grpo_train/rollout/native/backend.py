@@ -37,6 +37,8 @@ TRIAL_TOKENS = 32
 """Tokens of each completion of the trial of CUDA graphs."""
 GRAPHS = "graphs"
 """Name of the trial of CUDA graphs."""
+KEPT = "kept"
+"""Name of the attempt to keep slots and graphs between two calls."""
 COMPILER = "inductor"
 """Backend of torch.compile."""
 
@@ -99,7 +101,9 @@ class NativeBackend:
         """Makes what records decoding steps; None = they are launched kernel by kernel."""
         self._kept: _Kept | None = None
         """None while it is used, too: an error drops it."""
-        self._keeps = True
+        self._keeps = KEPT not in failed
+        if not self._keeps:
+            self._fall_back(KEPT, failed[KEPT])
         KEEPERS.add(self)
         if cuda_graphs and self._device.type == "cuda":
             self._record_with(partial(cuda_recorder, torch.cuda.Stream()))
@@ -118,8 +122,9 @@ class NativeBackend:
             return False
         self._kept, self._keeps = None, not for_good
         if for_good:
-            message = "rollouts make slots and CUDA graphs anew in each call, which is slower: memory ran out"
-            self._fall_back("keeping", message)
+            self._fall_back(
+                KEPT, "rollouts make slots and CUDA graphs anew in each call, which is slower: memory ran out"
+            )
         return True
 
     def generate(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 from grpo_train.config.yaml_text import load_yaml
 from grpo_train.run_dir import RunDir
+from grpo_train.run_dir.credentials import netrc_password
 from grpo_train.run_dir.identity import run_identity
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
 from grpo_train.tracking.wandb.rows import (
@@ -37,6 +39,9 @@ class Session:
         self, run: RunDir, settings: WandbSettings, generation: Generation, folder: Path | None = None
     ) -> None:
         """``folder``: where ``wandb/`` with its files is made; None = in the run."""
+        if problem := netrc_password("")[1]:  # threads of wandb read it offline, too, and end in a traceback
+            print(f"{problem}; it is left out", flush=True)
+            os.environ["NETRC"] = os.devnull
         import wandb
 
         self._id = generation.id_of(run_identity(run.path).identity)

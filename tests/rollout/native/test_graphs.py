@@ -229,10 +229,10 @@ def test_what_is_kept_is_free(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert release_kept(for_good=True)
     ids(backend)
     assert backend._kept is None
-    assert backend.fallbacks == {
-        "keeping": "rollouts make slots and CUDA graphs anew in each call, which is slower: memory ran out"
-    }
-    assert capsys.readouterr().out.count("memory ran out") == 1
+    message = "rollouts make slots and CUDA graphs anew in each call, which is slower: memory ran out"
+    assert backend.fallbacks == {"kept": message}
+    assert not NativeBackend(make_model(), TOKENIZER, failed=backend.fallbacks)._keeps
+    assert capsys.readouterr().out.count("memory ran out") == 2
 
 
 def test_nothing_is_kept_without_recordings() -> None:
