@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import gc
-import hashlib
 import os
 import shutil
 import signal
@@ -65,21 +64,10 @@ def usual_priority() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def tiny_model(request: pytest.FixtureRequest) -> Path:
     """A tiny model whose sampled answers are sometimes correct, kept in pytest's cache."""
-    import fcntl  # Windows has none
+    from tests.support.tiny import kept_tiny_model
 
-    from grpo_train.tiny.model import WarmStart, make_tiny_model
-
-    warm_start = WarmStart(steps=120, batch_size=48)
-    names = ("tiny/model.py", "tiny/tokenizer.py", "tasks/addition.py", "tasks/shared/generated.py")
-    sources = [REPOSITORY / "grpo_train" / name for name in names]
-    key = hashlib.sha256(repr(warm_start).encode() + b"".join(path.read_bytes() for path in sources)).hexdigest()
     assert request.config.cache is not None
-    model = request.config.cache.mkdir("tiny-model") / key[:16]
-    with (model.parent / "lock").open("w") as lock:  # the suite's workers start at the same time
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (model / "config.json").exists():
-            make_tiny_model(model, seed=0, warm_start=warm_start)
-    return model
+    return kept_tiny_model(request.config.cache.mkdir("tiny-model"))
 
 
 @pytest.fixture(scope="session")
