@@ -272,8 +272,10 @@ def read_jsonl(
 
 
 def last_jsonl(path: Path, window: int = 65_536, *, strict: bool = False) -> dict[str, Any] | None:
-    """Last whole JSON object of a file, looked for in its last ``window`` bytes; ``strict`` as in read_jsonl, and a file
-    in which all lines are damaged raises, too."""
+    """Last whole JSON object of a file, looked for in its last ``window`` bytes.
+
+    ``strict`` as in read_jsonl; a file in which all lines are damaged raises, too.
+    """
     try:
         with open_regular(path) as file:
             size = file.seek(0, os.SEEK_END)
