@@ -21,7 +21,7 @@ from grpo_train.backup.snapshot import Snapshot, StoredStep
 from grpo_train.backup.snapshots import StoredRun
 from grpo_train.backup.upload import TRANSFERS
 from grpo_train.backup.verify import read_back_all
-from grpo_train.config.yaml_text import load_yaml
+from grpo_train.config.yaml_text import InvalidYaml, section_of
 from grpo_train.run_dir import Checkpoint, RunDir, RunDirError, StatusWriter, list_evaluations
 from grpo_train.run_dir.processes import RUN_ID_VARIABLE, find_by_run_id, is_alive, run_id_of
 from grpo_train.run_dir.safe_json import Unreadable
@@ -170,16 +170,26 @@ def refuse_live(run: RunDir) -> None:
         )
 
 
+def _keep_every(run: RunDir) -> int:
+    """``run.keep_every``. Raises InvalidYaml naming the file, and OSError."""
+    try:
+        found = section_of(run.config_file.read_text(encoding="utf-8"), "run").get("keep_every", 0)
+        if type(found) is not int:
+            raise InvalidYaml("'run.keep_every' is no integer")
+    except ValueError as error:
+        raise InvalidYaml(f"{run.config_file} is damaged: {error}") from error
+    return found
+
+
 def _reasons(run: RunDir, found: list[LocalStep], keep: int) -> dict[str, str]:
     """Path to the reason why a checkpoint stays. Raises RunDirError (``unreadable``) where that is not known."""
     current = {step.step: step for step in found if "superseded/" not in step.path}
     accuracies = {row["name"]: accuracies_of(row["metrics"]) for row in list_evaluations(run.root, run.name)}
     try:
-        config = load_yaml(run.config_file.read_text(encoding="utf-8"))
-        keep_every = int(config.get("run", {}).get("keep_every", 0))
+        keep_every = _keep_every(run)
         paths = paths_read(run.root)
         in_use = {step.path for step in found if is_within(run.path / step.path, paths)}
-    except (OSError, ValueError, TypeError, AttributeError, OverflowError, Unreadable) as error:
+    except (OSError, ValueError, Unreadable) as error:
         message = f"{run.name}: cannot tell which checkpoints are needed: {error}"
         raise RunDirError(message, code="unreadable") from error
     reasons = reasons_to_keep(list(current), links_of(run.training_state), accuracies, keep_every)

@@ -35,6 +35,15 @@ def load_yaml(text: str) -> Any:
     return None if node is None else value_of(node)
 
 
+def section_of(text: str, name: str) -> dict[str, Any]:
+    """A section of a config that the engine wrote; {} without it. Raises InvalidYaml."""
+    document = load_yaml(text)
+    section = document.get(name, {}) if isinstance(document, dict) else None
+    if not isinstance(section, dict):
+        raise InvalidYaml(f"'{name}' is no section of keys and values")
+    return section
+
+
 def compose_yaml(text: str) -> yaml.Node | None:
     """The nodes of a document, which have lines; None of an empty one. Raises InvalidYaml."""
     import yaml

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from grpo_train.config.yaml_text import load_yaml
+from grpo_train.config.yaml_text import InvalidYaml, section_of
 from grpo_train.run_dir import Checkpoint, RunDir
 from grpo_train.run_dir.backed_up import digests_in_backup
 from grpo_train.run_dir.files import fsync_path
@@ -100,7 +100,13 @@ def is_read(run: RunDir, checkpoint: Checkpoint) -> bool:
 
 def paths_read(root: Path) -> list[str]:
     """Real paths in use below a root. Raises as :func:`remove_unless_read`."""
-    return paths_in_use(root, lambda text: str(load_yaml(text)["model"]["backbone"]))
+    return paths_in_use(root, _backbone_of)
+
+
+def _backbone_of(text: str) -> str:
+    if not isinstance(backbone := section_of(text, "model").get("backbone"), str):
+        raise InvalidYaml("'model.backbone' is missing, or no text")
+    return backbone
 
 
 def is_within(folder: Path, paths: Iterable[str]) -> bool:

@@ -152,9 +152,16 @@ def test_needed_steps_stay(run: RunDir, disk: Destination, tmp_path: Path) -> No
     atomic_symlink(run.training_state / "step_final", "step_10")
     assert "step_final" in reasons()[10]
     assert plan_cleanup(run, disk).spare == ()
-    run.config_file.write_text("model: [")
-    with pytest.raises(RunDirError, match="cannot tell which checkpoints are needed"):
-        clean_up(run, disk)
+    for content, reason in (
+        ("model: [", "invalid YAML"),
+        ("null", "'run' is no section of keys and values"),
+        ("run: {keep_every: often}", "'run.keep_every' is no integer"),
+        ("run: {}", "'model.backbone' is missing, or no text"),
+    ):
+        run.config_file.write_text(content)
+        message = f"cannot tell which checkpoints are needed: {run.config_file} is damaged: .*{reason}"
+        with pytest.raises(RunDirError, match=message):
+            clean_up(run, disk)
 
 
 def test_live_runs_are_left_alone(run: RunDir, disk: Destination) -> None:
