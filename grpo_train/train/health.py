@@ -51,7 +51,8 @@ def health(
         *_hacking(metrics),
         *_self_play(metrics, config),
         *_notes(metrics, config, noise_scale),
-        *(_record("info", _fallback_code(name), sentence) for name, sentence in fallbacks.items()),
+        *(_record("info", "training_fallback", text) for name, text in fallbacks.items() if name == BLOCKS),
+        *(_record("info", "rollout_fallback", text) for name, text in fallbacks.items() if name != BLOCKS),
     ]
     return sorted(records, key=lambda record: LEVELS.index(record["level"]))
 
@@ -147,10 +148,6 @@ def _notes(metrics: Mapping[str, Any], config: Config, noise_scale: GradientNois
     if noise_scale is not None and math.isfinite(noise_scale.interval()[1]):
         prompts = config.rollout.buffer_size // config.algorithm.updates_per_buffer
         yield _record("info", "noise_scale", noise_scale.advice(prompts, config.rollout.num_generations))
-
-
-def _fallback_code(trial: str) -> str:
-    return "training_fallback" if trial == BLOCKS else "rollout_fallback"
 
 
 def _record(level: str, code: str, message: str, **numbers: float) -> Record:
