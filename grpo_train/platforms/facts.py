@@ -246,11 +246,11 @@ def _disks(root: Path) -> list[Disk]:
 def _cached_models() -> list[CachedModel]:
     """Models of the hub client's cache that have weights, by name."""
     try:
-        from huggingface_hub import CacheNotFound, scan_cache_dir
+        from huggingface_hub import CacheNotFound, constants, scan_cache_dir
     except ImportError:  # the engine's packages are not installed
         return []
     try:
-        cache = scan_cache_dir()
+        cache = scan_cache_dir(constants.HF_HUB_CACHE)
     except (CacheNotFound, OSError):
         return []
     found = []
