@@ -175,7 +175,7 @@ def _keep_every(run: RunDir) -> int:
     try:
         found = section_of(run.config_file.read_text(encoding="utf-8"), "run").get("keep_every", 0)
         if type(found) is not int:
-            raise InvalidYaml("'run.keep_every' is no integer")
+            raise InvalidYaml("'run.keep_every' must be an integer")
     except ValueError as error:
         raise InvalidYaml(f"{run.config_file} is damaged: {error}") from error
     return found

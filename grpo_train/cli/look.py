@@ -13,6 +13,7 @@ from grpo_train.policy.locate import hub_id
 from grpo_train.run_dir import list_baselines, list_evaluations, list_older_runs, list_runs, open_run, resolve_root
 from grpo_train.run_dir.backed_up import steps_in_backup
 from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.evaluations import trouble_of
 from grpo_train.tasks import task_kinds
 from grpo_train.tracking.wandb.process import failure_of
 
@@ -120,7 +121,7 @@ def _show_tables(facts: dict[str, Any]) -> None:
         for evaluation in facts["evaluations"]
         for row in evaluation["metrics"]
     ]
-    for trouble in filter(None, map(_evaluation_trouble, facts["evaluations"])):
+    for trouble in filter(None, map(trouble_of, facts["evaluations"])):
         console.print(Text(trouble, style="yellow"))
     if evaluated:
         table(("evaluation", "step", "accuracy", "status"), evaluated)
@@ -144,7 +145,7 @@ def _plain_facts(facts: dict[str, Any]) -> Iterator[str]:
     for each in facts["in_backup"]:
         yield f"  step_{each['step']:<6} in backup ({each['destination']})"
     for evaluation in facts["evaluations"]:
-        if trouble := _evaluation_trouble(evaluation):
+        if trouble := trouble_of(evaluation):
             yield f"  {trouble}"
         for row in evaluation["metrics"]:
             yield f"  {evaluation['name']}: step {row['step']} accuracy {row['accuracy']}"
@@ -160,12 +161,6 @@ def _backup_trouble(facts: Any) -> str:
 def _tracking_trouble(event: dict[str, Any] | None) -> str:
     """What W&B lacks of a run, and how it gets it; "" where it lacks nothing."""
     return f"W&B: {event.get('error')}; {event.get('hint')}" if event else ""
-
-
-def _evaluation_trouble(evaluation: dict[str, Any]) -> str:
-    """Why the state of an evaluation is unknown; "" where it is known."""
-    problem = evaluation.get("problem")
-    return f"{evaluation['name']}: its state is unknown: {problem}; evaluate again to write it" if problem else ""
 
 
 def _baseline_lines(baseline: dict[str, Any]) -> Iterator[list[str]]:

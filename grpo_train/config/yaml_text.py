@@ -40,7 +40,7 @@ def section_of(text: str, name: str) -> dict[str, Any]:
     document = load_yaml(text)
     section = document.get(name, {}) if isinstance(document, dict) else None
     if not isinstance(section, dict):
-        raise InvalidYaml(f"'{name}' is no section of keys and values")
+        raise InvalidYaml(f"'{name}' must be a section with keys and values")
     return section
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import glob
 import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,12 @@ def read_evaluation(folder: Path) -> tuple[dict[str, Any], ObservedState, str]:
         config = ""
     names = {key: value for key, value in config_values(config).items() if key in ("training_run", "dataset")}
     return names, ObservedState("unreadable"), problem
+
+
+def trouble_of(evaluation: Mapping[str, Any]) -> str:
+    """Of a row of :func:`list_evaluations`: why its state is unknown; "" where it is known."""
+    problem = evaluation.get("problem")
+    return f"{evaluation['name']}: its state is unknown: {problem}; evaluate again to write it" if problem else ""
 
 
 def list_baselines(root: Path) -> list[dict[str, Any]]:

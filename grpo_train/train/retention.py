@@ -105,7 +105,7 @@ def paths_read(root: Path) -> list[str]:
 
 def _backbone_of(text: str) -> str:
     if not isinstance(backbone := section_of(text, "model").get("backbone"), str):
-        raise InvalidYaml("'model.backbone' is missing, or no text")
+        raise InvalidYaml("'model.backbone' must be a text")
     return backbone
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.evaluations import trouble_of
 from grpo_train.run_dir.sessions import session_name
 from grpo_tui.attach import attach_command, call_in_foreground, plan_job
 from grpo_tui.history.tables import print_table
@@ -84,8 +85,8 @@ def _facts(reply: dict[str, Any]) -> Iterator[str]:
     for each in reply["checkpoints"]:
         yield f"  step_{each.get('step')}  {each.get('problem') or 'complete'}"
     for evaluation in reply["evaluations"]:
-        if problem := evaluation.get("problem"):
-            yield f"  {evaluation['name']}: its state is unknown: {problem}; evaluate again to write it"
+        if trouble := trouble_of(evaluation):
+            yield f"  {trouble}"
         for result in evaluation.get("metrics") or ():
             yield f"  {evaluation['name']}: step {result.get('step')} accuracy {result.get('accuracy')}"
 

@@ -154,9 +154,9 @@ def test_needed_steps_stay(run: RunDir, disk: Destination, tmp_path: Path) -> No
     assert plan_cleanup(run, disk).spare == ()
     for content, reason in (
         ("model: [", "invalid YAML"),
-        ("null", "'run' is no section of keys and values"),
-        ("run: {keep_every: often}", "'run.keep_every' is no integer"),
-        ("run: {}", "'model.backbone' is missing, or no text"),
+        ("null", "'run' must be a section with keys and values"),
+        ("run: {keep_every: often}", "'run.keep_every' must be an integer"),
+        ("run: {}", "'model.backbone' must be a text"),
     ):
         run.config_file.write_text(content)
         message = f"cannot tell which checkpoints are needed: {run.config_file} is damaged: .*{reason}"
