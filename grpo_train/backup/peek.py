@@ -18,7 +18,7 @@ from grpo_train.backup.snapshots import evaluation_homes, homes, homes_named, re
 from grpo_train.backup.store import Store, StoreError
 from grpo_train.run_dir import TABLE, RunDir
 from grpo_train.run_dir.notes import NOTE
-from grpo_train.run_dir.safe_json import Unreadable
+from grpo_train.run_dir.safe_json import Unreadable, leave_out
 
 RUN_FILES = ("launch.json", "config.yaml", "status.json", NOTE, EVENTS, "logs/train_log.jsonl")
 EVALUATION_FILES = ("eval_config.yaml", "status.json", TABLE)
@@ -60,11 +60,10 @@ def _manifests(store: Store, home: Home) -> Iterator[Snapshot]:
     for name in sorted(names, reverse=True):
         try:
             yield read_manifest(store, home, int(name))
-        except Unreadable:
-            continue
-        except StoreError as error:
-            if error.code not in _GONE:
+        except (Unreadable, StoreError) as error:
+            if isinstance(error, StoreError) and error.code not in _GONE:
                 raise
+            leave_out(home.snapshot(int(name)), error)
 
 
 @contextmanager

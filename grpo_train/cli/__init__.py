@@ -15,6 +15,7 @@ from grpo_train.cli.output import fail
 from grpo_train.config.environment import load_environment
 from grpo_train.run_dir.errors import UserError, disk_error, message_of, no_engine
 from grpo_train.run_dir.garbage import end_at_once, pause_collection, resume_collection
+from grpo_train.run_dir.safe_json import left_out
 from grpo_train.run_dir.umask import set_umask
 from grpo_train.run_dir.version import FORMAT, VERSION
 
@@ -90,7 +91,7 @@ PLACES = {name: (place, panel) for panel, places in COMMANDS.items() for name, p
 
 class Commands(TyperGroup):
     """Commands that are imported when they run. A UserError that one does not handle is a usage error, as is a library
-    that is not installed."""
+    that is not installed. The files that one left out are named at its end."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -103,6 +104,7 @@ class Commands(TyperGroup):
         return _command(cmd_name) if cmd_name in PLACES else None
 
     def invoke(self, ctx: Any) -> Any:
+        left_out.clear()
         try:
             return super().invoke(ctx)
         except UserError as error:
@@ -112,6 +114,9 @@ class Commands(TyperGroup):
             if library in ("", "grpo_train") or library in sys.stdlib_module_names:
                 raise
             fail(no_engine(library), 2)
+        finally:
+            for path, reason in left_out.items():
+                print(f"warning: {path} is left out: {reason}", file=sys.stderr)
 
 
 @cache

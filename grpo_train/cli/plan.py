@@ -49,7 +49,7 @@ def plan(
         start = run.newest_step()
         stages = remaining(run, config, start)
         used = to_float((run.read_status() or {}).get("run_seconds")) or 0.0
-    estimates, disk = Estimates(folder, config), _disk(config, folder, start)
+    estimates, (disk, problem) = Estimates(folder, config), _disk(config, folder, start)
     rows, total, unknown = [], 0.0, 0
     for stage in stages:
         seconds = estimates.seconds(stage, start)
@@ -82,6 +82,8 @@ def plan(
     if size := disk["checkpoint_bytes"]:
         count, free = disk["checkpoints"], disk["free_bytes"] or 0
         print(f"checkpoints need room for {count} x {size / 1e9:.2f} GB; {free / 1e9:.1f} GB are free under {folder}")
+    if problem:
+        print(f"the size of its checkpoints is not estimated: {problem}")
     if budget is not None:
         print(_sentence(verdict, budget, used / 3600))
 
@@ -97,18 +99,19 @@ def kept_checkpoints(config: Config, start: int = 0) -> int:
     return min(len(saved), len(milestones | newest) + 1)  # a save is complete before an older one is removed
 
 
-def _disk(config: Config, root: Path, start: int) -> dict[str, int | None]:
-    """Room that the checkpoints take, and that there is; None for the size of a model of unknown shape."""
+def _disk(config: Config, root: Path, start: int) -> tuple[dict[str, int | None], str]:
+    """Room that the checkpoints take, and that there is. None for the size of a model of unknown shape, with why."""
     from grpo_train.platforms.choices import find_shape
     from grpo_train.platforms.memory import checkpoint_bytes
 
+    size, problem = None, ""
     try:
         size = checkpoint_bytes(find_shape(config.model.backbone, root), config)
-    except UserError:
-        size = None
+    except UserError as error:
+        problem = str(error)
     folder = next(path for path in (root, *root.parents) if path.exists())
     count = kept_checkpoints(config, start)
-    return {"checkpoint_bytes": size, "checkpoints": count, "free_bytes": shutil.disk_usage(folder).free}
+    return {"checkpoint_bytes": size, "checkpoints": count, "free_bytes": shutil.disk_usage(folder).free}, problem
 
 
 def verdict_on(budget: float | None, used: float, left: float, has_unknown: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -41,3 +42,5 @@ def report(
         text = to_html(page) if file.suffix.lower() == ".html" else to_markdown(page)
         atomic_write(file, text)
         print(f"{file}  {len(text.encode()) / 1000:,.0f} kB")
+    for problem in made.problems:
+        print(f"warning: {problem}", file=sys.stderr)

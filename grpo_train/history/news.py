@@ -17,7 +17,7 @@ from grpo_train.run_dir import LIVE_STATES, RunDir, list_evaluations, list_older
 from grpo_train.run_dir.config_values import config_values
 from grpo_train.run_dir.files import to_float
 from grpo_train.run_dir.identity import NOTE
-from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
+from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, leave_out, read_bytes
 
 BATCH = 100
 """Runs that are written at once."""
@@ -128,12 +128,19 @@ def read_root(database: Database, root: Path, box: str) -> list[str]:
 def _read(box: str, root: Path, run: RunDir, row: Mapping[str, Any], signature: str) -> News | str:
     """The news of a run, or why it cannot be read. ``signature``: "" = it is read again next time."""
     try:
-        text = read_bytes(run.config_file, MAX_RUN_FILE_BYTES)
+        data = read_bytes(run.config_file, MAX_RUN_FILE_BYTES)
+        text = None if data is None else data.decode()
+    except UnicodeDecodeError:
+        leave_out(run.config_file, "not UTF-8 text")
+        text = None
+    except (OSError, Unreadable) as error:
+        return str(error)
+    try:
         found = news_of(
             box,
             str(root),
             row,
-            config_text=None if text is None else text.decode(errors="replace"),
+            config_text=text,
             evaluations=list_evaluations(run.root, run.name),
             events=[event for _, event in run.events()],
             metrics=scan_metrics(run),

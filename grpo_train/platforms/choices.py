@@ -54,7 +54,10 @@ def resolve(config: Config, platform: Platform, root: Path) -> tuple[Config, lis
     if config.model.backbone == "auto":
         choose("model.backbone", *_backbone(config, platform, gpu))
     if "auto" in (config.train.microbatch_size, config.train.tf_micro_batch):
-        shape = find_shape(config.model.backbone, root)
+        try:
+            shape = find_shape(config.model.backbone, root)
+        except PolicyError as error:
+            raise PolicyError(f"train.microbatch_size: auto: {error}; or set a number") from None
         memory = _memory(platform, gpu)
         if config.train.microbatch_size == "auto":
             choose("train.microbatch_size", *_prompts(config, shape, memory))
@@ -135,7 +138,7 @@ def _divisors(number: int) -> Iterator[int]:
 def find_shape(backbone: str, root: Path) -> Shape:
     """The shape of a model that is known, on this machine or in the hub's cache.
 
-    Raises PolicyError for another one.
+    Raises PolicyError for another one, and for a config that cannot be read.
     """
     if known := QWEN2_5.get(backbone.removesuffix("_instruct")):
         return known
@@ -144,12 +147,16 @@ def find_shape(backbone: str, root: Path) -> Shape:
     name = hub_id(resolved)[0]
     if known := by_name.get(name.removesuffix("-Instruct")):
         return known
+    unknown = f"the shape of {backbone} is unknown"
+    file = model_config(resolved)
+    if file is None or not file.exists():
+        raise PolicyError(
+            f"{unknown}: the model is neither on this machine nor in the hub's cache; download it first "
+            "(grpo-train fetch-model)"
+        )
     try:
-        if file := model_config(resolved):
-            return Shape.read(file)
-    except (OSError, KeyError, ValueError):
-        pass
-    raise PolicyError(
-        f"train.microbatch_size: auto needs the shape of {backbone}, which is neither on this machine nor in the hub's "
-        "cache; set a number, or download the model first (grpo-train fetch-model)"
-    )
+        return Shape.read(file)
+    except KeyError as error:
+        raise PolicyError(f"{unknown}: {file} has no {error}") from error
+    except (OSError, ValueError) as error:
+        raise PolicyError(f"{unknown}: {error}") from error

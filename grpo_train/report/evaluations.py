@@ -11,6 +11,7 @@ from grpo_train.evaluation.report.compare import Comparison, comparable, compare
 from grpo_train.evaluation.results.stored import read_summary
 from grpo_train.run_dir import RunDir, list_baselines, list_evaluations
 from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.safe_json import leave_out
 
 NUMBERS = ("accuracy", "ci_low", "ci_high", "n", "format_rate", "truncated_rate", "mean_length", "flexible_accuracy")
 
@@ -112,7 +113,8 @@ def _are_comparable(mine: Evaluation, name: str, baseline: Evaluation) -> bool:
     folders = (mine.folder / f"{name}_{mine.dataset}", baseline.folder / f"{TARGET}_{baseline.dataset}")
     try:
         summary, other = map(read_summary, folders)
-    except (UserError, OSError):
+    except (UserError, OSError) as error:
+        leave_out(baseline.folder, error)
         return False
     return bool(summary and other and comparable(summary, other))
 

@@ -108,6 +108,13 @@ class Report:
     def title(self) -> str:
         return " · ".join(run.name for run in self.runs)
 
+    @property
+    def problems(self) -> list[str]:
+        """What could not be read, as the page says it, too."""
+        pairs = [*self.pairs, *(pair for run in self.runs for pair in run.pairs)]
+        of_runs = [f"{run.name}: {problem}" for run in self.runs for problem in run.problems]
+        return [*of_runs, *(f"{pair.dataset}, {pair.name}: {pair.problem}" for pair in pairs if pair.problem)]
+
 
 def make_report(root: Path, names: Sequence[str], price: float | None = None) -> Report:
     """Collect the report of some runs, by name or path.
@@ -246,9 +253,8 @@ def _changes(run: RunDir) -> list[Change]:
 def _facts(run: RunDir, summary: dict[str, Any]) -> list[tuple[str, str]]:
     """Versions and hardware."""
     info: dict[str, Any] = {}
-    complete = [checkpoint for checkpoint in run.checkpoints() if not checkpoint.problem]
-    if complete:
-        info = read_json(complete[-1].path / "training_info.json") or {}
+    if newest := run.newest_checkpoint():
+        info = read_json(newest.path / "training_info.json") or {}
     status = run.read_status() or {}
     versions, base = info.get("versions"), info.get("base_model")
     found = [("grpo-train", status.get("version"))]

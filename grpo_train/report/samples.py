@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir import RunDir
-from grpo_train.run_dir.files import ByteRange, to_float
+from grpo_train.run_dir.files import ByteRange, leave_out_line, to_float
 from grpo_train.run_dir.formats import current_row
 from grpo_train.run_dir.safe_json import MAX_LINE_BYTES, Unreadable, open_regular, parse_object, read_lines
 
@@ -151,7 +151,8 @@ class _Rollouts:
                     continue
                 try:
                     row = current_row(parse_object(line))
-                except Unreadable:
+                except Unreadable as error:
+                    leave_out_line(self._path, start + offset, line, error)
                     continue
                 step = to_float(row.get("step"))
                 if step is not None and step == step and abs(step) < 1e12:

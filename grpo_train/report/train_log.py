@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grpo_train.run_dir import RunDir
-from grpo_train.run_dir.files import to_float
+from grpo_train.run_dir.files import leave_out_line, to_float
 from grpo_train.run_dir.formats import RENAMED_KEYS, current_health
 from grpo_train.run_dir.safe_json import Unreadable, open_regular, parse_object, read_lines
 
@@ -174,7 +174,8 @@ def read_train_log(run: RunDir) -> TrainLog:
                 continue
             try:
                 row = parse_object(line, finite=False)
-            except Unreadable:
+            except Unreadable as error:
+                leave_out_line(run.logs / "train_log.jsonl", offset, line, error)
                 log.damaged += 1
                 continue
             step = to_float(row.get("step"))

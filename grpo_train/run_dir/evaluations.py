@@ -12,7 +12,14 @@ from typing import Any
 from grpo_train.run_dir.config_values import config_values
 from grpo_train.run_dir.fields import MAX_TEXT
 from grpo_train.run_dir.formats import current_table_row
-from grpo_train.run_dir.safe_json import MAX_FILE_BYTES, MAX_RUN_FILE_BYTES, Unreadable, read_bytes, read_object
+from grpo_train.run_dir.safe_json import (
+    MAX_FILE_BYTES,
+    MAX_RUN_FILE_BYTES,
+    Unreadable,
+    leave_out,
+    read_bytes,
+    read_object,
+)
 from grpo_train.run_dir.status import ObservedState, read_state
 
 TABLE = "consolidated_metrics.csv"
@@ -84,7 +91,7 @@ def list_baselines(root: Path) -> list[dict[str, Any]]:
 
 
 def read_table(folder: Path) -> list[dict[str, str]]:
-    """Rows of an evaluation's table, as text; a damaged row is left out.
+    """Rows of an evaluation's table, as text; a damaged table or row is left out.
 
     ``status`` is ok, partial, failed, skipped or damaged; ``done`` of ``total`` samples are finished; ``error`` and
     ``code`` say why there is no result. The next evaluation or regrade rewrites a damaged table.
@@ -92,8 +99,12 @@ def read_table(folder: Path) -> list[dict[str, str]]:
     try:
         data = read_bytes(folder / TABLE, MAX_FILE_BYTES) or b""
         rows = list(csv.DictReader(io.StringIO(data.decode(), newline="")))
-    except (Unreadable, UnicodeDecodeError, csv.Error):
+    except (Unreadable, UnicodeDecodeError, csv.Error) as error:
+        leave_out(folder / TABLE, "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error)
         return []
-    whole = {"step", "name", "status", "accuracy"}
-    whole_rows = [row for row in rows if None not in row and all(isinstance(row.get(key), str) for key in whole)]
-    return [current_table_row(row) for row in whole_rows if row["step"].isascii() and row["step"].isdecimal()]
+    texts = {"step", "name", "status", "accuracy"}
+    whole = [row for row in rows if None not in row and all(isinstance(row.get(key), str) for key in texts)]
+    whole = [row for row in whole if row["step"].isascii() and row["step"].isdecimal()]
+    if len(whole) < len(rows):
+        leave_out(folder / TABLE, f"{len(rows) - len(whole)} of {len(rows)} rows are damaged")
+    return [current_table_row(row) for row in whole]

@@ -26,6 +26,7 @@ from grpo_train.run_dir.safe_json import (
     MAX_LINE_BYTES,
     OverLimit,
     Unreadable,
+    leave_out,
     open_regular,
     parse_object,
     read_lines,
@@ -178,13 +179,14 @@ def remove_tree(path: Path) -> None:
 
 
 def read_json(path: Path, limit: int = MAX_FILE_BYTES, *, finite: bool = False) -> dict[str, Any] | None:
-    """Object in a JSON file; None if the file is missing or damaged, which includes too large.
+    """Object in a JSON file; None if the file is missing or left out as damaged, which includes too large.
 
     ``finite`` refuses NaN and infinities. Configs of models and of training may hold them.
     """
     try:
         return read_object(path, limit, finite=finite)
-    except Unreadable:
+    except Unreadable as error:
+        leave_out(path, error)
         return None
 
 
@@ -244,17 +246,18 @@ def read_jsonl(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (byte offset, object) for each whole, valid line outside the superseded byte ranges.
 
-    Incomplete lines and lines that are not JSON objects are skipped: a crash left them. With ``strict``, a line over
-    the limits of :mod:`grpo_train.run_dir.safe_json` raises Unreadable instead of being skipped.
+    Incomplete lines, which a crash left, are skipped; others that are not JSON objects are left out. With ``strict``, a
+    line over the limits of :mod:`grpo_train.run_dir.safe_json` raises Unreadable instead.
     """
     ranges = superseded or []
     try:
         file = open_regular(path)
     except FileNotFoundError:
         return
-    except Unreadable:
+    except Unreadable as error:
         if strict:
             raise
+        leave_out(path, error)
         return
     with file:
         for start, line in read_lines(file):
@@ -267,8 +270,15 @@ def read_jsonl(
             except OverLimit as error:
                 if strict:
                     raise Unreadable(f"{path.name}, line at byte {start}: {error}") from None
-            except Unreadable:
-                pass
+                leave_out_line(path, start, line, error)
+            except Unreadable as error:
+                leave_out_line(path, start, line, error)
+
+
+def leave_out_line(path: Path, start: int, line: bytes, error: Unreadable) -> None:
+    """Leave out a line of a log, unless a crash cut it off: that was never a row."""
+    if line.lstrip()[:1] != b"{" or line.rstrip()[-1:] == b"}":
+        leave_out(path, f"the line at byte {start}: {error}")
 
 
 def last_jsonl(path: Path, window: int = 65_536, *, strict: bool = False) -> dict[str, Any] | None:
@@ -283,9 +293,10 @@ def last_jsonl(path: Path, window: int = 65_536, *, strict: bool = False) -> dic
             tail = file.read(window)
     except FileNotFoundError:
         return None
-    except Unreadable:
+    except Unreadable as error:
         if strict:
             raise
+        leave_out(path, error)
         return None
     lines = tail.split(b"\n")[:-1]
     for line in reversed(lines):
@@ -296,6 +307,9 @@ def last_jsonl(path: Path, window: int = 65_536, *, strict: bool = False) -> dic
                 raise Unreadable(f"{path.name}: {error}") from None
         except Unreadable:
             pass
-    if strict and any(line.strip() for line in lines):
-        raise Unreadable(f"{path.name}: none of its last lines is a JSON object")
+    if any(line.strip() for line in lines):
+        reason = "none of its last lines is a JSON object"
+        if strict:
+            raise Unreadable(f"{path.name}: {reason}")
+        leave_out(path, reason)
     return None

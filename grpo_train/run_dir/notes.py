@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from grpo_train.run_dir.files import atomic_write
-from grpo_train.run_dir.safe_json import Unreadable, read_bytes
+from grpo_train.run_dir.safe_json import Unreadable, leave_out, read_bytes
 
 NOTE = "note.txt"
 MAX_NOTE = 400
@@ -16,7 +16,8 @@ def read_note(folder: Path) -> str:
     """The note, on one line; "" without one, or where the file is not a note."""
     try:
         found = read_bytes(folder / NOTE, 4 * MAX_NOTE + 64)
-    except (OSError, Unreadable):
+    except (OSError, Unreadable) as error:
+        leave_out(folder / NOTE, error)
         return ""
     return " ".join((found or b"").decode(errors="replace").split())[:MAX_NOTE]
 

@@ -40,6 +40,7 @@ from grpo_train.run_dir.safe_json import (
     MAX_RUN_FILE_BYTES,
     OverLimit,
     Unreadable,
+    leave_out,
     open_regular,
     parse_object,
     read_bytes,
@@ -141,7 +142,16 @@ class RunDir:
 
     def newest_step(self) -> int:
         """Step of the newest complete checkpoint; 0 without one."""
-        return max((c.step for c in self.checkpoints() if not c.problem), default=0)
+        found = self.newest_checkpoint()
+        return found.step if found else 0
+
+    def newest_checkpoint(self) -> Checkpoint | None:
+        """The newest complete checkpoint; damaged ones are left out. Checksums are not verified."""
+        known = self.checkpoints()
+        for checkpoint in known:
+            if checkpoint.problem:
+                leave_out(checkpoint.path, checkpoint.problem)
+        return max((c for c in known if not c.problem), key=lambda checkpoint: checkpoint.step, default=None)
 
     def checkpoint(
         self, which: str | int, *, deep: bool = False, hint: str = "resume with --from-step {step}"
@@ -337,11 +347,13 @@ class RunDir:
                 raise Unreadable("the directory's name has characters that cannot be printed")
             return self._summary()
         except Unreadable as error:
-            return unreadable_row(self.name, str(error))
+            reason = str(error)
         except PermissionError:
-            return unreadable_row(self.name, not_readable(self.path))
+            reason = not_readable(self.path)
         except OSError as error:
-            return unreadable_row(self.name, f"{error.filename or self.path}: {error.strerror or error}")
+            reason = f"{error.filename or self.path}: {error.strerror or error}"
+        leave_out(self.path, reason)
+        return unreadable_row(self.name, reason)
 
     def _summary(self) -> dict[str, Any]:
         """Raises Unreadable and OSError."""

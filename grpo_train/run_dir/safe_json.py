@@ -31,6 +31,18 @@ class Unreadable(UserError):
     code = "unreadable"
 
 
+left_out: dict[str, str] = {}
+"""Files that this process could not read, or not whole, and went on without, with the first reason: a command names
+them when it ends."""
+
+
+def leave_out(path: Path | str, reason: str | Exception) -> None:
+    """Go on without a file, or a part of it, and say so at the end: see :data:`left_out`."""
+    name = os.fspath(path)
+    text = (reason.strerror if isinstance(reason, OSError) else "") or str(reason)
+    left_out.setdefault(name, text.removeprefix(f"{os.path.basename(name)}: ").removeprefix(f"{name}: "))
+
+
 class OverLimit(Unreadable):
     """Too large, nested too deeply, or a number that is not finite: no crash leaves such a line in a log."""
 

@@ -11,6 +11,7 @@ from grpo_train.config import ConfigError, load_config, read_config_text
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir, list_runs
 from grpo_train.run_dir.files import read_jsonl, to_float
+from grpo_train.run_dir.safe_json import leave_out
 from grpo_train.supervisor.stages import Stage
 
 RUNS = 3
@@ -61,7 +62,8 @@ def _shape(name: str) -> str:
 def _is_like(run: RunDir, config: Config) -> bool:
     try:
         other = load_config(read_config_text(run.config_file), source=str(run.config_file))
-    except (OSError, UnicodeDecodeError, ConfigError):
+    except (OSError, UnicodeDecodeError, ConfigError) as error:
+        leave_out(run.config_file, error)
         return False
     return all(map(_same, _shape_of(other), _shape_of(config)))
 

@@ -145,6 +145,17 @@ def test_runs_and_show_as_text_and_json(finished: RunDir) -> None:
     assert (empty.returncode, "no runs under" in empty.stdout) == (0, True)
 
 
+def test_a_file_that_is_left_out_is_named(golden: Callable[[str], RunDir]) -> None:
+    run = golden("first")
+    run.events_file.write_text("17\n")
+    report = ["report", "first", "-o", str(run.root / "page.html")]
+    for words in (["runs"], ["runs", "--json"], ["show", "first"], report):
+        done = command_here(*words, root=run.root)
+        named = f"warning: {run.events_file} is left out: the line at byte 0"
+        assert (done.returncode, done.stderr.count(named)) == (0, 1)
+    assert command_here("tasks", root=run.root).stderr == ""
+
+
 def test_help_lists_every_command() -> None:
     text = command_here("--help", root=None).stdout
     commands = "train resume stop sweep eval regrade compare runs show tasks check-dataset tiny-model init schema"

@@ -140,7 +140,7 @@ def test_the_smallest_gpu_decides() -> None:
 
 def test_an_unknown_model_needs_its_shape(tmp_path: Path) -> None:
     text = config_text(model__backbone="acme/large", train__microbatch_size="auto")
-    with pytest.raises(PolicyError, match="needs the shape of acme/large"):
+    with pytest.raises(PolicyError, match="auto: the shape of acme/large is unknown"):
         resolve(load_config(text), machine("h100"), tmp_path)
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grpo_train.run_dir import safe_json
 from grpo_train.run_dir.files import (
     JsonlWriter,
     atomic_symlink,
@@ -145,6 +147,28 @@ def test_damaged_json_reads_as_none(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     assert read_json(path) is None
     assert read_json(tmp_path / "absent.json") is None
+
+
+@pytest.mark.parametrize(
+    ("read", "content", "reason"),
+    [
+        (read_json, b"[1]", "an array instead of an object"),
+        (read_jsonl, b'{"step": 1}\n17\n\xff\n', "the line at byte 12: a number instead of an object"),
+        (last_jsonl, b"\xff\n", "none of its last lines is a JSON object"),
+        (read_jsonl, b'{"step": 1}\n{"step": 2, "rew\n{"step"', ""),  # what crashes cut off was never a row
+        (last_jsonl, b"\xff\n{}\n", ""),
+    ],
+)
+def test_what_is_left_out_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Path], object], content: bytes, reason: str
+) -> None:
+    monkeypatch.setattr(safe_json, "left_out", {})
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    found = read(path)
+    if isinstance(found, Iterator):
+        list(found)
+    assert safe_json.left_out == ({str(path): reason} if reason else {})
 
 
 def test_configs_may_hold_infinities(tmp_path: Path) -> None:

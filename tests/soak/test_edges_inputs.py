@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from grpo_train.run_dir import RunDir
-from tests.support.broken_inputs import COMMANDS, Command, World, failures, inputs, new_world, pairs
+from tests.support.broken_inputs import COMMANDS, Command, World, failures, fed_to, inputs, new_world
 
 
 @pytest.fixture(scope="module")
@@ -19,12 +19,11 @@ def world(golden: Callable[[str], RunDir], tmp_path_factory: pytest.TempPathFact
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command.words))
 def test_no_traceback(command: Command, world: World) -> None:
-    fed = [pair for pair in pairs() if pair[0] == command]
-    world.renew()
-    whole = world.run(command)
+    whole, reads = world.run_whole(command)
     assert whole.returncode == command.whole, whole
+    fed = fed_to(command, reads)
     exits: Counter[int] = Counter()
-    found = failures(world, fed, exits)
+    found = failures(world, fed, exits, reads)
     print(f"\n{' '.join(command.words)}: {len(fed)} of {len(inputs())} inputs, exits {dict(sorted(exits.items()))}")
     for each in found:
         print(*each, sep=" | ")

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -59,7 +59,6 @@ FILES: dict[str, list[str]] = {
     "app": [f"{USER}/{name}.yaml" for name in ("keymap", "columns", "alarms")],
     "app state": ["home/.local/state/grpo-tui/preferences.json"],
     "records": ["home/.local/share/grpo-tui/history.sqlite"],
-    "root records": ["root/.history.sqlite"],
     "launch": ["root/training_runs/waiting/launch.json"],
     "run": [f"{RUN}/{name}" for name in ("launch.json", "status.json", "config.yaml", ".backup.json")],
     "logs": [f"{RUN}/logs/{name}.jsonl" for name in ("train_log", "events", "rollouts", "ratios", "eval_log", "gpu")],
@@ -151,9 +150,9 @@ COMMANDS = [
     _command("grpo-train runs --json", "run", "launch", "logs", *OF_RESULTS),
     _command("grpo-train show first", *OF_A_RUN, *OF_RESULTS),
     _command("grpo-train report first second -o out.html", *OF_A_RUN, *OF_RESULTS),
-    _command("grpo-train history show first", *OF_A_RUN, *OF_RESULTS, "root records"),
-    _command("grpo-train history --json", "launch", *OF_A_RUN, *OF_RESULTS, "root records"),
-    _command("grpo-train history --from disk", "destinations", "snapshot", "root records"),
+    _command("grpo-train history show first", *OF_A_RUN, *OF_RESULTS),
+    _command("grpo-train history --json", "launch", *OF_A_RUN, *OF_RESULTS),
+    _command("grpo-train history --from disk", "destinations", "snapshot"),
     _command("grpo-train usage first", "run", "logs", *OF_RESULTS),
     _command("grpo-train track --training-run first --mode offline", "run", "logs", "tokens", is_heavy=True),
     _command("grpo-train platform --cfg cfg.yaml --json", "config", "variables", "tokens", "model"),
@@ -324,6 +323,15 @@ class World:
         for here, kept in ((self.here, self._kept), (self._disk, self._disk_kept)):
             shutil.rmtree(here, ignore_errors=True)
             shutil.copytree(kept, here, symlinks=True)
+
+    def run_whole(self, command: Command) -> tuple[subprocess.CompletedProcess[str], set[str]]:
+        """Run a command on whole files: how it ends, and the places of :data:`FILES` that it reads."""
+        self.renew()
+        paths = {place: path for places in FILES.values() for place in places if (path := self.path(place)).exists()}
+        for path in paths.values():
+            os.utime(path, ns=(0, path.stat().st_mtime_ns))  # older than its change: Linux notes the next read
+        done = self.run(command)
+        return done, {place for place, path in paths.items() if path.exists() and path.stat().st_atime_ns > 0}
 
     def path(self, place: str) -> Path:
         """Where a place of :data:`FILES` is."""
@@ -585,6 +593,19 @@ def pairs() -> list[tuple[Command, Input]]:
     return [(command, each) for command in COMMANDS for kind in command.kinds for each in inputs_of(kind)]
 
 
+def fed_to(command: Command, reads: Collection[str]) -> list[tuple[Command, Input]]:
+    """A command with the inputs of its kinds, and with every file that it reads as an unreadable one.
+
+    Of a file that it does not read only whether it is there, and what, can matter. All commands read the variables by
+    the same function.
+    """
+    of_kinds = [each for kind in command.kinds for each in inputs_of(kind)]
+    fed = [each for each in of_kinds if each.place in reads or each.how in PATHS]
+    places = sorted(set(reads) - {*FILES["variables"]} | {each.place for each in of_kinds if each.place in reads})
+    unreadable = [Input(place, how) for place in places for how in ("binary", "directory")]
+    return [(command, each) for each in dict.fromkeys([*fed, *unreadable])]
+
+
 def some_pairs(count: int) -> list[tuple[Command, Input]]:
     """Pairs of commands that load no model and start no agent, each command in turn, drawn by the seed."""
     draw = random.Random(SEED)
@@ -606,8 +627,12 @@ RAW = re.compile(
 """What only Python says."""
 
 
-def problem_of(done: subprocess.CompletedProcess[str]) -> str:
-    """What is wrong with how a command took an input; "" if nothing is."""
+UNREADABLE = ("binary", "utf-16", "directory", "link to itself")
+"""Ways to break a file after which nothing of it can be used: a command that reads it fails or names it."""
+
+
+def problem_of(done: subprocess.CompletedProcess[str], unused: str = "") -> str:
+    """What is wrong with how a command took an input; "" if nothing is. ``unused``: a file that it cannot have used."""
     text = re.sub("cannot load the .*", "", f"{done.stdout}\n{done.stderr}")  # with a library's own words
     if found := RAW.search(text):
         return f"says {found[0]!r}"
@@ -615,29 +640,43 @@ def problem_of(done: subprocess.CompletedProcess[str]) -> str:
         return f"exit code {done.returncode}"
     if done.returncode and not text.strip():
         return f"exit code {done.returncode} without a word"
+    if not done.returncode and unused not in text:
+        return f"does not name {unused}"
     return ""
 
 
 def failures(
-    world: World, fed: Sequence[tuple[Command, Input]], exits: Counter[int] | None = None
+    world: World, fed: Sequence[tuple[Command, Input]], exits: Counter[int] | None = None, reads: Collection[str] = ()
 ) -> list[tuple[str, str, str]]:
-    """Command, input and defect of each pair that ends in another way than with a sentence; counts exit codes."""
+    """Command, input and defect of each pair that ends in another way than with a sentence; counts exit codes.
+
+    ``reads``: places that the command reads, so that it must name an unreadable one, unless it replaces it.
+    """
     found = []
     for command, broken in fed:
         world.renew()
+        path = world.path(broken.place)
         broken.put_into(world)
+        before = _state(path)
         try:
             done = world.run(command)
         except subprocess.TimeoutExpired:
             problem, code = "hangs", -1
         else:
-            problem, code = problem_of(done), done.returncode
+            is_left = broken.how in UNREADABLE and broken.place in reads and _state(path) == before
+            problem, code = problem_of(done, path.name if is_left else ""), done.returncode
             problem += f": {done.stderr[-2000:]}" if problem else ""
         if exits is not None:
             exits[code] += 1
         if problem:
             found.append((" ".join(command.words), str(broken), problem))
     return found
+
+
+def _state(path: Path) -> tuple[int, int]:
+    """Differs once a file was replaced or written."""
+    facts = path.lstat() if os.path.lexists(path) else None
+    return (facts.st_ino, facts.st_mtime_ns) if facts else (0, 0)
 
 
 def main() -> None:

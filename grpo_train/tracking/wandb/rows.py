@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from grpo_train.run_dir import RunDir, list_evaluations
-from grpo_train.run_dir.files import ByteRange, to_float, to_json
+from grpo_train.run_dir.files import ByteRange, leave_out_line, to_float, to_json
 from grpo_train.run_dir.formats import current_row
-from grpo_train.run_dir.safe_json import Unreadable, open_regular, parse_object, read_lines
+from grpo_train.run_dir.safe_json import Unreadable, leave_out, open_regular, parse_object, read_lines
 from grpo_train.tracking.logs import with_aliases
 
 LOG, ROLLOUTS = "train_log.jsonl", "rollouts.jsonl"
@@ -68,7 +68,10 @@ def rows_after(
     """End in a log, and row, of each whole row from a byte on that belongs to a generation. Raises OSError."""
     try:
         file = open_regular(run.logs / log)
-    except (FileNotFoundError, Unreadable):
+    except FileNotFoundError:
+        return
+    except Unreadable as error:
+        leave_out(run.logs / log, error)
         return
     with file:
         file.seek(offset)
@@ -80,8 +83,8 @@ def rows_after(
                 continue
             try:
                 yield end, current_row(parse_object(line))
-            except Unreadable:
-                continue
+            except Unreadable as error:
+                leave_out_line(run.logs / log, begin, line, error)
 
 
 def entry_of(row: Mapping[str, Any]) -> dict[str, float] | None:
