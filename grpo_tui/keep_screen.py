@@ -22,7 +22,9 @@ from grpo_tui.user_files import user_file
 from remote.boxes import default_path
 
 if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
+    from textual.screen import Screen
+
+    from grpo_tui.kit.desk import Desk
 
 DIMMED = 0.45
 """Share of the background in the colors of the last screen."""
@@ -31,7 +33,7 @@ MOST_KEPT = 20
 USER_FILES = ("keymap.yaml", "columns.yaml", "alarms.yaml")
 
 
-def keep(app: GrpoApp, words: tuple[str, ...]) -> None:
+def keep(app: Desk, home: Screen[None], words: tuple[str, ...]) -> None:
     """Write what is on the screen if it is the list of runs; else remove what was kept, which the app left."""
     key = last_screen.key_of(list(words))
     file = Path(last_screen.file_of(last_screen.cache_folder(), key))
@@ -40,7 +42,7 @@ def keep(app: GrpoApp, words: tuple[str, ...]) -> None:
             return  # the next start shows the other box
         if app.store.recalled_at is not None:
             return  # it was never replaced by what the box says
-        if (lines := _lines(app)) is None:
+        if (lines := _lines(app, home)) is None:
             file.unlink(missing_ok=True)
             return
         body = "\n".join(lines)
@@ -52,7 +54,7 @@ def keep(app: GrpoApp, words: tuple[str, ...]) -> None:
             old.unlink()
 
 
-def _header(app: GrpoApp, key: str) -> list[str]:
+def _header(app: Desk, key: str) -> list[str]:
     """What the screen belongs to."""
     size, preferences = app.size, app.preferences
     files = [app.options.boxes_file or default_path(), *map(user_file, USER_FILES)]
@@ -71,10 +73,10 @@ def _header(app: GrpoApp, key: str) -> list[str]:
     ]
 
 
-def _lines(app: GrpoApp) -> list[str] | None:
+def _lines(app: Desk, home: Screen[None]) -> list[str] | None:
     """The dimmed lines of the screen with the list, the first one with room for the time. None on another screen."""
     screen, store = app.screen, app.store
-    if screen is not app.home or screen.maximized is not None or not store.runs:
+    if screen is not home or screen.maximized is not None or not store.runs:
         return None
     strips = screen._compositor.render_strips()
     first = strips[0]
