@@ -114,7 +114,7 @@ class GrpoApp(Desk):
         self._set_box(options.box)
         self.views: Views = Views(self)
         self.startup = Startup(self, self.views, make_model_command)
-        self.memory = Memory(self, self.views.home)
+        self.memory = Memory(self, self.views)
         self.memory.restore()
 
     def _set_box(self, box: Box) -> None:

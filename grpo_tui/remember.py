@@ -1,14 +1,14 @@
-"""What the app keeps for its next start: box, run, view, order and names of the list, dismissed entries."""
+"""What the app keeps for its next start: box, run, view, order and names of the list, dismissed entries. No Textual."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grpo_tui.kit.desk import Desk, ShowView
 from grpo_tui.model.run_list import Order
 
 if TYPE_CHECKING:
-    from grpo_tui.screens.home import HomeScreen
+    from grpo_tui.kit.desk import Desk
+    from grpo_tui.views import Views
 
 EVERY_TICKS = 4
 """A change is written after at most this many ticks."""
@@ -17,8 +17,8 @@ EVERY_TICKS = 4
 class Memory:
     """Compares what is shown with the preferences, and writes them."""
 
-    def __init__(self, app: Desk, home: HomeScreen) -> None:
-        self._app, self._home, self.preferences = app, home, app.preferences
+    def __init__(self, app: Desk, views: Views) -> None:
+        self._app, self._views, self.preferences = app, views, app.preferences
         self._last_view = app.preferences.view
         """The view of the last start until it is shown; "" afterwards."""
         self._ticks = 0
@@ -51,7 +51,7 @@ class Memory:
         if (view := self._last_view) and app.view == "home":
             self._last_view = ""
             if any(action.scope == view for action in app.actions):
-                app.post_message(ShowView(view))
+                self._views.show(view)
         self._note()
         self._ticks += 1
         if self._ticks % EVERY_TICKS == 0:
@@ -70,7 +70,7 @@ class Memory:
         preferences.box, preferences.view = app.store.box, app.view
         preferences.runs[app.connection.list_name] = app.store.selected or ""
         self._note_charts()
-        preferences.looks[app.connection.list_name] = self._home.needs.look.to_json()
+        preferences.looks[app.connection.list_name] = self._views.home.needs.look.to_json()
 
     def _note_charts(self) -> None:
         """Note what the charts show; for a run of another task, show the metrics that were chosen for that."""
