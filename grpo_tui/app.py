@@ -227,7 +227,7 @@ class GrpoApp(Desk):
         """Exit, and keep the screen for the next start."""
         self.memory.end()
         if self.options.words is not None:
-            importlib.import_module("grpo_tui.keep_screen").keep(self, self.home, self.options.words)
+            importlib.import_module("grpo_tui.keep_screen").keep(self, self.options.words)
         super().exit(*args, **options)
 
     def on_unmount(self) -> None:
