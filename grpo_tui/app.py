@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import inspect
 import os
-import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import fields
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar
 
@@ -21,20 +18,28 @@ from textual.notifications import Notify
 from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
-from grpo_tui import background, clipboard, last_screen, toasts, unanswered
+from grpo_tui import background, last_screen, toasts
 from grpo_tui.actions import tunnels
-from grpo_tui.actions.action import Situation, key_label
 from grpo_tui.actions.keymap import with_keymap
-from grpo_tui.actions.reasons import READONLY
-from grpo_tui.announcements import EndWatch, Pace, end_notice, job_done, job_failed
 from grpo_tui.attach import RunForeground, call_in_foreground
-from grpo_tui.copies import Copies
 from grpo_tui.covering_driver import covering_driver
-from grpo_tui.held_keys import HeldKeys
 from grpo_tui.history.writer import HistoryWriter
+from grpo_tui.kit.desk import (
+    Desk,
+    GoToStep,
+    OpenCheckpoint,
+    OpenFlips,
+    OpenLine,
+    OpenStep,
+    SelectRun,
+    ShowMetric,
+    ShowView,
+)
+from grpo_tui.model.announcements import EndWatch, Pace, end_notice, job_done, job_failed
 from grpo_tui.model.answer_cache import AnswerCache
 from grpo_tui.model.box_history import BoxHistory
 from grpo_tui.model.connection import Connection, MakeClient, make_box_client
+from grpo_tui.model.kept import KeptAnswers
 from grpo_tui.model.pulse import BEAT_S, Pulse
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
@@ -59,7 +64,6 @@ from remote.events import (
     SessionsReported,
 )
 from remote.intake import clean
-from remote.protocol import OPERATIONS, RemoteError
 
 FIRST_STYLES = ("app", "home")
 """Parsed before the first frame; the others after it."""
@@ -73,7 +77,7 @@ class EventsArrived(Message):
     """The client has put events into the inbox."""
 
 
-class GrpoApp(App[None]):
+class GrpoApp(Desk):
     """Reinforcement-learning runs on a rented box, from one terminal."""
 
     TITLE = "grpo-tui"
@@ -91,18 +95,12 @@ class GrpoApp(App[None]):
         now: Callable[[], float] = time.time,
         make_model_command: list[str] | None = None,
     ) -> None:
-        self.covers_last_screen = last_screen.is_shown()
-        super().__init__(driver_class=covering_driver() if self.covers_last_screen else None)
-        self.options = options
-        self.startup = Startup(self)
+        self._covers_last_screen = last_screen.is_shown()
+        super().__init__(options, covering_driver() if self._covers_last_screen else None)
         self.actions = with_keymap(options.keymap)
         self._make_client = make_client or partial(make_box_client, readonly=options.readonly)
         self.run_foreground, self._now = run_foreground, now
-        self.make_model_command = make_model_command
-        self.held_keys = HeldKeys(self)
         self.pulse, self._has_ticked = Pulse(), False
-        self.unanswered = unanswered.UnansweredRequests()
-        self.copies = Copies(self)
         for theme in THEMES:
             self.register_theme(theme)
         self.preferences = Preferences.load(options.fresh)
@@ -114,19 +112,22 @@ class GrpoApp(App[None]):
             self.theme = wanted
         self._cache = AnswerCache(options.cache, now=now) if options.cache is not None else None
         self._set_box(options.box)
-        self.views = Views(self)
-        self.memory = Memory(self, self.preferences)
+        self.views: Views = Views(self)
+        self.startup = Startup(self, self.views, make_model_command)
+        self.memory = Memory(self, self.views)
         self.memory.restore()
 
     def _set_box(self, box: Box) -> None:
         self.store = Store(box.name, box.price_at(self._now()), self._now)
         self.connection = Connection(box, self.store, lambda: self.post_message(EventsArrived()), self._make_client)
-        self._ends, self._pace = EndWatch(self.store), Pace()
+        self.ends, self._pace = EndWatch(self.store), Pace()
         self.termination = Termination(self.store, is_local=box.is_local)
         self._awaited_run: str | None = None
         self._to_examine = False
-        history = HistoryWriter(self.options.history, box) if self.options.history is not None else None
-        self._refresher, self.recall = background.Refresher(self), Recall(self, self._cache, history)
+        writer = HistoryWriter(self.options.history, box) if self.options.history is not None else None
+        self.history, self._refresher = BoxHistory(), background.Refresher(self, writer)
+        self.kept = KeptAnswers(box, self._cache, writer.put if writer is not None else lambda *_: None)
+        self._recall = Recall(self, self.runs_reported, lambda: self.startup.release())
 
     # start, tick, end ------------------------------------------------------------------------------------
 
@@ -150,16 +151,8 @@ class GrpoApp(App[None]):
         self.set_keymap(dict(self.options.keymap))
         self.theme_changed_signal.subscribe(self, lambda theme: setattr(self.preferences, "theme", theme.name))
         self.set_interval(BEAT_S, self._beat)
-        self.startup.mounted()
-
-    def open_box(self) -> None:
-        """Connect to the box, in a thread."""
-        threading.Thread(target=self.connection.open, name="open-box", daemon=True).start()
-
-    @property
-    def history(self) -> BoxHistory:
-        """What the box's GPUs did since the app looks."""
-        return self._refresher.history
+        self.call_after_refresh(lambda: self._recall.tick())
+        self.startup.mounted(self._covers_last_screen)
 
     @property
     def home(self) -> HomeScreen:
@@ -175,7 +168,7 @@ class GrpoApp(App[None]):
         if isinstance(event, RunsReported):
             self._examine()
             self.runs_reported()
-            self.recall.keep_runs(event.runs)
+            self.kept.keep_runs(event.runs)
         elif isinstance(event, SessionsReported):
             self._announce_jobs()
         elif isinstance(event, HostKeyAsked):
@@ -188,7 +181,7 @@ class GrpoApp(App[None]):
             self._to_examine = True
             self.set_timer(EXAMINE_AFTER_S, self._examine)
             self.work("forwards", partial(tunnels.open_forwards, self))
-            self.work("unanswered requests", partial(unanswered.ask_again, self))
+            self.work("unanswered requests", partial(background.ask_again, self))
 
     def _beat(self) -> None:
         """Update the views when it is due; at the first beat at which it is not, what waits to be shown."""
@@ -206,16 +199,18 @@ class GrpoApp(App[None]):
             self.work("doctor", partial(background.examine, self))
 
     def tick(self) -> None:
-        """Request what is due, and update what is shown."""
         if self.home.is_mounted:
+            self.history.take(self.store)
+            self.home.update_needs()
             self._refresher.tick()
+            if self.store.connected:
+                self.views.shown.request_data()
             self.memory.tick()
-            self.recall.tick()
+            self._recall.tick()
             self.views.shown.tick()
 
-    def work(self, group: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Run a coroutine function in a worker. A coroutine created here would warn if the app exits before it runs."""
-        self.run_worker(work, group=group, exclusive=True, exit_on_error=False, description=group)
+    def tick_view(self) -> None:
+        self.views.shown.tick()
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         if event.worker.is_finished:
@@ -250,7 +245,7 @@ class GrpoApp(App[None]):
             self._awaited_run = None
         elif store.selected not in names:
             self._select(self.memory.run_to_select())
-        for row in self._pace.first(self._ends.ended_runs()):
+        for row in self._pace.first(self.ends.ended_runs()):
             self._announce_end(row)
         self.connection.follow_selected()
         self.startup.release()
@@ -260,7 +255,7 @@ class GrpoApp(App[None]):
         self.notify(message, title=title, severity="error" if is_bad else "information", markup=False)
 
     def _announce_jobs(self) -> None:
-        for session, run, code in self._pace.first(self._ends.ended_jobs()):
+        for session, run, code in self._pace.first(self.ends.ended_jobs()):
             if code:
                 self.work(f"output of {session}", partial(self._announce_failure, session, run, code))
             else:
@@ -270,15 +265,11 @@ class GrpoApp(App[None]):
         output = await background.last_output(self, session) or f"exit code {code}, no output"
         self.notify(output, title=job_failed(session, run, code), severity="error", timeout=60, markup=False)
 
-    def ignore_evaluation_end(self, session: str) -> None:
-        self._ends.ignore_evaluation(session)
-
-    def select_when_listed(self, run: str) -> None:
-        """Select a run as soon as the box lists it."""
-        if any(row.name == run for row in self.store.runs or ()):
-            self._select(run)
+    def on_select_run(self, event: SelectRun) -> None:
+        if any(row.name == event.run for row in self.store.runs or ()):
+            self._select(event.run)
         else:
-            self._awaited_run = run
+            self._awaited_run = event.run
 
     def _select(self, run: str | None) -> None:
         self.pulse.wake()
@@ -295,29 +286,54 @@ class GrpoApp(App[None]):
         self._select(event.name)
 
     async def use_box(self, box: Box) -> None:
-        """Switch to another box. Runs on the current one continue."""
         self.connection.close()
         self._set_box(box)
         await self.views.set_store(self.store)
         self.open_box()
 
+    # jumps -----------------------------------------------------------------------------------------------
+
+    def on_show_view(self, event: ShowView) -> None:
+        self.views.show(event.view)
+
+    def on_open_step(self, event: OpenStep) -> None:
+        self.views.rollouts.open_step(event.step, event.evaluation)
+        self.views.show("rollouts")
+
+    def on_open_checkpoint(self, event: OpenCheckpoint) -> None:
+        if problem := self.views.rollouts.open_evaluation(event.step):
+            self.warn(problem)
+        else:
+            self.views.show("rollouts")
+
+    def on_open_flips(self, event: OpenFlips) -> None:
+        self.views.rollouts.compare_runs(event.run, event.folder, event.step, event.pin)
+        self.views.show("rollouts")
+
+    def on_open_line(self, event: OpenLine) -> None:
+        self.views.logs.open_line(event.path, event.offset)
+        self.views.show("logs")
+
+    def on_go_to_step(self, event: GoToStep) -> None:
+        if self.view == "rollouts":
+            self.views.rollouts.go_to_step(event.step)
+        else:
+            self.views.show("charts")
+            self.views.charts.go_to_step(event.step)
+
+    def on_show_metric(self, event: ShowMetric) -> None:
+        self.views.show("charts")
+        self.views.charts.show_metric(event.metric)
+
     # actions ---------------------------------------------------------------------------------------------
 
-    def key(self, name: str) -> str:
-        """Text of the first key of an action."""
-        return next(key_label(action.keys[0]) for action in self.actions if action.id == name)
-
-    def situation(self) -> Situation:
-        return Situation(self.store, self.options.readonly, self.views.name, self.options.history is not None)
-
     async def action_act(self, name: str) -> None:
-        """Run an action, or notify why it is not available now."""
         if (run := self.home.query_one(RunsPanel).settle()) is not None:
             self._select(run)  # a key acts on the run under the cursor
         action = next(action for action in self.actions if action.id == name)
         reason = action.reason(self.situation())
         on_selection = action.group == "Runs" and action.id not in ("launch", "restore")
-        if on_selection and self.views.name == "home" and self.home.hides_selection:
+        if on_selection and self.view == "home" and self.home.hides_selection:
             reason = f"{self.store.selected} is not in the list; {self.key('back')} shows all runs"
         if reason:
             self.warn(reason, title=f"{action.label}: not available")
@@ -334,43 +350,10 @@ class GrpoApp(App[None]):
         if not self.holds(event):
             await super().on_event(event)
 
-    def holds(self, event: events.Event) -> bool:
-        """Whether an event is a key that belongs to what is being opened."""
-        return self.held_keys.holds(event)
-
-    def release_keys(self) -> None:
-        """Pass on the keys that were pressed while something was being opened."""
-        self.held_keys.release()
-
-    async def request(self, op: str, timeout: float = 30.0, **params: Any) -> dict[str, Any]:
-        """Send a request to the box. Raises RemoteError."""
-        operation = OPERATIONS[op]
-        if self.options.readonly and operation.changes(params):
-            raise RemoteError("read_only", READONLY, "start without --readonly")
-        if any(field.name == "by" for field in fields(operation.request)):
-            params.setdefault("by", unanswered.requester())
-        if operation.changes(params):
-            return await unanswered.request_once(self, op, timeout, params)
-        return await asyncio.wrap_future(self.connection.request(op, timeout, **params))
-
-    async def show_dialog(self, dialog: Screen[Any]) -> Any:
-        return await self.push_screen_wait(dialog)
-
     def show_error(self, title: str, message: str, hint: str = "") -> None:
-        """Show a dialog with an error and its hint."""
         from grpo_tui.screens.dialog import MessageScreen
 
         self.push_screen(MessageScreen(title, message, hint))
-
-    def receipt(self, title: str, detail: str = "") -> None:
-        self.notify(detail or title, title=title if detail else "", timeout=6, markup=False)
-
-    def copy(self, text: str, what: str) -> None:
-        """Copy a text to the clipboard of the terminal, and show what was copied."""
-        self.work("copy", partial(clipboard.copy, self, text, what))
-
-    def warn(self, message: str, title: str = "") -> None:
-        self.notify(message, title=title, severity="warning", timeout=4, markup=False)
 
     def on_notify(self, event: Notify) -> None:
         if not toasts.make_room(self._notifications, event.notification):

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from grpo_tui.fleet.glance import OTHER_MACHINE, OTHER_MACHINE_HINT
 from grpo_tui.model.app_time import monotonic
-from grpo_tui.model.box_history import BoxHistory
 from grpo_tui.model.checkpoints import checkpoint_views
-from grpo_tui.model.formatting import one_line
+from grpo_tui.model.formatting import one_line, short_age
+from grpo_tui.model.unanswered import OUTCOMES
 from remote.events import Link
 from remote.protocol import RemoteError
 from remote.protocol.rows import UNREADABLE
 
 if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
+    from grpo_tui.history.writer import HistoryWriter
+    from grpo_tui.kit.desk import Desk
     from grpo_tui.model.curves import Curves
     from grpo_tui.model.needs import Need, Needs
     from grpo_tui.model.run_facts import RunFacts
     from grpo_tui.model.trends import Trends
     from remote.events import QuestionAsked
 
+ShowStep = Callable[..., None]
+"""Shows the row at the crosshair; see ``ChartsScreen.show_step``."""
 OUTPUT_LINES = 6
 REFRESH_S = 10.0
 """Interval between requests for the checkpoints of a live run, besides those after an event."""
@@ -36,6 +41,9 @@ RECORD_S = 3.0
 """Interval between two runs that the history asks about."""
 TERMINATION_S = 170.0
 """The box asks its store about every run."""
+LAUNCH_AGAIN_S = 3_600.0
+"""An older launch is not repeated either: its user has moved on."""
+AGAIN_S = 60.0
 CROSSHAIR_S = 0.1
 """The crosshair rests this long before its row is requested."""
 
@@ -43,29 +51,24 @@ CROSSHAIR_S = 0.1
 class Refresher:
     """Keeps what is shown of one box up to date."""
 
-    def __init__(self, app: GrpoApp) -> None:
-        self._app = app
+    def __init__(self, app: Desk, writer: HistoryWriter | None) -> None:
+        self._app, self._writer = app, writer
         self._shown_key: object = None
-        self.history = BoxHistory()
-        """What the box's GPUs did since the app looks, in any view."""
         self._machine_due = 0.0
         self._record_due = monotonic() + RECORD_S
         self._stores_are_read = False
 
     def tick(self) -> None:
         """Request what is due."""
-        self.history.take(self._app.store)
-        self._app.home.update_needs()
         if self._app.store.connected:
             self._refresh_shown()
             self._refresh_curves()
             if monotonic() >= self._machine_due:
                 self._machine_due = monotonic() + MACHINE_S
-                self._app.work("machine", partial(refresh_machine, self._app, self.history))
+                self._app.work("machine", partial(refresh_machine, self._app))
             self._refresh_history()
             if self._app.termination.due():
                 self._app.work("safe to terminate", partial(refresh_termination, self._app))
-            self._app.views.shown.request_data()
 
     def _refresh_shown(self) -> None:
         """Request checkpoints and evaluations of the selected run after an event, and at intervals."""
@@ -83,19 +86,19 @@ class Refresher:
 
     def _refresh_history(self) -> None:
         """Request what the history lacks of runs that are over, one after the other."""
-        writer = self._app.recall.history
+        writer = self._writer
         if writer is not None and writer.due and monotonic() >= self._record_due:
             self._record_due = math.inf
             self._app.work("history", partial(self._record, writer.due.popleft()))
-        if writer is not None and not self._stores_are_read and self._app.views.name == "history":
+        if writer is not None and not self._stores_are_read and self._app.view == "history":
             self._stores_are_read = True
             self._app.work("history of backups", partial(read_stores, self._app))
 
     async def _record(self, run: str) -> None:
         app = self._app
         try:
-            app.recall.note("show_run", {"run": run}, await app.request("show_run", timeout=30.0, run=run))
-            app.recall.note("metrics", {"run": run}, await app.request("metrics", timeout=120.0, run=run))
+            app.kept.note("show_run", {"run": run}, await app.request("show_run", timeout=30.0, run=run))
+            app.kept.note("metrics", {"run": run}, await app.request("metrics", timeout=120.0, run=run))
         except RemoteError:
             pass  # asked again when the app starts next
         finally:
@@ -104,15 +107,15 @@ class Refresher:
     def _refresh_curves(self) -> None:
         """Request the curves of the view that is shown."""
         app, store = self._app, self._app.store
-        curves = store.curves.get(app.views.name)
+        curves = store.curves.get(app.view)
         if curves is None or store.logs is None:
             return
         curves.extend(store.logs)
         if (params := curves.request()) is not None:
-            app.work(f"curves of {app.views.name}", partial(refresh_curves, app, curves, params))
+            app.work(f"curves of {app.view}", partial(refresh_curves, app, curves, params))
 
 
-async def read_stores(app: GrpoApp) -> None:
+async def read_stores(app: Desk) -> None:
     """Read the history of the destinations of the box's backups. One that cannot be read is named."""
     from grpo_tui.history.stores import BOX_READ_S, WITHOUT_BACKUPS, StorePages
 
@@ -127,7 +130,7 @@ async def read_stores(app: GrpoApp) -> None:
         try:
             while (params := pages.params) is not None:
                 page = await app.request("stored_history", timeout=BOX_READ_S, **params)
-                app.recall.note("stored_history", params, page)
+                app.kept.note("stored_history", params, page)
                 pages.take(page)
         except RemoteError as error:
             pages.problems.append(f"{error.message}; {error.hint}" if error.hint else error.message)
@@ -138,7 +141,7 @@ async def read_stores(app: GrpoApp) -> None:
         app.warn("\n".join(problems), title=f"backups of {app.store.box}: not all could be read")
 
 
-async def examine(app: GrpoApp) -> None:
+async def examine(app: Desk) -> None:
     """Run the box's doctor, which names what is missing; before, say that another machine answers."""
     if app.store.is_other_machine:
         app.store.is_other_machine = False
@@ -153,17 +156,17 @@ async def examine(app: GrpoApp) -> None:
     app.store.examined(reply)
 
 
-async def refresh_machine(app: GrpoApp, history: BoxHistory) -> None:
+async def refresh_machine(app: Desk) -> None:
     """Request uptime and disks, unless another request for them was just answered."""
-    now = app.store.now()
+    now, history = app.store.now(), app.history
     if history.machine is None or now - history.machine_at >= MACHINE_S / 2:
         with suppress(RemoteError):  # the header shows what is known
             reply = await app.request("box_facts", timeout=15.0)
             history.facts(reply, app.store.now())
-            app.recall.note("box_facts", {}, reply)
+            app.kept.note("box_facts", {}, reply)
 
 
-async def refresh_termination(app: GrpoApp, *, now: bool = False) -> None:
+async def refresh_termination(app: Desk, *, now: bool = False) -> None:
     """Request whether the box can be terminated; ``now``: the engine's answer of now, with all that forbids it."""
     termination = app.termination
     question = termination.asking()
@@ -175,17 +178,17 @@ async def refresh_termination(app: GrpoApp, *, now: bool = False) -> None:
         termination.ended()
 
 
-async def refresh_shown(app: GrpoApp, run: str) -> None:
+async def refresh_shown(app: Desk, run: str) -> None:
     """Request the checkpoints and evaluations of a run."""
     try:
         reply = await app.request("show_run", timeout=15.0, run=run)
     except RemoteError:
         return  # the panels show the age of their data
     app.store.show(run, reply)
-    app.recall.keep("show_run", {"run": run}, reply)
+    app.kept.keep("show_run", {"run": run}, reply)
 
 
-async def refresh_curves(app: GrpoApp, curves: Curves, params: dict[str, Any]) -> None:
+async def refresh_curves(app: Desk, curves: Curves, params: dict[str, Any]) -> None:
     """Request the curves of a view."""
     logs, kept_under = app.store.logs, curves.kept_under
     try:
@@ -195,21 +198,21 @@ async def refresh_curves(app: GrpoApp, curves: Curves, params: dict[str, Any]) -
         return
     if logs is not None and logs.run == curves.run:
         curves.answer(reply, logs)
-        app.views.shown.tick()
-        app.recall.keep_curves(kept_under, reply)
+        app.tick_view()
+        app.kept.keep_curves(kept_under, reply)
 
 
-async def refresh_run_facts(app: GrpoApp, facts: RunFacts, params: dict[str, Any]) -> None:
+async def refresh_run_facts(app: Desk, facts: RunFacts, params: dict[str, Any]) -> None:
     """Request configurations and last metrics of runs in the list."""
     try:
         reply = await app.request("run_facts", timeout=30.0, **params)
         facts.answer(params, reply)
-        app.recall.note("run_facts", params, reply)
+        app.kept.note("run_facts", params, reply)
     except RemoteError as error:
         facts.fail(error.message)
 
 
-async def refresh_trend(app: GrpoApp, trends: Trends, params: dict[str, Any]) -> None:
+async def refresh_trend(app: Desk, trends: Trends, params: dict[str, Any]) -> None:
     """Request the reward of a run in the list, in a few columns."""
     try:
         trends.answer(await app.request("series", timeout=60.0, **params))
@@ -217,14 +220,14 @@ async def refresh_trend(app: GrpoApp, trends: Trends, params: dict[str, Any]) ->
         trends.fail()
 
 
-async def ask_resume_step(app: GrpoApp, needs: Needs, need: Need) -> None:
+async def ask_resume_step(app: Desk, needs: Needs, need: Need) -> None:
     """Request where a resume of a failed run continues."""
     with suppress(RemoteError):  # then it is not said
         views = checkpoint_views(need.run, await app.request("show_run", timeout=15.0, run=need.run))
         needs.answered(need.key, max((view.step or 0 for view in views if view.is_complete), default=0))
 
 
-async def refresh_metrics(app: GrpoApp, run: str) -> None:
+async def refresh_metrics(app: Desk, run: str) -> None:
     """Request the list of a run's metrics."""
     table = app.store.metrics
     try:
@@ -234,22 +237,22 @@ async def refresh_metrics(app: GrpoApp, run: str) -> None:
         return
     table.answer(reply)
     if reply["state"] == "whole":
-        app.recall.keep("metrics", {"run": run}, reply)
+        app.kept.keep("metrics", {"run": run}, reply)
 
 
-async def refresh_step(app: GrpoApp, run: str, x: float | None, axis: str) -> None:
+async def refresh_step(app: Desk, run: str, x: float | None, axis: str, show: ShowStep) -> None:
     """Request the row at the crosshair."""
     if x is None:
-        app.views.charts.show_step(None)
+        show(None)
         return
     await asyncio.sleep(CROSSHAIR_S)  # a held key moves it on; this worker is cancelled then
     try:
-        app.views.charts.show_step(await app.request("show_step", timeout=15.0, run=run, at=x, x=axis), asked=x)
+        show(await app.request("show_step", timeout=15.0, run=run, at=x, x=axis), asked=x)
     except RemoteError as error:
-        app.views.charts.show_step(None, error.message)
+        show(None, error.message)
 
 
-async def answer_host_key(app: GrpoApp) -> None:
+async def answer_host_key(app: Desk) -> None:
     """Let the user accept or reject the host key of an unknown box."""
     from grpo_tui.screens.dialog import HostKeyScreen
 
@@ -260,7 +263,7 @@ async def answer_host_key(app: GrpoApp) -> None:
     client.answer_host_key(bool(accepted))
 
 
-async def answer_question(app: GrpoApp, question: QuestionAsked) -> None:
+async def answer_question(app: Desk, question: QuestionAsked) -> None:
     """Let the user answer a question of ssh."""
     from grpo_tui.screens.question import QuestionScreen
 
@@ -270,7 +273,7 @@ async def answer_question(app: GrpoApp, question: QuestionAsked) -> None:
         client.answer_question(answer)
 
 
-def withdraw_question(app: GrpoApp) -> None:
+def withdraw_question(app: Desk) -> None:
     """Close the dialog of a question that ssh no longer waits for."""
     from grpo_tui.screens.question import QuestionScreen
 
@@ -279,7 +282,39 @@ def withdraw_question(app: GrpoApp) -> None:
             screen.dismiss(None)
 
 
-async def last_output(app: GrpoApp, session: str) -> str:
+async def ask_again(app: Desk) -> None:
+    """Ask the box what became of its unanswered requests, and tell the user."""
+    if app.options.readonly:
+        return
+    kept, connection = app.unanswered, app.connection
+    for request in kept.of(connection.box):
+        age = max(0.0, time.time() - request.time)
+        recall = request.op != "launch" or age > LAUNCH_AGAIN_S
+        ago = f"{short_age(age)} ago"
+        kept.in_flight.add(request.key)
+        try:
+            reply = await asyncio.wrap_future(
+                connection.request(request.op, AGAIN_S, **{**request.params, "recall": recall})
+            )
+        except RemoteError as error:
+            if error.code in ("timeout", "unreachable"):
+                return  # asked once more after the next reconnect
+            message = "It did not reach the box" if error.code == "not_received" else error.message
+            title = f"{request.op} of {request.target} was not carried out"
+            app.notify(f"{message} (requested {ago})", title=title, severity="warning", timeout=30, markup=False)
+        else:
+            run = str(reply.get("run") or request.target)
+            if request.op == "launch":
+                from grpo_tui.kit.desk import SelectRun
+
+                app.post_message(SelectRun(run))
+            app.receipt(OUTCOMES[request.op].format(run=run), f"requested {ago}; the answer had been lost")
+        finally:
+            kept.in_flight.discard(request.key)
+        kept.forget(request.key)
+
+
+async def last_output(app: Desk, session: str) -> str:
     """The last lines that a closed tmux session printed, as one line; "" if it printed nothing."""
     try:
         text = str((await app.request("capture_pane", session=session, lines=50)).get("text", ""))

@@ -8,20 +8,20 @@ from grpo_tui.model.box_view import COLUMNS, MAX_SESSIONS
 from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
+    from grpo_tui.kit.desk import Desk
     from grpo_tui.model.box_view import BoxView
 
 
-async def refresh_facts(app: GrpoApp, view: BoxView) -> None:
+async def refresh_facts(app: Desk, view: BoxView) -> None:
     """Request processor, memory and disks."""
     try:
         view.take_facts(await app.request("box_facts", timeout=15.0), app.store.now())
     except RemoteError as error:
         view.ended("facts", error.message)
-    app.views.shown.tick()
+    app.tick_view()
 
 
-async def refresh_sizes(app: GrpoApp, view: BoxView) -> None:
+async def refresh_sizes(app: Desk, view: BoxView) -> None:
     """Request the sizes of the checkpoints, as far as the box has measured them."""
     try:
         view.take_sizes(await app.request("checkpoint_sizes", timeout=15.0))
@@ -29,7 +29,7 @@ async def refresh_sizes(app: GrpoApp, view: BoxView) -> None:
         view.ended("sizes", error.message)
 
 
-async def fill_history(app: GrpoApp, view: BoxView) -> None:
+async def fill_history(app: Desk, view: BoxView) -> None:
     """Request what the GPUs did, from the logs of the runs of that time."""
     store = app.store
     low, high = view.ends(store)
@@ -45,7 +45,7 @@ async def fill_history(app: GrpoApp, view: BoxView) -> None:
     view.ended("fill")
 
 
-async def refresh_last_lines(app: GrpoApp, view: BoxView) -> None:
+async def refresh_last_lines(app: Desk, view: BoxView) -> None:
     """Request the last line of each session."""
     for session in [str(row["name"]) for row in app.store.sessions[:MAX_SESSIONS]]:
         try:

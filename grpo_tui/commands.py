@@ -13,17 +13,17 @@ from grpo_tui.actions import copies, reasons, tunnels
 from grpo_tui.actions.action import key_label
 
 if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
+    from grpo_tui.kit.desk import Desk
 
 CLOSED_AFTER_S = 0.2
 """The palette is off the screen then."""
 
 
-def commands(app: GrpoApp) -> Iterator[SystemCommand]:
+def commands(app: Desk) -> Iterator[SystemCommand]:
     """The commands that can be chosen now, each with its key, or with why it is not available."""
     situation = app.situation()
     for action in app.actions:
-        if action.id == "palette" or not action.is_in(app.views.name):
+        if action.id == "palette" or not action.is_in(app.view):
             continue
         reason = action.reason(situation)
         text = f"not available: {reason}" if reason else f"key: {key_label(action.keys[0])}"
@@ -42,19 +42,19 @@ def commands(app: GrpoApp) -> Iterator[SystemCommand]:
     yield SystemCommand("screenshot", "Save a screenshot (SVG)", partial(_save_screenshot, app))
 
 
-def _list_tunnels(app: GrpoApp) -> None:
+def _list_tunnels(app: Desk) -> None:
     app.work("tunnels", partial(tunnels.show, app))
 
 
-def _sync(app: GrpoApp) -> None:
+def _sync(app: Desk) -> None:
     app.work("sync", partial(copies.sync, app))
 
 
-def _draw_charts_in(app: GrpoApp, characters: str) -> None:
+def _draw_charts_in(app: Desk, characters: str) -> None:
     app.preferences.charts = characters
     app.tick()
 
 
-def _save_screenshot(app: GrpoApp) -> None:
+def _save_screenshot(app: Desk) -> None:
     """Save to the downloads folder, or the home directory without one."""
     app.set_timer(CLOSED_AFTER_S, lambda: app.deliver_screenshot(path=str(downloads.folder())))

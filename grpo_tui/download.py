@@ -11,7 +11,7 @@ from remote.protocol import RemoteError
 from remote.protocol.logs import MAX_BYTES
 
 if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
+    from grpo_tui.kit.desk import Desk
 
 MAX_SAVED = 16 << 20
 """Bytes of a file; of a larger one, the part about the cursor."""
@@ -19,7 +19,7 @@ TOLD = 4 << 20
 """A save of more bytes says that it has begun."""
 
 
-async def save_part(app: GrpoApp, run: str, path: str, middle: int, size: int) -> None:
+async def save_part(app: Desk, run: str, path: str, middle: int, size: int) -> None:
     """Save a file, or ``MAX_SAVED`` bytes of it about an offset, and say where."""
     start = 0 if size <= MAX_SAVED else min(max(0, middle - MAX_SAVED // 2), size - MAX_SAVED)
     end = min(size, start + MAX_SAVED)

@@ -18,7 +18,7 @@ from remote.protocol import RemoteError
 from remote.protocol.index import MAX_OFFSETS
 
 if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
+    from grpo_tui.kit.desk import Desk
     from grpo_tui.model.rollout_groups import Sample
     from grpo_tui.model.rollouts import Rollouts
 
@@ -38,7 +38,7 @@ class Range:
     """On the axis ``x``."""
 
 
-async def save_charts(app: GrpoApp, wanted: Range, svg: str, say: Callable[[str], None]) -> None:
+async def save_charts(app: Desk, wanted: Range, svg: str, say: Callable[[str], None]) -> None:
     """Save the CSV of a range at full resolution, and its charts as SVG and PNG. ``say`` shows how far it is; "" at the
     end."""
     try:
@@ -56,7 +56,7 @@ async def save_charts(app: GrpoApp, wanted: Range, svg: str, say: Callable[[str]
         say("")
 
 
-async def _steps(app: GrpoApp, wanted: Range) -> tuple[int, int]:
+async def _steps(app: Desk, wanted: Range) -> tuple[int, int]:
     """First and last step of a range on any axis."""
     if wanted.x == "step":
         return steps_between(wanted.low, wanted.high)
@@ -68,16 +68,14 @@ async def _steps(app: GrpoApp, wanted: Range) -> tuple[int, int]:
     return first, last
 
 
-async def _save_table(
-    app: GrpoApp, wanted: Range, first: int, last: int, file: Path, say: Callable[[str], None]
-) -> int:
+async def _save_table(app: Desk, wanted: Range, first: int, last: int, file: Path, say: Callable[[str], None]) -> int:
     """Write the CSV; returns its rows."""
     with _whole(file) as out:
         out.write(header_of(wanted.metrics))
         return await _write(app, wanted, first, last, "", out, say)
 
 
-async def save_runs(app: GrpoApp, ranges: Sequence[Range], svg: str, say: Callable[[str], None]) -> None:
+async def save_runs(app: Desk, ranges: Sequence[Range], svg: str, say: Callable[[str], None]) -> None:
     """Save every step of several runs, with the same metrics, as one CSV, and their charts as SVG and PNG. The first
     column is the run."""
     try:
@@ -98,7 +96,7 @@ async def save_runs(app: GrpoApp, ranges: Sequence[Range], svg: str, say: Callab
 
 
 async def save_samples(
-    app: GrpoApp, rollouts: Rollouts, samples: Sequence[Sample], what: str, say: Callable[[str], None]
+    app: Desk, rollouts: Rollouts, samples: Sequence[Sample], what: str, say: Callable[[str], None]
 ) -> None:
     """Save samples as CSV, with the answers and rewards that their list does not have."""
     try:
@@ -110,7 +108,7 @@ async def save_samples(
         say("")
 
 
-def save_table(app: GrpoApp, name: str, table: str, rows: int, what: str) -> None:
+def save_table(app: Desk, name: str, table: str, rows: int, what: str) -> None:
     """Save a CSV table, and say so. ``what``: one of its rows."""
     try:
         file = downloads.new_file(f"{name}.csv")
@@ -123,7 +121,7 @@ def save_table(app: GrpoApp, name: str, table: str, rows: int, what: str) -> Non
 
 
 async def _details(
-    app: GrpoApp, rollouts: Rollouts, samples: Sequence[Sample], say: Callable[[str], None]
+    app: Desk, rollouts: Rollouts, samples: Sequence[Sample], say: Callable[[str], None]
 ) -> list[Mapping[str, Any]]:
     """Each sample as it was logged, without its texts. What is known here is not requested."""
     found: list[Mapping[str, Any]] = [rollouts.details(sample) or {} for sample in samples]
@@ -170,7 +168,7 @@ def _whole(file: Path) -> Iterator[TextIO]:
 
 
 async def _write(
-    app: GrpoApp, wanted: Range, first: int, last: int, prefix: str, out: TextIO, say: Callable[[str], None]
+    app: Desk, wanted: Range, first: int, last: int, prefix: str, out: TextIO, say: Callable[[str], None]
 ) -> int:
     """Write the lines of a run, a page at a time; returns their number."""
     rows = 0
@@ -182,7 +180,7 @@ async def _write(
     return rows
 
 
-async def _page(app: GrpoApp, wanted: Range, start: int, end: int, say: Callable[[str], None]) -> dict[str, Any]:
+async def _page(app: Desk, wanted: Range, start: int, end: int, say: Callable[[str], None]) -> dict[str, Any]:
     """The reply for some steps, from the whole index."""
     while True:
         reply = await app.request("series", timeout=60.0, **request_of(wanted.run, wanted.metrics, start, end))

@@ -13,7 +13,7 @@ from remote.protocol.index import MAX_WIDTH
 from remote.protocol.rows import UNREADABLE
 
 if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
+    from grpo_tui.kit.desk import Desk
 
 MOST_REQUESTS = 4
 FINEST = {"step": 0.5, "tokens": 0.5, "time": 1e-3, "seconds": 1e-3}
@@ -32,7 +32,7 @@ class Place:
     is_highest: bool
 
 
-async def go_to_extreme(app: GrpoApp, place: Place, go: Callable[[float], None]) -> None:
+async def go_to_extreme(app: Desk, place: Place, go: Callable[[float], None]) -> None:
     """Call ``go`` with the x of the row, and say which metric has which value there."""
     low, high = place.low, place.high
     value = math.nan

@@ -6,18 +6,16 @@ import asyncio
 import re
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple
 
 from textual.command import Hit, Hits, Provider
 from textual.content import Content
 from textual.types import IgnoreReturnCallbackType
 
+from grpo_tui.kit.desk import Desk, GoToStep, SelectRun, ShowMetric, ShowView
 from grpo_tui.log_requests import refresh_files
 from grpo_tui.model.formatting import byte_size
 from remote.protocol.rows import UNREADABLE
-
-if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
 
 MOST = 20
 """Finds of each kind: a box may list 10,000 runs."""
@@ -36,19 +34,20 @@ class Finder(Provider):
     """Finds by parts of the name, in any order."""
 
     @property
-    def grpo(self) -> GrpoApp:
-        return cast("GrpoApp", self.app)
+    def desk(self) -> Desk:
+        assert isinstance(self.app, Desk)
+        return self.app
 
     async def startup(self) -> None:
         """Read boxes.yaml once for each palette."""
         from remote.boxes import BoxesError, load_boxes
 
         try:
-            boxes = await asyncio.to_thread(load_boxes, self.grpo.options.boxes_file)
+            boxes = await asyncio.to_thread(load_boxes, self.desk.options.boxes_file)
         except BoxesError:
             boxes = []  # the list of boxes says why
         self._request_files()
-        current = self.grpo.connection.box.name
+        current = self.desk.connection.box.name
         self._boxes = [box for box in boxes if box.name != current]
 
     async def search(self, query: str) -> Hits:
@@ -65,66 +64,50 @@ class Finder(Provider):
 
     def _steps(self, query: str) -> Iterator[Find]:
         match = _STEP.fullmatch(query.strip())
-        if match and self.grpo.store.run is not None:
+        if match and self.desk.store.run is not None:
             step = int(match[1].replace(",", "")[:15] or 0)
-            where = "its completions" if self.grpo.views.name == "rollouts" else "the charts at this step"
-            yield Find(f"step {step:,}", where, partial(go_to_step, self.grpo, step))
+            where = "its completions" if self.desk.view == "rollouts" else "the charts at this step"
+            yield Find(f"step {step:,}", where, partial(self.desk.post_message, GoToStep(step)))
 
     def _runs(self) -> Iterator[Find]:
-        for row in self.grpo.store.runs or ():
-            yield Find(f"run {row.name}", row.shown_state, partial(go_to_run, self.grpo, row.name))
+        for row in self.desk.store.runs or ():
+            yield Find(f"run {row.name}", row.shown_state, partial(go_to_run, self.desk, row.name))
 
     def _metrics(self) -> Iterator[Find]:
-        for row in self.grpo.store.metrics.rows:
+        for row in self.desk.store.metrics.rows:
             name = str(row["name"])
-            yield Find(f"metric {name}", "its chart", partial(go_to_metric, self.grpo, name))
+            yield Find(f"metric {name}", "its chart", partial(self.desk.post_message, ShowMetric(name)))
 
     def _request_files(self) -> None:
         """Request the files of the run; they are found as soon as they are known."""
-        app, view = self.grpo, self.grpo.views.logs.view
+        app, view = self.desk, self.desk.log_view
         is_live = app.store.run is not None and app.store.run.is_live
         if view is not None and app.store.connected and view.request_files(is_live):
             app.work("log files", partial(refresh_files, app, view))
 
     def _files(self) -> Iterator[Find]:
-        view = self.grpo.views.logs.view
+        view = self.desk.log_view
         for file in view.files if view is not None else ():
             if UNREADABLE not in file:
                 group, size = file.get("group", "logs"), byte_size(file.get("size") or 0)
                 where = f"{size}, of the run" if group == "logs" else f"{size}, of {group}"
-                go = partial(go_to_file, self.grpo, file["path"])
+                go = partial(go_to_file, self.desk, file["path"])
                 yield Find(f"file {file.get('name', file['path'])}", where, go)
 
     def _other_boxes(self) -> Iterator[Find]:
         for box in self._boxes:
-            go = partial(self.grpo.work, "action boxes", partial(self.grpo.use_box, box))
+            go = partial(self.desk.work, "action boxes", partial(self.desk.use_box, box))
             yield Find(f"box {box.name}", box.address(), go)
 
 
-def go_to_run(app: GrpoApp, name: str) -> None:
+def go_to_run(app: Desk, name: str) -> None:
     """Select a run; the view stays."""
-    if app.home.filter:
-        app.home.set_filter("")
-    app.select_when_listed(name)
+    app.runs.set_filter("")
+    app.post_message(SelectRun(name))
 
 
-def go_to_step(app: GrpoApp, step: int) -> None:
-    """Show the completions of a step in the rollouts; elsewhere, put the crosshair of the charts on it."""
-    if app.views.name == "rollouts":
-        app.views.rollouts.go_to_step(step)
-        return
-    app.views.show("charts")
-    app.views.charts.go_to_step(step)
-
-
-def go_to_file(app: GrpoApp, path: str) -> None:
+def go_to_file(app: Desk, path: str) -> None:
     """Open a file of the run in the logs."""
-    if (view := app.views.logs.view) is not None:
+    if (view := app.log_view) is not None:
         view.open(path)
-        app.views.show("logs")
-
-
-def go_to_metric(app: GrpoApp, name: str) -> None:
-    """Show a metric among the charts, with the cursor on it."""
-    app.views.show("charts")
-    app.views.charts.show_metric(name)
+        app.post_message(ShowView("logs"))

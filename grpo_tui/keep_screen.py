@@ -18,11 +18,12 @@ import grpo_train.run_dir.version
 from grpo_train.run_dir.files import atomic_write
 from grpo_tui import last_screen
 from grpo_tui.preferences import preferences_path
+from grpo_tui.screens.home import HomeScreen
 from grpo_tui.user_files import user_file
 from remote.boxes import default_path
 
 if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
+    from grpo_tui.kit.desk import Desk
 
 DIMMED = 0.45
 """Share of the background in the colors of the last screen."""
@@ -31,7 +32,7 @@ MOST_KEPT = 20
 USER_FILES = ("keymap.yaml", "columns.yaml", "alarms.yaml")
 
 
-def keep(app: GrpoApp, words: tuple[str, ...]) -> None:
+def keep(app: Desk, words: tuple[str, ...]) -> None:
     """Write what is on the screen if it is the list of runs; else remove what was kept, which the app left."""
     key = last_screen.key_of(list(words))
     file = Path(last_screen.file_of(last_screen.cache_folder(), key))
@@ -52,7 +53,7 @@ def keep(app: GrpoApp, words: tuple[str, ...]) -> None:
             old.unlink()
 
 
-def _header(app: GrpoApp, key: str) -> list[str]:
+def _header(app: Desk, key: str) -> list[str]:
     """What the screen belongs to."""
     size, preferences = app.size, app.preferences
     files = [app.options.boxes_file or default_path(), *map(user_file, USER_FILES)]
@@ -71,10 +72,10 @@ def _header(app: GrpoApp, key: str) -> list[str]:
     ]
 
 
-def _lines(app: GrpoApp) -> list[str] | None:
+def _lines(app: Desk) -> list[str] | None:
     """The dimmed lines of the screen with the list, the first one with room for the time. None on another screen."""
     screen, store = app.screen, app.store
-    if screen is not app.home or screen.maximized is not None or not store.runs:
+    if not isinstance(screen, HomeScreen) or screen.maximized is not None or not store.runs:
         return None
     strips = screen._compositor.render_strips()
     first = strips[0]

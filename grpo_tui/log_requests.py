@@ -9,7 +9,7 @@ from remote.protocol import RemoteError
 from remote.protocol.logs import MAX_CHARACTERS
 
 if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
+    from grpo_tui.kit.desk import Desk
     from grpo_tui.model.log_search import LogSearch
     from grpo_tui.model.log_window import LogWindow
     from grpo_tui.model.logs_view import LogsView, WholeLine
@@ -19,7 +19,7 @@ REST_S = 0.15
 TIMEOUT_S = 30.0
 
 
-async def refresh_files(app: GrpoApp, view: LogsView) -> None:
+async def refresh_files(app: Desk, view: LogsView) -> None:
     """Request the list of files."""
     try:
         view.answer_files(await app.request("log_files", timeout=TIMEOUT_S, run=view.run))
@@ -27,10 +27,10 @@ async def refresh_files(app: GrpoApp, view: LogsView) -> None:
         view.fail_files(error.message)
     finally:
         view.asked_at = None
-    app.views.shown.tick()
+    app.tick_view()
 
 
-async def refresh_lines(app: GrpoApp, window: LogWindow, ticket: int, params: dict[str, Any], is_live: bool) -> None:
+async def refresh_lines(app: Desk, window: LogWindow, ticket: int, params: dict[str, Any], is_live: bool) -> None:
     """Request lines about the cursor."""
     try:
         reply = await app.request("read_log", timeout=TIMEOUT_S, **params)
@@ -41,10 +41,10 @@ async def refresh_lines(app: GrpoApp, window: LogWindow, ticket: int, params: di
         raise
     else:
         window.answer(ticket, reply, is_live)
-    app.views.shown.tick()
+    app.tick_view()
 
 
-async def refresh_search(app: GrpoApp, search: LogSearch, params: dict[str, Any], is_live: bool) -> None:
+async def refresh_search(app: Desk, search: LogSearch, params: dict[str, Any], is_live: bool) -> None:
     """Request what a search has found so far; the box continues it then."""
     try:
         search.answer(await app.request("search_log", timeout=TIMEOUT_S, **params), is_live)
@@ -52,10 +52,10 @@ async def refresh_search(app: GrpoApp, search: LogSearch, params: dict[str, Any]
         search.fail(error.code, error.message)
     finally:
         search.asked_at = None
-    app.views.shown.tick()
+    app.tick_view()
 
 
-async def refresh_whole(app: GrpoApp, view: LogsView, whole: WholeLine) -> None:
+async def refresh_whole(app: Desk, view: LogsView, whole: WholeLine) -> None:
     """Request the first 64 kB of the line under the cursor."""
     await asyncio.sleep(REST_S)
     if view.whole is not whole:
@@ -65,4 +65,4 @@ async def refresh_whole(app: GrpoApp, view: LogsView, whole: WholeLine) -> None:
         whole.answer(await app.request("read_log", timeout=TIMEOUT_S, **params))
     except RemoteError as error:
         whole.problem = error.message
-    app.views.shown.tick()
+    app.tick_view()

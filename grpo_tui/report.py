@@ -15,15 +15,15 @@ from remote.protocol import RemoteError
 from remote.protocol.report import MAX_RUNS
 
 if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
+    from grpo_tui.kit.desk import Desk
 
 TIMEOUT_S = 180.0
 
 
-def reported(app: GrpoApp) -> list[str]:
+def reported(app: Desk) -> list[str]:
     """The marked runs on Home and in the comparison, else the selected one."""
     marked = [row.name for row in app.store.runs or () if row.name in app.store.marks]
-    if marked and app.views.name in ("home", "compare"):
+    if marked and app.view in ("home", "compare"):
         return marked
     return [app.store.selected] if app.store.selected else []
 
@@ -41,7 +41,7 @@ def guarded(page: bytes) -> bytes:
     return head.encode() + page.removeprefix(b"<!DOCTYPE html>\n")
 
 
-async def save_report(app: GrpoApp) -> None:
+async def save_report(app: Desk) -> None:
     """Save the report as one HTML file in the downloads folder."""
     runs = reported(app)
     if not 1 <= len(runs) <= MAX_RUNS:
@@ -61,6 +61,6 @@ async def save_report(app: GrpoApp) -> None:
         app.receipt(f"saved the report of {what}, {byte_size(len(reply['page']))}", str(file))
 
 
-def start(app: GrpoApp) -> None:
+def start(app: Desk) -> None:
     """Save the report in the background."""
     app.work("report", partial(save_report, app))

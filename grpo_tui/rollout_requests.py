@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
+    from grpo_tui.kit.desk import Desk
     from grpo_tui.model.rollout_search import Key as SearchKey
     from grpo_tui.model.rollout_search import RolloutSearch
     from grpo_tui.model.rollout_steps import Key as StepsKey
@@ -19,7 +20,7 @@ REST_S = 0.04
 then."""
 
 
-async def refresh_steps(app: GrpoApp, rollouts: Rollouts, key: StepsKey) -> None:
+async def refresh_steps(app: Desk, rollouts: Rollouts, key: StepsKey, moved: Callable[[], None]) -> None:
     """Request a part of the table of steps."""
     steps = rollouts.steps
     ends = {name: value for name, value in (("low", key.low), ("high", key.high)) if value is not None}
@@ -27,10 +28,10 @@ async def refresh_steps(app: GrpoApp, rollouts: Rollouts, key: StepsKey) -> None
         steps.answer(key, await app.request("rollout_steps", timeout=60.0, run=rollouts.run, **ends))
     except RemoteError as error:
         steps.fail(key, error.message)
-    app.views.rollouts.moved()
+    moved()
 
 
-async def refresh_step(app: GrpoApp, rollouts: Rollouts, key: StepKey) -> None:
+async def refresh_step(app: Desk, rollouts: Rollouts, key: StepKey, moved: Callable[[], None]) -> None:
     """Request the samples of a step."""
     await asyncio.sleep(REST_S)
     try:
@@ -39,10 +40,10 @@ async def refresh_step(app: GrpoApp, rollouts: Rollouts, key: StepKey) -> None:
         rollouts.answer_step(key, reply)
     except RemoteError as error:
         rollouts.fail_step(key, error.message, error.code)
-    app.views.rollouts.moved()
+    moved()
 
 
-async def refresh_texts(app: GrpoApp, rollouts: Rollouts, key: TextsKey) -> None:
+async def refresh_texts(app: Desk, rollouts: Rollouts, key: TextsKey, moved: Callable[[], None]) -> None:
     """Request texts of samples."""
     await asyncio.sleep(REST_S)
     folder, offsets, characters = key
@@ -52,19 +53,19 @@ async def refresh_texts(app: GrpoApp, rollouts: Rollouts, key: TextsKey) -> None
         rollouts.answer_texts(key, reply)
     except RemoteError as error:
         rollouts.fail_texts(key, error.message)
-    app.views.rollouts.moved()
+    moved()
 
 
-async def refresh_search(app: GrpoApp, search: RolloutSearch, key: SearchKey, params: dict[str, Any]) -> None:
-    """Request pages of a search until it ends, rests, or is no longer shown."""
+async def refresh_search(
+    app: Desk, search: RolloutSearch, key: SearchKey, params: dict[str, Any], searched: Callable[[RolloutSearch], bool]
+) -> None:
+    """Request pages of a search until it ends, rests, or is no longer shown, as ``searched`` says after each."""
     await asyncio.sleep(REST_S)
     following: tuple[SearchKey, dict[str, Any]] | None = (key, params)
-    view = app.views.rollouts
     while following is not None:
         key, params = following
         try:
             search.answer(key, await app.request("search_rollouts", timeout=60.0, **params))
         except RemoteError as error:
             search.fail(key, error.message, error.code)
-        view.moved()
-        following = search.request() if view.search is search and app.views.name == view.NAME else None
+        following = search.request() if searched(search) else None

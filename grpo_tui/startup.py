@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from grpo_train.run_dir.garbage import resume_collection
 
 if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
+    from grpo_tui.kit.desk import Desk
+    from grpo_tui.views import Views
 
 LATER_STYLES = ("charts", "rollouts", "logs", "box", "compare", "history", "dialogs")
 """Parsed after the first frame."""
@@ -23,13 +24,13 @@ COLLECT_AFTER = (10_000, 20, 20)
 class Startup:
     """Starts what takes time after the first frame. The frame that replaces the last screen has the list of runs."""
 
-    def __init__(self, app: GrpoApp) -> None:
-        self._app = app
+    def __init__(self, app: Desk, views: Views, make_model_command: list[str] | None) -> None:
+        self._app, self._views, self._make_model_command = app, views, make_model_command
         self._is_held = False
 
-    def mounted(self) -> None:
+    def mounted(self, covers_last_screen: bool) -> None:
         """The app is mounted, and nothing is painted yet."""
-        if self._app.covers_last_screen:
+        if covers_last_screen:
             self._is_held = True
             self._app._begin_batch()
             self._app.held_keys.hold()  # they are typed for the list, which is not there yet
@@ -48,7 +49,6 @@ class Startup:
 
     def _first_frame(self) -> None:
         app = self._app
-        app.recall.tick()
         if not app.options.box.is_local:
             app.open_box()
         folder = Path(__file__).parent / "styles"
@@ -56,7 +56,7 @@ class Startup:
         app.stylesheet.parse()
         if app.options.demo:
             key = app.key("launch")
-            app.home.set_launch_hint(
+            self._views.home.set_launch_hint(
                 f"press [bold $primary]{key}[/], then [bold $primary]enter[/] to teach a tiny model to add\n\n"
                 "[$grpo-muted]half of its sums are correct at first; watch the reward rise[/]"
             )
@@ -65,7 +65,7 @@ class Startup:
 
     def _started(self) -> None:
         """Prepare what is likely to be used."""
-        self._app.views.prepare_help()
+        self._views.prepare_help()
         resume_collection(COLLECT_AFTER)
 
     async def _set_up_demo(self) -> None:
@@ -76,7 +76,7 @@ class Startup:
         if root is None or demo.model_exists(root):
             return
         self.release()
-        dialog = DemoSetupScreen(root, self._app.make_model_command)
+        dialog = DemoSetupScreen(root, self._make_model_command)
         if await self._app.show_dialog(dialog):
             self._app.held_keys.pass_on(dialog.unused)
         else:

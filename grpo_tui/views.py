@@ -9,7 +9,7 @@ from grpo_tui.screens.home import HomeScreen
 from grpo_tui.screens.view import ViewScreen
 
 if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
+    from grpo_tui.kit.desk import Desk
     from grpo_tui.screens.box import BoxScreen
     from grpo_tui.screens.charts import ChartsScreen
     from grpo_tui.screens.compare import CompareScreen
@@ -24,15 +24,10 @@ Shown = TypeVar("Shown", bound=ViewScreen)
 class Views:
     """Makes each view when it is first shown, and keeps it."""
 
-    def __init__(self, app: GrpoApp) -> None:
+    def __init__(self, app: Desk) -> None:
         self._app = app
-        self.home = HomeScreen(app.store, app.actions, app.options.readonly)
-        if app.options.columns:
-            self.home.runs.columns = app.options.columns
-        self.home.runs.measured = frozenset(rule.metric for rule in app.options.alarms)
+        self.home = HomeScreen(app)
         self._made: dict[str, ViewScreen] = {"home": self.home}
-        self.name = "home"
-        """The view that is shown."""
         self._help: HelpScreen | None = None
 
     @property
@@ -73,11 +68,15 @@ class Views:
 
     def _make(self, kind: type[Shown]) -> Shown:
         if (made := self._made.get(kind.NAME)) is None:
-            app = self._app
-            made = self._made[kind.NAME] = kind(app.store, app.actions, app.options.readonly)
-            app.install_screen(made, kind.NAME)
+            made = self._made[kind.NAME] = kind(self._app)
+            self._app.install_screen(made, kind.NAME)
         assert isinstance(made, kind)
         return made
+
+    @property
+    def name(self) -> str:
+        """The view that is shown."""
+        return self._app.view
 
     @property
     def shown(self) -> ViewScreen:
@@ -92,7 +91,7 @@ class Views:
         if name != "home":
             screen: ViewScreen = getattr(self, name)
             self._app.push_screen(screen)
-        self.name = name
+        self._app.view = name
         self._app.call_after_refresh(self._app.tick)
 
     # help ----------------------------------------------------------------------------------------------

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import Any
 
 from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
-
-if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
 
 GROUPS = ("Runs", "Views", "Home", "Charts", "Rollouts", "Logs", "Box", "Compare", "History", "Boxes", "Program")
 
@@ -38,8 +35,8 @@ class Situation:
 
 Reason = Callable[[Situation], str]
 """Why an action is not available now; "" if it is."""
-Runner = Callable[["GrpoApp"], Awaitable[None] | None]
-"""What an action does; the first line of its docstring is the help.
+Runner = Callable[[Any], Awaitable[None] | None]
+"""What an action does with the app; the first line of its docstring is the help.
 
 A coroutine function runs in a worker, so it may wait for dialogs and replies.
 """

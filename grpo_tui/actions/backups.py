@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
+    from grpo_tui.kit.desk import Desk
 
 NO_DESTINATION = "no destination for backups is described on this box"
 DESCRIBE = "on the box: copy config/backup.example.yaml to ~/.config/grpo-tui/backup.yaml and edit it"
 
 
-async def back_up(app: GrpoApp) -> None:
+async def back_up(app: Desk) -> None:
     """Back up the run and its evaluations; it may be training."""
     if run := app.store.selected:
         await _start(app, "back_up", "backup", run)
 
 
-async def choose(app: GrpoApp) -> None:
+async def choose(app: Desk) -> None:
     """Back up the run: choose the destination and the checkpoints."""
     from grpo_tui.forms.backups import BackUpScreen
 
@@ -29,14 +29,14 @@ async def choose(app: GrpoApp) -> None:
         _receipt(app, "backup", run, reply)
 
 
-async def verify(app: GrpoApp) -> None:
+async def verify(app: Desk) -> None:
     """Verify the backup of the run: read all of it back."""
     row = app.store.run
     if row is not None and row.backup is not None:
         await _start(app, "verify_backup", "verification", row.name, to=row.backup.destination)
 
 
-async def archive(app: GrpoApp) -> None:
+async def archive(app: Desk) -> None:
     """Archive the run, or a copy of one checkpoint, after its backup is proven."""
     from grpo_tui.forms.backups import ArchiveScreen
 
@@ -56,9 +56,10 @@ async def archive(app: GrpoApp) -> None:
     _receipt(app, "archive", row.name, reply)
 
 
-async def restore(app: GrpoApp) -> None:
+async def restore(app: Desk) -> None:
     """Restore a run from a backup, also one that is not on this box."""
     from grpo_tui.forms.backups import RestoreScreen
+    from grpo_tui.kit.desk import SelectRun
     from grpo_tui.screens.stored_runs import StoredRunsScreen
 
     if not (destinations := await _destinations(app)):
@@ -69,11 +70,11 @@ async def restore(app: GrpoApp) -> None:
     reply = await app.show_dialog(RestoreScreen(app.request, chosen))
     if reply is not None:
         run = str(reply.get("run", ""))
-        app.select_when_listed(run)
+        app.post_message(SelectRun(run))
         _receipt(app, "restore", run, reply)
 
 
-async def clean_up(app: GrpoApp) -> None:
+async def clean_up(app: Desk) -> None:
     """Remove checkpoints that the backup holds (asks first)."""
     from grpo_tui.screens.cleanup import CleanUpScreen
 
@@ -85,7 +86,7 @@ async def clean_up(app: GrpoApp) -> None:
         await _start(app, "clean_up", "cleanup", row.name, keep=plan.keep, to=plan.destination)
 
 
-async def _destinations(app: GrpoApp) -> list[dict[str, Any]]:
+async def _destinations(app: Desk) -> list[dict[str, Any]]:
     """The destinations that the box describes. Says so if there are none."""
     try:
         reply = await app.request("list_destinations", timeout=40.0)
@@ -97,7 +98,7 @@ async def _destinations(app: GrpoApp) -> list[dict[str, Any]]:
     return list(reply["destinations"])
 
 
-async def _start(app: GrpoApp, op: str, what: str, run: str, **params: Any) -> None:
+async def _start(app: Desk, op: str, what: str, run: str, **params: Any) -> None:
     try:
         reply = await app.request(op, timeout=60.0, run=run, **params)
     except RemoteError as error:
@@ -106,6 +107,6 @@ async def _start(app: GrpoApp, op: str, what: str, run: str, **params: Any) -> N
     _receipt(app, what, run, reply)
 
 
-def _receipt(app: GrpoApp, what: str, run: str, reply: dict[str, Any] | None) -> None:
+def _receipt(app: Desk, what: str, run: str, reply: dict[str, Any] | None) -> None:
     if reply is not None:
         app.receipt(f"{what} of {run} started", f"in tmux session {reply['session']}")

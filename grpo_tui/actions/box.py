@@ -11,36 +11,36 @@ from grpo_tui.attach import attach_command
 from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
+    from grpo_tui.kit.desk import Desk
 
 
-def shorter(app: GrpoApp) -> None:
+def shorter(app: Desk) -> None:
     """Show a shorter time range."""
     app.views.box.change_window(-1)
 
 
-def longer(app: GrpoApp) -> None:
+def longer(app: Desk) -> None:
     """Show a longer time range, up to the whole life of the box."""
     app.views.box.change_window(1)
 
 
-def next_quantity(app: GrpoApp) -> None:
+def next_quantity(app: Desk) -> None:
     """Chart use, memory, power or temperature of the GPUs."""
     app.views.box.view.next_quantity()
     app.views.box.tick()
 
 
-def open_focused(app: GrpoApp) -> None:
+def open_focused(app: Desk) -> None:
     """List the checkpoints that can go, from the disks; else let the panel fill the screen."""
     app.views.box.open_focused()
 
 
-def list_spare(app: GrpoApp) -> None:
+def list_spare(app: Desk) -> None:
     """List the checkpoints that can go, and their paths."""
     app.views.box.list_spare()
 
 
-def export(app: GrpoApp) -> None:
+def export(app: Desk) -> None:
     """Save what the GPUs did in the time shown as CSV, on this machine."""
     from grpo_tui.export import save_table
     from grpo_tui.model.csv_tables import gpu_table
@@ -53,12 +53,12 @@ def export(app: GrpoApp) -> None:
         app.warn(f"nothing to save: no sample of a GPU in {view.name}")
 
 
-def zoom(app: GrpoApp) -> None:
+def zoom(app: Desk) -> None:
     """Show the focused panel in full screen, or restore it."""
     app.views.box.zoom()
 
 
-async def attach(app: GrpoApp) -> None:
+async def attach(app: Desk) -> None:
     """Attach to the session under the cursor; detach to return here."""
     session = app.views.box.session
     if session:
@@ -67,7 +67,7 @@ async def attach(app: GrpoApp) -> None:
         app.warn("this box has no tmux session")
 
 
-async def copy_attach(app: GrpoApp) -> None:
+async def copy_attach(app: Desk) -> None:
     """Copy the command that attaches to the session under the cursor."""
     session = app.views.box.session
     if not session:
@@ -81,7 +81,7 @@ async def copy_attach(app: GrpoApp) -> None:
     app.copy(shlex.join(command), f"the command that attaches to {session}")
 
 
-async def set_up(app: GrpoApp) -> None:
+async def set_up(app: Desk) -> None:
     """Install the engine of the box's checkout, or what is missing of it, in a tmux session."""
     try:
         reply = await app.request("set_up")
@@ -94,7 +94,7 @@ async def set_up(app: GrpoApp) -> None:
     )
 
 
-async def open_shell(app: GrpoApp) -> None:
+async def open_shell(app: Desk) -> None:
     """Open a shell on the box in a new tmux session, and attach to it."""
     try:
         session = (await app.request("open_shell"))["session"]
@@ -104,7 +104,7 @@ async def open_shell(app: GrpoApp) -> None:
     await attach_to(app, session)
 
 
-async def send_line(app: GrpoApp) -> None:
+async def send_line(app: Desk) -> None:
     """Send a line to the session under the cursor (asks first)."""
     from grpo_tui.screens.send_line import LineScreen, confirm_line
 

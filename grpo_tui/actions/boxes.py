@@ -10,12 +10,12 @@ from grpo_tui import background
 from remote.events import Link
 
 if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
     from grpo_tui.fleet.glance import Glance
+    from grpo_tui.kit.desk import Desk
     from grpo_tui.model.store import Store
 
 
-async def choose_box(app: GrpoApp) -> None:
+async def choose_box(app: Desk) -> None:
     """Switch to another box, or add one."""
     from grpo_tui.screens.boxes import ADD, AddBoxScreen, BoxesScreen
     from remote.boxes import BoxesError, add_box, load_boxes
@@ -42,7 +42,7 @@ async def choose_box(app: GrpoApp) -> None:
         await app.use_box(next(box for box in boxes if box.name == chosen))
 
 
-def _here(app: GrpoApp) -> Glance:
+def _here(app: Desk) -> Glance:
     """The current box, from what the app knows."""
     from grpo_tui.fleet.glance import Glance, gpu_counts
 
@@ -69,14 +69,14 @@ def _age_of_the_link(store: Store) -> float | None:
     return 0.0 if store.link.state is Link.CONNECTED else store.now() - store.link_since
 
 
-async def safe_to_terminate(app: GrpoApp) -> None:
+async def safe_to_terminate(app: Desk) -> None:
     """List what would be lost if this box were terminated now."""
     from grpo_tui.screens.termination import TerminationScreen
 
     await app.show_dialog(TerminationScreen())
 
 
-async def reconnect(app: GrpoApp) -> None:
+async def reconnect(app: Desk) -> None:
     """Reconnect to the box now.
 
     The box as boxes.yaml defines it now: the user may have edited it.

@@ -6,19 +6,19 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from grpo_train.run_dir.errors import UserError
+from grpo_tui import copies
 from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
-    from grpo_tui.copies import BoxCopy
-    from grpo_tui.model.copies import Get, Put, Sync
+    from grpo_tui.kit.desk import Desk
+    from grpo_tui.model.copies import BoxCopy, Get, Put, Sync
 
 
-async def get(app: GrpoApp) -> None:
+async def get(app: Desk) -> None:
     """Copy the run, or weights of a checkpoint, to this machine."""
     from grpo_tui.forms.copies import GetForm
 
-    if (copy := app.copies.at_work) is not None:
+    if (copy := app.copy_at_work) is not None:
         await _show(app, copy)
         return
     run = app.store.selected
@@ -32,24 +32,24 @@ async def get(app: GrpoApp) -> None:
     await _start(app, await app.show_dialog(GetForm(run, app.store.complete_steps())))
 
 
-async def put(app: GrpoApp) -> None:
+async def put(app: Desk) -> None:
     """Copy a file or folder of this machine to the box."""
     from grpo_tui.forms.copies import PutForm
 
-    if (copy := app.copies.at_work) is not None:
+    if (copy := app.copy_at_work) is not None:
         await _show(app, copy)
         return
     await _start(app, await app.show_dialog(PutForm(app.store.box)))
 
 
-async def sync(app: GrpoApp) -> None:
+async def sync(app: Desk) -> None:
     """Bring the commit of the checkout here to the box, and the changes if the user wants them."""
     from grpo_tui.model.copies import Sync
     from grpo_tui.screens.uncommitted import UncommittedScreen
     from remote.checkout import find_checkout
     from remote.protocol.code import CLONE
 
-    if (copy := app.copies.at_work) is not None:
+    if (copy := app.copy_at_work) is not None:
         await _show(app, copy)
         return
     if app.connection.box.code == CLONE:
@@ -65,14 +65,14 @@ async def sync(app: GrpoApp) -> None:
     await _start(app, Sync(checkout.folder, bool(checkout.changes)))
 
 
-async def _start(app: GrpoApp, request: Get | Put | Sync | None) -> None:
+async def _start(app: Desk, request: Get | Put | Sync | None) -> None:
     if request is not None:
-        await _show(app, app.copies.start(app.connection.box, request))
+        await _show(app, copies.start(app, app.connection.box, request))
 
 
-async def _show(app: GrpoApp, copy: BoxCopy) -> None:
+async def _show(app: Desk, copy: BoxCopy) -> None:
     """Show a copy; a person may hide it, stop it, or let one that failed continue."""
     from grpo_tui.screens.copying import CopyScreen
 
     while await app.show_dialog(CopyScreen(copy)):
-        copy = app.copies.start(copy.box, copy.request)
+        copy = copies.start(app, copy.box, copy.request)

@@ -14,17 +14,18 @@ from remote.protocol import RemoteError
 from remote.protocol.slurm import JobOptions
 
 if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
     from grpo_tui.forms.launch import ConfigChoice
+    from grpo_tui.kit.desk import Desk
 
 FIRST_CONFIG = "testconfig.yaml"
 """Preselected in the launch form: the config that checks a new box within minutes."""
 
 
-async def launch(app: GrpoApp) -> None:
+async def launch(app: Desk) -> None:
     """Launch a run: choose a config, check the exact command, start it."""
     from grpo_tui import demo
     from grpo_tui.forms.launch import LaunchScreen
+    from grpo_tui.kit.desk import SelectRun
 
     configs = await _configs(app)
     runs = [row.name for row in app.store.runs or ()]
@@ -35,12 +36,12 @@ async def launch(app: GrpoApp) -> None:
     reply = await app.show_dialog(form)
     if reply is not None:
         run = str(reply.get("run", ""))
-        app.select_when_listed(run)
+        app.post_message(SelectRun(run))
         known = reply.get("started") is False
         _receipt(app, f"{run} was already launched" if known else f"{run} launched", reply)
 
 
-async def _configs(app: GrpoApp) -> list[ConfigChoice]:
+async def _configs(app: Desk) -> list[ConfigChoice]:
     """Configs of this machine, then those of the box unless they are the same files."""
     from grpo_tui.forms.launch import ConfigChoice
 
@@ -64,7 +65,7 @@ def _local_configs(explicit: Path | None) -> tuple[Path | None, list[tuple[str, 
         return None, []
 
 
-async def evaluate(app: GrpoApp) -> None:
+async def evaluate(app: Desk) -> None:
     """Evaluate checkpoints of the run, or of all marked ones."""
     if app.situation().marked:
         await marked.evaluate(app)
@@ -78,7 +79,7 @@ async def evaluate(app: GrpoApp) -> None:
             _receipt(app, "evaluation started", reply)
 
 
-async def resume(app: GrpoApp) -> None:
+async def resume(app: Desk) -> None:
     """Resume the run from one of its checkpoints."""
     from grpo_tui.forms.resume import ResumeScreen
 
@@ -92,19 +93,19 @@ async def resume(app: GrpoApp) -> None:
             _receipt(app, f"{row.name} resumes from step {reply.get('step', '?')}", reply)
 
 
-async def ask(app: GrpoApp) -> None:
+async def ask(app: Desk) -> None:
     """Ask checkpoints of the run a question, or a held-out problem."""
     from grpo_tui.screens.ask import AskScreen
     from grpo_tui.widgets.summary import SummaryPanel
 
     run = app.store.selected
     if run and (steps := await _complete_steps(app, run)):
-        panel = app.home.query_one(SummaryPanel)
+        panel = app.views.home.query_one(SummaryPanel)
         chosen = panel.checkpoint.step if panel.has_focus and panel.checkpoint is not None else None
         await app.show_dialog(AskScreen(run, steps, chosen if chosen in (0, *steps) else steps[-1]))
 
 
-async def _complete_steps(app: GrpoApp, run: str) -> list[int]:
+async def _complete_steps(app: Desk, run: str) -> list[int]:
     """Steps of the complete checkpoints of a run, requested again. Notifies the user if there are none."""
     try:
         reply = await app.request("show_run", run=run)
@@ -118,7 +119,7 @@ async def _complete_steps(app: GrpoApp, run: str) -> list[int]:
     return steps
 
 
-def _receipt(app: GrpoApp, title: str, reply: dict[str, Any]) -> None:
+def _receipt(app: Desk, title: str, reply: dict[str, Any]) -> None:
     session = reply.get("session")
     job = f"as SLURM job {reply['job']}" if reply.get("job") else ""
     app.receipt(title, f"in tmux session {session}" if session else job)

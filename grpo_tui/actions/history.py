@@ -7,55 +7,58 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from grpo_train.history.record import Record
-    from grpo_tui.app import GrpoApp
+    from grpo_tui.kit.desk import Desk
     from remote.boxes import Box
 
 
-def show_query(app: GrpoApp) -> None:
+def show_query(app: Desk) -> None:
     """Find runs by state, metrics, config keys, evaluations, cost and time, as grpo-tui history."""
     app.views.history.show_filter()
 
 
-def next_table(app: GrpoApp) -> None:
+def next_table(app: Desk) -> None:
     """Show the runs, or the cost by run, box or day, with idle time apart."""
     app.views.history.next_table()
 
 
-async def sort(app: GrpoApp) -> None:
+async def sort(app: Desk) -> None:
     """Sort the runs by a column; the same column again: the other direction."""
     from grpo_tui.model.history_table import TABLES
     from grpo_tui.screens.list_dialogs import OrderScreen
 
-    view = app.views.history
+    screen = app.views.history
+    view = screen.view
     if view.asked.table != TABLES[0] or view.answer is None:
         app.warn("costs have an order of their own: by cost, box or day")
         return
     columns = list(dict.fromkeys([*view.answer.rows.columns, view.order.column]))
     if (chosen := await app.show_dialog(OrderScreen(columns, view.order))) is not None:
-        view.sort_by(chosen)
+        screen.sort_by(chosen)
 
 
-async def open_run(app: GrpoApp) -> None:
+async def open_run(app: Desk) -> None:
     """Open the run on its box where it exists, else show what is known of it."""
+    from grpo_tui.kit.desk import SelectRun, ShowView
+
     if (record := app.views.history.record) is None:
         app.warn("no run under the cursor")
         return
     if record.box == app.store.box:
         if any(row.name == record.name for row in app.store.runs or ()):
-            app.select_when_listed(record.name)
-            app.views.show("charts")
+            app.post_message(SelectRun(record.name))
+            app.post_message(ShowView("charts"))
         else:
             show_details(app)
     elif (box := await _box_of(app, record)) is None:
         show_details(app)
     else:
-        app.views.show("home")
+        app.post_message(ShowView("home"))
         await app.use_box(box)
-        app.select_when_listed(record.name)
+        app.post_message(SelectRun(record.name))
         app.receipt(f"connecting to {box.name}", f"{record.name} is selected once the box lists it")
 
 
-async def _box_of(app: GrpoApp, record: Record) -> Box | None:
+async def _box_of(app: Desk, record: Record) -> Box | None:
     """The box of a run in boxes.yaml, with the root that the run is under."""
     from remote.boxes import BoxesError, load_boxes
 
@@ -66,7 +69,7 @@ async def _box_of(app: GrpoApp, record: Record) -> Box | None:
     return next((box for box in boxes if box.name == record.box and box.root == record.root), None)
 
 
-def show_details(app: GrpoApp) -> None:
+def show_details(app: Desk) -> None:
     """Show everything that is known of the run: values, evaluations, events, configuration."""
     from grpo_tui.screens.record import RecordScreen
 
@@ -76,13 +79,13 @@ def show_details(app: GrpoApp) -> None:
         app.push_screen(RecordScreen(record))
 
 
-def show_tracking(app: GrpoApp) -> None:
+def show_tracking(app: Desk) -> None:
     """Show whether the run is in W&B, its page, and what failed last."""
     from grpo_train.run_dir.config_values import config_values
     from grpo_tui.model.tracking import tracking_of
     from grpo_tui.screens.tracking import TrackingScreen
 
-    if app.views.name == "history":
+    if app.view == "history":
         if (record := app.views.history.record) is None:
             app.warn("no run under the cursor")
             return
@@ -94,6 +97,6 @@ def show_tracking(app: GrpoApp) -> None:
     app.push_screen(TrackingScreen(found))
 
 
-def zoom(app: GrpoApp) -> None:
+def zoom(app: Desk) -> None:
     """Show the focused panel in full screen, or restore it."""
     app.views.history.zoom()

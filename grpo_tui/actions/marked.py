@@ -15,7 +15,7 @@ from remote.protocol import RemoteError
 if TYPE_CHECKING:
     from textual.content import Content
 
-    from grpo_tui.app import GrpoApp
+    from grpo_tui.kit.desk import Desk
 
 MOST_LISTED = 20
 """Runs in a dialog; further ones are counted."""
@@ -23,7 +23,7 @@ Why = Callable[[Store, RunRow], str]
 """Why an action leaves a run out; "" if it does not."""
 
 
-async def stop(app: GrpoApp) -> None:
+async def stop(app: Desk) -> None:
     """Ask the marked runs to stop after their current step."""
     rows = _able(app, reasons.why_not_stoppable)
     lines = [_line(app, row, f"at step {progress.step_of(app.store, row)}") for row in rows]
@@ -32,7 +32,7 @@ async def stop(app: GrpoApp) -> None:
         await _send(app, "stop", rows, "stop requested", {})
 
 
-async def kill(app: GrpoApp) -> None:
+async def kill(app: Desk) -> None:
     """Kill the marked runs."""
     rows = _able(app, reasons.why_not_killable)
     lines = [_line(app, row, await _loss(app, row)) for row in rows]
@@ -41,7 +41,7 @@ async def kill(app: GrpoApp) -> None:
         await _send(app, "kill", rows, "killed", {}, timeout=60.0)
 
 
-async def evaluate(app: GrpoApp) -> None:
+async def evaluate(app: Desk) -> None:
     """Evaluate the last checkpoint of the marked runs, with the settings of their configuration."""
     app.release_keys()  # this is not the form that they would belong to
     rows = _able(app, _why_not_evaluable)
@@ -57,22 +57,22 @@ def _why_not_evaluable(store: Store, row: RunRow) -> str:
     return "it is being evaluated" if store.evaluation_sessions(row.name) else ""
 
 
-def _marked(app: GrpoApp) -> list[RunRow]:
+def _marked(app: Desk) -> list[RunRow]:
     marks = app.store.marks
     return [row for row in app.store.runs or () if row.name in marks]
 
 
-def _able(app: GrpoApp, why: Why) -> list[RunRow]:
+def _able(app: Desk, why: Why) -> list[RunRow]:
     return [row for row in _marked(app) if not why(app.store, row)]
 
 
-def _line(app: GrpoApp, row: RunRow, what: str) -> Content:
+def _line(app: Desk, row: RunRow, what: str) -> Content:
     from textual.content import Content
 
     return Content.from_markup("[bold]$run[/]  [$grpo-muted]$what[/]", run=row.name, what=what)
 
 
-async def _loss(app: GrpoApp, row: RunRow) -> str:
+async def _loss(app: Desk, row: RunRow) -> str:
     """What a kill costs, as far as the box says."""
     step = progress.step_of(app.store, row)
     try:
@@ -89,7 +89,7 @@ async def _loss(app: GrpoApp, row: RunRow) -> str:
 
 
 async def _confirmed(
-    app: GrpoApp, title: str, verb: str, rows: list[RunRow], lines: list[Content], why: Why, note: str, how: str = ""
+    app: Desk, title: str, verb: str, rows: list[RunRow], lines: list[Content], why: Why, note: str, how: str = ""
 ) -> bool:
     """Whether the user confirms. Without a run to act on, says why."""
     from textual.content import Content
@@ -117,7 +117,7 @@ async def _confirmed(
 
 
 async def _send(
-    app: GrpoApp, op: str, rows: list[RunRow], done: str, params: dict[str, Any], timeout: float = 30.0
+    app: Desk, op: str, rows: list[RunRow], done: str, params: dict[str, Any], timeout: float = 30.0
 ) -> None:
     """One request after the other; a refusal does not prevent the others."""
     failed, count = [], 0

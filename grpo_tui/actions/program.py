@@ -10,20 +10,20 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
+    from grpo_tui.kit.desk import Desk
 
 
-def show_palette(app: GrpoApp) -> None:
+def show_palette(app: Desk) -> None:
     """Search all commands."""
     app.action_command_palette()
 
 
-def show_help(app: GrpoApp) -> None:
+def show_help(app: Desk) -> None:
     """Show all keys."""
     app.views.show_help()
 
 
-def suspend(app: GrpoApp) -> None:
+def suspend(app: Desk) -> None:
     """Suspend the app; fg in the shell returns to it."""
     from grpo_tui.attach import has_job_control
 
@@ -42,7 +42,7 @@ def suspend(app: GrpoApp) -> None:
             signal.signal(signal.SIGCONT, before)
 
 
-def quit_app(app: GrpoApp) -> None:
+def quit_app(app: Desk) -> None:
     """Quit; runs on the box continue.
 
     The exit message names them.
@@ -59,7 +59,7 @@ def quit_app(app: GrpoApp) -> None:
     app.exit(message=message)
 
 
-def _return_command(app: GrpoApp) -> list[str]:
+def _return_command(app: Desk) -> list[str]:
     """The command that opens the shown box again."""
     command = ["grpo-tui", "--box", app.store.box]
     options = app.options

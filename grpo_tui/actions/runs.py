@@ -17,25 +17,25 @@ from remote.protocol import RemoteError
 if TYPE_CHECKING:
     from textual.content import Content
 
-    from grpo_tui.app import GrpoApp
+    from grpo_tui.kit.desk import Desk
     from grpo_tui.model.run_row import RunRow
     from grpo_tui.model.store import Store
 
 
-def mark(app: GrpoApp) -> None:
+def mark(app: Desk) -> None:
     """Mark the run, or remove its mark."""
     if (run := app.store.selected) is not None:
         app.store.marks.toggle(run)
-        app.home.tick()
+        app.tick_view()
 
 
-def unmark_all(app: GrpoApp) -> None:
+def unmark_all(app: Desk) -> None:
     """Remove all marks."""
     app.store.marks.clear()
-    app.home.tick()
+    app.tick_view()
 
 
-async def stop(app: GrpoApp) -> None:
+async def stop(app: Desk) -> None:
     """Stop the run, or all marked ones, after the current step and save."""
     if app.situation().marked:
         await marked.stop(app)
@@ -52,7 +52,7 @@ async def stop(app: GrpoApp) -> None:
     app.receipt(f"{run}: stop requested", str(reply.get("note") or expected))
 
 
-async def kill(app: GrpoApp) -> None:
+async def kill(app: Desk) -> None:
     """Kill the run, or all marked ones, without saving (asks first).
 
     If the run itself is over, its evaluation is killed.
@@ -100,14 +100,14 @@ def _loss(store: Store) -> Content:
     return Content.from_markup("You lose [$warning]$steps[/] $since.", steps=steps, since=since)
 
 
-def _instead(app: GrpoApp, row: RunRow) -> str:
+def _instead(app: Desk, row: RunRow) -> str:
     """How to end the run without a loss."""
     if row.stop_requested:
         return "A stop is already requested: the run saves after the current step and ends."
     return f"To save first: cancel, then press {app.key('stop')} to stop after this step."
 
 
-async def _kill_evaluation(app: GrpoApp, run: str, session: str) -> None:
+async def _kill_evaluation(app: Desk, run: str, session: str) -> None:
     from textual.content import Content
 
     from grpo_tui.screens.dialog import ConfirmScreen
@@ -118,11 +118,11 @@ async def _kill_evaluation(app: GrpoApp, run: str, session: str) -> None:
     ]
     if not await app.show_dialog(ConfirmScreen("kill evaluation", lines, "Kill evaluation")):
         return
-    app.ignore_evaluation_end(session)
+    app.ends.ignore_evaluation(session)
     await _send_kill(app, f"evaluation of {run}", session=session)
 
 
-async def _send_kill(app: GrpoApp, target: str, **params: str) -> None:
+async def _send_kill(app: Desk, target: str, **params: str) -> None:
     try:
         reply = await app.request("kill", timeout=60.0, **params)
     except RemoteError as error:
@@ -135,7 +135,7 @@ async def _send_kill(app: GrpoApp, target: str, **params: str) -> None:
         app.receipt(f"{target} killed", str(reply.get("note") or "no processes are left"))
 
 
-async def attach(app: GrpoApp) -> None:
+async def attach(app: Desk) -> None:
     """Attach to the run's tmux session, or open a shell in its job; detach to return."""
     row = app.store.run
     if row is not None and row.job is not None:
@@ -144,7 +144,7 @@ async def attach(app: GrpoApp) -> None:
         await attach_to(app, sessions[0])
 
 
-async def attach_to(app: GrpoApp, session: str, plan: Callable[[Box, str], tmux.Handover] = tmux.plan) -> None:
+async def attach_to(app: Desk, session: str, plan: Callable[[Box, str], tmux.Handover] = tmux.plan) -> None:
     """Attach to a tmux session, or to what else ``plan`` makes of a name; detach to return here."""
     from grpo_tui.screens.dialog import AttachScreen
 
@@ -162,7 +162,7 @@ async def attach_to(app: GrpoApp, session: str, plan: Callable[[Box, str], tmux.
             app.warn(f"the command exited with code {code}", title=f"attach to {session}")
 
 
-def run_in_terminal(app: GrpoApp, argv: list[str], note: str) -> tuple[int, str]:
+def run_in_terminal(app: Desk, argv: list[str], note: str) -> tuple[int, str]:
     """Hand the terminal to a command: (exit status, why it could not be started).
 
     Synchronous, and no exception leaves the ``with`` block: either would leave the terminal broken.

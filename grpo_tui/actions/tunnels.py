@@ -9,12 +9,12 @@ from grpo_train.run_dir.errors import UserError
 from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
+    from grpo_tui.kit.desk import Desk
 
 START_S = 90.0
 
 
-async def tensorboard(app: GrpoApp) -> None:
+async def tensorboard(app: Desk) -> None:
     """Open TensorBoard of the run through a tunnel; it ends with the tunnel."""
     run, client = app.store.selected, app.connection.client
     if run is None or client is None:
@@ -32,18 +32,18 @@ async def tensorboard(app: GrpoApp) -> None:
         await _show(app, tunnels.open.index(opened) if opened in tunnels.open else 0)
 
 
-async def show(app: GrpoApp) -> None:
+async def show(app: Desk) -> None:
     """List the tunnels to the box: open, copy or end one."""
     await _show(app, 0)
 
 
-async def _show(app: GrpoApp, selected: int) -> None:
+async def _show(app: Desk, selected: int) -> None:
     from grpo_tui.screens.tunnels import TunnelsScreen
 
     await app.show_dialog(TunnelsScreen(app.store.box, app.connection.tunnels, selected))
 
 
-async def open_forwards(app: GrpoApp) -> None:
+async def open_forwards(app: Desk) -> None:
     """Open the forwards of the box in boxes.yaml, once it is connected."""
     connection = app.connection
     if connection.box.forward and connection.client is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
@@ -18,9 +18,6 @@ from grpo_tui.model.copies import Get, Put
 from grpo_tui.screens.dialog import Dialog
 from grpo_tui.widgets.excerpt import Excerpt
 from grpo_tui.widgets.line_input import LineInput
-
-if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
 
 R = TypeVar("R", Get, Put)
 
@@ -68,7 +65,7 @@ class _CopyForm(Dialog[R], Generic[R]):
         raise NotImplementedError
 
     def on_mount(self) -> None:
-        self.call_after_refresh(cast("GrpoApp", self.app).release_keys)
+        self.call_after_refresh(self.app.release_keys)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.chosen("go")

@@ -10,7 +10,7 @@ import asyncio
 import secrets
 import shlex
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import work
 from textual.app import ComposeResult
@@ -31,7 +31,6 @@ from remote.protocol.jobs import EvaluateRequest, LaunchRequest, ResumeRequest
 
 if TYPE_CHECKING:
     from grpo_train.config.schema import Config
-    from grpo_tui.app import GrpoApp
 
 Request = LaunchRequest | EvaluateRequest | ResumeRequest | BackUpRequest | RestoreRequest | ArchiveRequest
 
@@ -156,7 +155,7 @@ class RequestScreen(Dialog[dict[str, Any]]):
     def on_mount(self) -> None:
         self.query_one("#command").border_title = "exact command"
         self.preview()
-        self.call_after_refresh(cast("GrpoApp", self.app).release_keys)
+        self.call_after_refresh(self.app.release_keys)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self.changed(event.input)

@@ -109,6 +109,11 @@ class Comparison:
         """Whether the keys that are the same in all runs are listed, too."""
         self._now = now
 
+    @property
+    def is_comparing(self) -> bool:
+        """Whether there are enough runs."""
+        return len(self.runs) > 1
+
     def follow(self, marked: Iterable[str], rows: Mapping[str, RunRow]) -> None:
         """Compare the marked runs."""
         names = list(marked)

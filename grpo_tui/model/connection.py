@@ -59,6 +59,11 @@ class Connection:
         self._read_s = 0.0
         """Of the client's time for frames, what has been counted."""
 
+    @property
+    def list_name(self) -> str:
+        """Names the list of runs: a box may have several roots."""
+        return f"{self.box.name} {self.box.root}".strip()
+
     def open(self) -> None:
         """Make and start the client. Blocks: call it on its own thread."""
         try:

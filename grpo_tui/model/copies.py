@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.formatting import byte_size, short_duration
+
+if TYPE_CHECKING:
+    from remote.boxes import Box
+    from remote.code_sync import Synced
+    from remote.copying import Copied, Copier
+    from remote.events import HostKeyAsked, QuestionAsked
 
 RATE_S = 5.0
 """The rate is that of the last seconds."""
@@ -112,3 +121,69 @@ class CopyProgress:
         return " · ".join(
             [f"{byte_size(self.done)} of {byte_size(self.total)}", *pace[:1], *(f"{left} left" for left in pace[1:])]
         )
+
+
+class BoxCopy:
+    """One copy. Its thread writes what the app reads."""
+
+    def __init__(self, box: Box, request: Get | Put | Sync) -> None:
+        self.box, self.request = box, request
+        self.progress = CopyProgress(isinstance(request, Get))
+        self.note = ""
+        """Why it connects again."""
+        self.copied: Copied | None = None
+        self.synced: Synced | None = None
+        """What a sync did; ``copied`` has its bytes."""
+        self.problem = ""
+        self.over = False
+        self._copier: Copier | None = None
+        self.stopped = threading.Event()
+
+    def run(
+        self, accept: Callable[[HostKeyAsked], bool], answer: Callable[[QuestionAsked], str | None], readonly: bool
+    ) -> None:
+        """Copy; ``accept`` and ``answer`` are called on this thread. Returns once it is done, failed or stopped."""
+        from remote.code_sync import sync
+        from remote.copying import Copied, Copier
+
+        request = self.request
+        try:
+            with Copier(
+                self.box, ask_host_key=accept, ask=answer, progress=self._take, say=self._say, readonly=readonly
+            ) as self._copier:
+                if self.stopped.is_set():
+                    return
+                if isinstance(request, Get):
+                    self.copied = self._copier.get(request.what, request.folder, request.steps)
+                elif isinstance(request, Sync):
+                    self.synced = sync(self._copier, with_changes=request.with_changes, start=request.source)
+                    self.copied = Copied(
+                        [self.synced.path], 1, self.synced.size, self.synced.size, self.synced.left_out
+                    )
+                else:
+                    self.copied = self._copier.put(request.source, request.to)
+        except UserError as error:
+            self.problem = str(error)
+        except Exception as error:  # a message instead of a traceback
+            self.problem = f"{type(error).__name__}: {error}"
+        finally:
+            self.over = True
+
+    def stop(self) -> None:
+        """Stop it. What has arrived is kept. Any thread."""
+        if self.over:
+            return
+        self.stopped.set()
+        if self._copier is not None:
+            self._copier.stop()
+
+    @property
+    def was_stopped(self) -> bool:
+        return self.stopped.is_set() and self.copied is None
+
+    def _take(self, done: int, total: int) -> None:
+        self.note = ""
+        self.progress.take(done, total)
+
+    def _say(self, text: str) -> None:
+        self.note = text

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from grpo_train.history.database import Database
 from grpo_train.history.fields import DEFAULT, text_of, value_of
+from grpo_train.history.query import QueryError
 from grpo_train.history.record import Record
 from grpo_train.history.search import Search, parse
 from grpo_train.run_dir.display import duration
@@ -59,6 +60,39 @@ class Answer:
     sums: str = ""
     """What all of it cost, in one line."""
     order: Order = FIRST
+
+
+@dataclass
+class HistoryView:
+    """What the History shows."""
+
+    is_kept: bool
+    """False: the app was started with ``--no-cache``."""
+    asked: Asked = field(default_factory=Asked)
+    answer: Answer | None = None
+    problem: str = ""
+    """Why the file cannot be read; what was read before stays."""
+    mistake: QueryError | None = None
+    """Why the query cannot be read; the last one that could be stays."""
+    version: int = 0
+    """Grows whenever something else is shown."""
+
+    @property
+    def order(self) -> Order:
+        """What the runs are sorted by."""
+        return self.answer.order if self.answer is not None else Order("launched")
+
+    def nothing(self) -> str:
+        """Why the table is empty."""
+        if not self.is_kept:
+            return "started with --no-cache: the history is neither read nor written"
+        if self.answer is None:
+            return self.problem or "reading the history"
+        if not self.answer.known:
+            return "no runs are known yet: the app records those of each box that it connects to"
+        if self.answer.found:
+            return "nothing ran in this time"
+        return "no runs match" if self.mistake is None else "no runs match the last valid query"
 
 
 def version_of(path: Path) -> object:

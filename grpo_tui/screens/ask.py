@@ -8,8 +8,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar
 
+from textual import getters
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal
@@ -17,15 +18,13 @@ from textual.content import Content
 from textual.widgets import Button, Input, Label, Static
 
 from grpo_train.run_dir.sessions import session_name
+from grpo_tui.kit.desk import Desk
 from grpo_tui.model.ask import AskLog, Form, listed, read_form
 from grpo_tui.model.formatting import one_line, shortened
 from grpo_tui.screens.dialog import ConfirmScreen, Dialog, Question
 from grpo_tui.widgets.ask_page import AskPanel, AskSource
 from grpo_tui.widgets.line_input import LineInput
 from remote.protocol import RemoteError
-
-if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
 
 TICK_S = 0.2
 OPEN_S = 60.0
@@ -76,14 +75,12 @@ class AskScreen(Dialog[None]):
         """Lines below the answers, with their tones."""
         self._looked_at_end = False
 
-    @property
-    def grpo(self) -> GrpoApp:
-        return cast("GrpoApp", self.app)
+    app = getters.app(Desk)
 
     # compose ---------------------------------------------------------------------------------------------
 
     def compose_body(self) -> ComposeResult:
-        store = self.grpo.store
+        store = self.app.store
         yield AskPanel(store, AskSource(store, lambda: self.answers, lambda: self._said), self._status, id="answers")
         yield LineInput(placeholder="question, or #12 for a held-out problem", id="prompt")
         with Horizontal(id="how"):
@@ -108,7 +105,7 @@ class AskScreen(Dialog[None]):
         self.query_one("#keys-here", Static).update(Content.from_markup("[$grpo-muted]$keys[/]", keys=keys))
         self._tick()
         self.set_interval(TICK_S, self._tick)
-        self.call_after_refresh(self.grpo.release_keys)
+        self.call_after_refresh(self.app.release_keys)
 
     def _status(self) -> Content:
         """What the process does."""
@@ -125,7 +122,7 @@ class AskScreen(Dialog[None]):
             "failed": "✖ failed",
             "ended": "■ ended",
         }[log.state]
-        link = "" if self.grpo.store.connected else " · link lost: it reads on when it is back"
+        link = "" if self.app.store.connected else " · link lost: it reads on when it is back"
         return Content(f"{names} · {state} · {self._session}{link}")
 
     def _work(self) -> str:
@@ -155,20 +152,20 @@ class AskScreen(Dialog[None]):
                 self.answers.end("ended", "", "crashed" if self.answers.state != "starting" else "silent")
         elif row is not None:
             self._was_listed = True
-        elif self._was_listed and self.grpo.store.connected:
+        elif self._was_listed and self.app.store.connected:
             self.answers.end("ended", f"the tmux session {self._session} is closed", "closed")
 
     def _row(self) -> dict[str, Any] | None:
         """The session in the list of the box."""
         name = session_name(f"ask_{self.run_name}")
-        return next((row for row in self.grpo.store.sessions if row["name"] == name), None)
+        return next((row for row in self.app.store.sessions if row["name"] == name), None)
 
     def _show_end(self) -> None:
         log = self.answers
         if log.code == "gpu_busy" and log.state == "failed":
-            self.grpo.work("ask: which device", self._choose_device)
+            self.app.work("ask: which device", self._choose_device)
         if log.code in ("crashed", "silent"):
-            self.grpo.work("ask: last lines", self._show_last_lines)
+            self.app.work("ask: last lines", self._show_last_lines)
             return
         again = "; enter starts it again" if log.state == "ended" else ""
         self._said = [(f"■ {log.message}{again}" if log.state == "ended" else f"✖ {log.message}", "warn")]
@@ -179,13 +176,13 @@ class AskScreen(Dialog[None]):
         row = self._row() or {}
         status = row.get("signal") or f"exit status {row.get('exit_status', 'unknown')}"
         if log.code == "silent" and row.get("exit_status") == USAGE_ERROR:
-            engine = self.grpo.store.engine
-            hint = engine.upgrade_hint(str((self.grpo.store.host or {}).get("repo") or ""))
+            engine = self.app.store.engine
+            hint = engine.upgrade_hint(str((self.app.store.host or {}).get("repo") or ""))
             self._said = [(f"✖ box engine {engine.version} cannot answer questions: upgrade it ({hint})", "bad")]
         else:
             self._said = [(f"✖ the process ended ({status}), tmux session {session}; enter starts it again", "bad")]
         try:
-            reply = await self.grpo.request("capture_pane", session=session, lines=50)
+            reply = await self.app.request("capture_pane", session=session, lines=50)
         except RemoteError as error:
             self._said += [(error.message, "muted")]
             return
@@ -197,7 +194,7 @@ class AskScreen(Dialog[None]):
 
     async def _choose_device(self) -> None:
         """A run is training: ask where to answer."""
-        choice = await self.grpo.show_dialog(DeviceScreen(self.answers.message))
+        choice = await self.app.show_dialog(DeviceScreen(self.answers.message))
         if choice and self._form is not None and self.is_attached:
             self._device = choice
             await self._send(self._form)
@@ -221,7 +218,7 @@ class AskScreen(Dialog[None]):
             return
         self._is_sending = True
         self._show_problem("")
-        self.grpo.work("ask", partial(self._send, form))
+        self.app.work("ask", partial(self._send, form))
 
     def _show_problem(self, text: str) -> None:
         self._problem = text
@@ -251,11 +248,11 @@ class AskScreen(Dialog[None]):
             self._is_sending = False
 
     async def _request_answer(self, form: Form, key: str) -> dict[str, Any]:
-        return await self.grpo.request("ask", ask=self._ask, idempotency_key=key, **form.params)
+        return await self.app.request("ask", ask=self._ask, idempotency_key=key, **form.params)
 
     async def _open(self, steps: list[int]) -> None:
         """Start a process for these checkpoints, in place of the one for others. Raises RemoteError, Cancelled."""
-        app = self.grpo
+        app = self.app
         await self._close(CLOSE_S)
         params = {"run": self.run_name, "steps": steps, "device": self._device}
         key, self._before = secrets.token_hex(12), (self._row() or {}).get("created")
@@ -284,11 +281,11 @@ class AskScreen(Dialog[None]):
         """End the process. Without a link, it ends after ten minutes."""
         ask, self._ask, self._session = self._ask, "", ""
         if self._subscription is not None:
-            self.grpo.connection.unfollow(self._subscription)
+            self.app.connection.unfollow(self._subscription)
             self._subscription = None
         if ask:
             try:
-                await self.grpo.request("close_ask", timeout=timeout, ask=ask)
+                await self.app.request("close_ask", timeout=timeout, ask=ask)
             except RemoteError:
                 pass
 
@@ -297,15 +294,15 @@ class AskScreen(Dialog[None]):
         answering = self.answers.answering if self.answers.state == "ready" else None
         if self._ask and answering is not None and answering.id != self._stopping:
             self._stopping = answering.id
-            self.grpo.work("ask: stop the answer", partial(self._stop_answer, answering.id))
+            self.app.work("ask: stop the answer", partial(self._stop_answer, answering.id))
             return
         if self._ask:
-            self.grpo.work(f"close {self._ask}", partial(self._close, CLOSE_S))
+            self.app.work(f"close {self._ask}", partial(self._close, CLOSE_S))
         self.dismiss(None)
 
     async def _stop_answer(self, question: str) -> None:
         try:
-            await self.grpo.request("cancel_answer", ask=self._ask, question=question)
+            await self.app.request("cancel_answer", ask=self._ask, question=question)
         except RemoteError as error:
             self._show_problem(error.message)
 
@@ -344,7 +341,7 @@ class DeviceScreen(Question):
         self.dismiss(button)  # type: ignore[arg-type]
 
 
-def _taken(run: str, app: GrpoApp) -> list[Content]:
+def _taken(run: str, app: Desk) -> list[Content]:
     return [
         Content.from_markup(
             "[bold]$run[/] on [bold]$box[/] is being asked already, by another program or by one that was killed.",

@@ -10,8 +10,8 @@ from textual.containers import Container, Horizontal
 from textual.content import Content
 from textual.widget import Widget
 
-from grpo_tui.actions.action import Action
 from grpo_tui.box_requests import fill_history, refresh_facts, refresh_last_lines, refresh_sizes
+from grpo_tui.kit.desk import Desk
 from grpo_tui.model.box_view import FACTS_S, FILL_S, LINES_S, SIZES_S, BoxView
 from grpo_tui.model.progress import NO_PRICE
 from grpo_tui.model.store import Store
@@ -57,7 +57,7 @@ class AboutBox(Line):
 
     def _machine(self, room: int) -> Content:
         """GPUs, address, uptime: the address leaves first, the GPUs last."""
-        facts = self._box.view.machine(self.store, self._box.grpo.connection.box.address())
+        facts = self._box.view.machine(self.store, self._box.app.connection.box.address())
         for leaving in ("", "address", "uptime"):
             facts.pop(leaving, None)
             found = Content.from_markup("   [$text-muted]$facts[/]", facts=" · ".join(facts.values()))
@@ -93,14 +93,14 @@ class BoxScreen(ViewScreen):
     MAIN = "#sessions"
     BINDINGS: ClassVar = bindings_of("box")
 
-    def __init__(self, store: Store, actions: tuple[Action, ...], readonly: bool) -> None:
-        super().__init__(store, actions, readonly)
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk)
         self._view: BoxView | None = None
         self.shown_gpus = 0
 
     @property
     def view(self) -> BoxView:
-        history = self.grpo.history
+        history = self.app.history
         if self._view is None or self._view.history is not history:
             self._view = BoxView(history)
         return self._view
@@ -141,7 +141,7 @@ class BoxScreen(ViewScreen):
 
     def request_data(self) -> None:
         """Request what is due: facts, samples of runs, last lines of sessions."""
-        app, view = self.grpo, self.view
+        app, view = self.app, self.view
         if view.is_due("facts", FACTS_S):
             app.work("box facts", partial(refresh_facts, app, view))
         if self.store.gpus and view.is_due("fill", FILL_S):
@@ -168,7 +168,7 @@ class BoxScreen(ViewScreen):
         """List the checkpoints that can go."""
         from grpo_tui.screens.spare import SpareScreen
 
-        self.grpo.push_screen(SpareScreen(str((self.store.host or {}).get("root") or "")))
+        self.app.push_screen(SpareScreen(str((self.store.host or {}).get("root") or "")))
 
     def zoom(self) -> None:
         """Let the focused panel fill the screen, or restore it."""

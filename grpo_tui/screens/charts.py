@@ -13,11 +13,11 @@ from textual.widget import Widget
 
 from grpo_train.history.query import QueryError
 from grpo_train.run_dir.files import to_float
-from grpo_tui.actions.action import Action
 from grpo_tui.background import refresh_metrics, refresh_step
 from grpo_tui.chart_svg import Drawing, charts_svg
 from grpo_tui.charts import CHARTS
 from grpo_tui.export import Range, save_charts
+from grpo_tui.kit.desk import Desk
 from grpo_tui.model.charts_view import AXIS_NAMES, MOST_SHOWN, ChartsView, matches, smoothing_label
 from grpo_tui.model.curves import STEP
 from grpo_tui.model.formatting import compact_number
@@ -29,7 +29,7 @@ from grpo_tui.widgets.chart_axis import axis_label
 from grpo_tui.widgets.curve_chart import CurveChart
 from grpo_tui.widgets.lines_panel import LinesPanel
 from grpo_tui.widgets.metrics_panel import MetricsPanel
-from grpo_tui.widgets.panel import Line, is_free
+from grpo_tui.widgets.panel import Line
 from grpo_tui.widgets.step_panel import StepSource
 
 SLOTS = {"-wide": 9, "-medium": 6, "-narrow": 2}
@@ -86,8 +86,8 @@ class ChartsScreen(CrosshairScreen):
     FILTER_HINT = "part of a name, a glob with *, or ~regex; enter applies, esc clears"
     BINDINGS: ClassVar = [*bindings_of("charts"), *[(key, f"vi('{key}')") for key in VI]]
 
-    def __init__(self, store: Store, actions: tuple[Action, ...], readonly: bool) -> None:
-        super().__init__(store, actions, readonly)
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk)
         self.drawn: list[str] = []
         """The metrics in the charts."""
         self._asked: tuple[str, float | None, str] | None = None
@@ -98,12 +98,12 @@ class ChartsScreen(CrosshairScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "vi":
-            return is_free(self.grpo, str(parameters[0]))
+            return self.app.is_free(str(parameters[0]))
         return super().check_action(action, parameters)
 
     async def action_vi(self, key: str) -> None:
         """Move the crosshair by a key of vi."""
-        await self.grpo.action_act(VI[key])
+        await self.app.action_act(VI[key])
 
     @property
     def smoothed_steps(self) -> int:
@@ -112,7 +112,7 @@ class ChartsScreen(CrosshairScreen):
 
     def panels(self) -> Iterable[Widget]:
         store = self.store
-        keys = tuple(self.grpo.key(name) for name in ("open_rollouts", "copy_step"))
+        keys = tuple(self.app.key(name) for name in ("open_rollouts", "copy_step"))
         self.step = StepSource(store, lambda: self.curves, self._events_at_crosshair, self._config, keys)
         below = LinesPanel(store, [self.step], id="step")
         below.can_focus = False  # its arrow keys are the crosshair's
@@ -139,12 +139,12 @@ class ChartsScreen(CrosshairScreen):
     def _events_at_crosshair(self) -> tuple[list[RunEvent], str]:
         """The events at the crosshair, and the key that opens their row."""
         if self.chosen:
-            return self.chosen, self.grpo.key("open_rollouts")
+            return self.chosen, self.app.key("open_rollouts")
         shown = self.step.shown
         return (self.events.of_step(shown["step"]) if shown is not None else []), ""
 
     def _config(self, key: str) -> Any:
-        return self.grpo.home.runs.facts.config(self.store.selected or "", key)
+        return self.app.runs.facts.config(self.store.selected or "", key)
 
     def box_changed(self) -> None:
         self.view.crosshair, self.chosen = None, []
@@ -168,7 +168,7 @@ class ChartsScreen(CrosshairScreen):
             chart.value = to_float(row.get(metric)) if row is not None else None
             chart.highest = spikes.get(metric)
             chart.events = self.events
-            chart.rules = [rule for rule in self.grpo.options.alarms if rule.metric == metric]
+            chart.rules = [rule for rule in self.app.options.alarms if rule.metric == metric]
             chart.has_legend = chart is charts[0] or chart is self.maximized
         if charts and not self.drawn:
             charts[0].display = True  # which says why there is none
@@ -198,7 +198,7 @@ class ChartsScreen(CrosshairScreen):
 
     def request_data(self) -> None:
         """Request the list of metrics, and the row at the crosshair."""
-        app, store, curves = self.grpo, self.store, self.curves
+        app, store, curves = self.app, self.store, self.curves
         if curves is None:
             return
         if store.metrics.request(is_live=store.run is not None and store.run.is_live):
@@ -206,7 +206,7 @@ class ChartsScreen(CrosshairScreen):
         wanted = (curves.run, self.view.crosshair, self.view.window.x)
         if wanted != self._asked:
             self._asked = wanted
-            app.work("step", partial(refresh_step, app, *wanted))
+            app.work("step", partial(refresh_step, app, *wanted, self.show_step))
 
     # the row at the crosshair -------------------------------------------------------------------------
 
@@ -282,13 +282,13 @@ class ChartsScreen(CrosshairScreen):
     def copy(self) -> None:
         """Copy what was logged at the crosshair, else the metric under the cursor and its last value."""
         if (row := self._row_at_crosshair()) is not None and self.step.shown is not None:
-            self.grpo.copy(json.dumps(row, ensure_ascii=False), f"step {self.step.shown['step']:,.0f} as it was logged")
+            self.app.copy(json.dumps(row, ensure_ascii=False), f"step {self.step.shown['step']:,.0f} as it was logged")
         elif name := self.metric:
-            self.grpo.copy(f"{name} {self.query_one(MetricsPanel).value(name)}", f"the last {name}")
+            self.app.copy(f"{name} {self.query_one(MetricsPanel).value(name)}", f"the last {name}")
 
     def export(self) -> None:
         """Save the range shown: every step as CSV, the charts as SVG and PNG; in full screen, that chart alone."""
-        app, curves, view = self.grpo, self.curves, self.view
+        app, curves, view = self.app, self.curves, self.view
         if self.saving:
             app.warn(f"{self.saving}: an export is in progress")
             return

@@ -10,14 +10,13 @@ from textual.containers import Container, Horizontal, Vertical
 from textual.widget import Widget
 
 from grpo_tui import comparing
-from grpo_tui.actions.action import Action
 from grpo_tui.compare_svg import RunDrawing, compared_svg
 from grpo_tui.export import Range, save_runs
+from grpo_tui.kit.desk import Desk, OpenFlips, SelectRun
 from grpo_tui.model.charts_view import DEFAULT, MOST_SHOWN, smoothing_label
 from grpo_tui.model.compare import Compared, Comparison
 from grpo_tui.model.metric_table import MetricTable
 from grpo_tui.model.paired import PairedResults
-from grpo_tui.model.store import Store
 from grpo_tui.screens.view import ViewScreen, bindings_of
 from grpo_tui.widgets.about_comparison import AboutComparison, WhatIsMissing
 from grpo_tui.widgets.chart_axis import axis_label
@@ -27,8 +26,6 @@ from grpo_tui.widgets.compare_tables import ComparePanel, ConfigSource, Evaluati
 
 SLOTS = {"-wide": 3, "-medium": 2, "-narrow": 1}
 """Charts that a terminal of each width has room for."""
-LEAST = 2
-"""Runs that can be compared."""
 MOST_LINES = 11
 """Of the table below everything else."""
 WIDTH = 240
@@ -43,8 +40,8 @@ class CompareScreen(ViewScreen):
     GOES_TO_STEPS = True
     BINDINGS: ClassVar = bindings_of("compare")
 
-    def __init__(self, store: Store, actions: tuple[Action, ...], readonly: bool) -> None:
-        super().__init__(store, actions, readonly)
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk)
         self.comparison = Comparison()
         self.paired = PairedResults()
         self.logged: tuple[str, MetricTable] = ("", MetricTable())
@@ -56,16 +53,12 @@ class CompareScreen(ViewScreen):
         self._seen: tuple[str, str | None] = ("", None)
         """The runs that were highlighted and selected last."""
 
-    @property
-    def is_comparing(self) -> bool:
-        return len(self.comparison.runs) >= LEAST
-
     def panels(self) -> Iterable[Widget]:
         store, comparison = self.store, self.comparison
         self._standing = StandingSource(store, comparison)
-        self._config = ConfigSource(store, comparison, self.grpo.key("all_keys"))
-        self._evaluations = EvaluationsSource(store, comparison, self.paired, self.grpo.key("compare_problems"))
-        yield AboutComparison(store, self, id="about")
+        self._config = ConfigSource(store, comparison, self.app.key("all_keys"))
+        self._evaluations = EvaluationsSource(store, comparison, self.paired, self.app.key("compare_problems"))
+        yield AboutComparison(store, comparison, lambda: self.saving, id="about")
         yield WhatIsMissing(store, id="missing")
         yield Vertical(
             Container(
@@ -94,22 +87,22 @@ class CompareScreen(ViewScreen):
         self._select_current()
         if self.logged[0] != comparison.pinned:
             self.logged = (comparison.pinned, MetricTable())
-        self.query_one("#missing").display = not self.is_comparing
-        self.query_one("#body").display = self.is_comparing
+        self.query_one("#missing").display = not self.comparison.is_comparing
+        self.query_one("#body").display = self.comparison.is_comparing
         about = self.query_one("#about", AboutComparison)
         about.styles.height = len(about.lines(about.size.width - 2))
         size = next((name for name in SLOTS if self.has_class(name)), "-medium")
         names = self._metrics()
         slots = SLOTS[size]
         comparison.page %= max(1, -(-len(names) // slots))
-        self.drawn = names[comparison.page * slots :][:slots] if self.is_comparing else []
+        self.drawn = names[comparison.page * slots :][:slots] if self.comparison.is_comparing else []
         charts = list(self.query(CompareChart))
         for chart, metric in zip(charts, [*self.drawn, *[""] * len(charts)], strict=False):
             chart.metric, chart.display = metric, bool(metric)
             chart.is_log, chart.crosshair = metric in comparison.logarithmic, comparison.crosshair
         comparison.show(self.drawn, WIDTH)
-        if self.is_comparing:
-            self.grpo.recall.tick_compared(self)
+        if self.comparison.is_comparing:
+            comparing.recall(self.app, comparison, self.logged, self.paired)
         has_room = not (self.has_class("-short") or self.has_class("-narrow"))
         self.query_one("#facts").display = has_room
         standing = self.query_one("#standing", ComparePanel)
@@ -119,7 +112,7 @@ class CompareScreen(ViewScreen):
         lines = self._standing.bounds(max(1, standing.text_width))[1]
         is_whole = standing is self.maximized
         standing.styles.height = min(MOST_LINES, lines) + 2 if has_room and not is_whole else "2fr"
-        if self.is_comparing and self.focused is None:
+        if self.comparison.is_comparing and self.focused is None:
             self.query_one(self.MAIN).focus()
 
     def _select_current(self) -> None:
@@ -127,21 +120,21 @@ class CompareScreen(ViewScreen):
         comparison, (highlighted, selected) = self.comparison, self._seen
         if self.store.selected != selected and comparison.run(self.store.selected or "") is not None:
             comparison.current = self.store.selected or ""
-        elif highlighted and comparison.current != highlighted and self.is_comparing:
-            self.grpo.select_when_listed(comparison.current)
+        elif highlighted and comparison.current != highlighted and self.comparison.is_comparing:
+            self.app.post_message(SelectRun(comparison.current))
         self._seen = (comparison.current, self.store.selected)
 
     def _metrics(self) -> list[str]:
         """The metrics that can be shown: those chosen in the charts view, or its first ones."""
         names = [str(row["name"]) for row in self.logged[1].rows] or list(DEFAULT)
-        chosen = self.grpo.views.charts.view.metrics(names)
+        chosen = self.app.charts.metrics(names)
         return (chosen or [name for name in DEFAULT if name in names])[:MOST_SHOWN]
 
     def request_data(self) -> None:
         """Request curves, configurations and evaluations of the runs as they are due."""
-        if not self.is_comparing:
+        if not self.comparison.is_comparing:
             return
-        app, comparison = self.grpo, self.comparison
+        app, comparison = self.app, self.comparison
         for run in comparison.runs:
             if (params := run.curves.request()) is not None:
                 app.work(f"curves of {run.name}", partial(comparing.refresh_curves, app, run, params))
@@ -183,7 +176,7 @@ class CompareScreen(ViewScreen):
     def go_to_step(self, step: int) -> None:
         """Put the crosshair on a step of the pinned run."""
         if (x := self.comparison.x_of_step(step)) is None:
-            self.grpo.warn(f"step {step:,} is not on the axis; {self.grpo.key('compare_axis')} turns to steps")
+            self.app.warn(f"step {step:,} is not on the axis; {self.app.key('compare_axis')} turns to steps")
         else:
             self.set_crosshair(x)
 
@@ -235,20 +228,19 @@ class CompareScreen(ViewScreen):
     def open_flips(self) -> None:
         """Show the problems that the current run gets wrong and the pinned one right, at the same step."""
         if (found := self.common_step()) is None:
-            self.grpo.warn("no step is evaluated for both runs; e on Home evaluates one")
+            self.app.warn("no step is evaluated for both runs; e on Home evaluates one")
             return
         run, pin, dataset, step = found
-        self.grpo.select_when_listed(run.name)
-        self.grpo.views.rollouts.compare_runs(run.name, f"{run.name}_{dataset}", step, pin.name)
-        self.grpo.views.show("rollouts")
+        self.app.post_message(SelectRun(run.name))
+        self.app.post_message(OpenFlips(run.name, f"{run.name}_{dataset}", step, pin.name))
 
     def copy(self) -> None:
         """Copy the focused table, or the values of the focused chart."""
         focused = self.focused
         if isinstance(focused, CompareChart):
-            self.grpo.copy(focused.values_text(), f"{focused.metric}: the values of {len(self.comparison.runs)} runs")
+            self.app.copy(focused.values_text(), f"{focused.metric}: the values of {len(self.comparison.runs)} runs")
         elif isinstance(focused, ComparePanel):
-            self.grpo.copy(focused.text(), "the table")
+            self.app.copy(focused.text(), "the table")
 
     def export(self) -> None:
         """Save every step of the compared runs, with the metrics in the charts, as CSV; the charts as SVG and PNG. In
@@ -257,9 +249,9 @@ class CompareScreen(ViewScreen):
         metrics = tuple(dict.fromkeys(("num_tokens", *self._whole_or_drawn())))
         ranges = [Range(run, metrics, "step", 0, track.step[-1]) for run, track in tracks if track is not None]
         if self.saving or len(ranges) < len(tracks) or (ends := self.comparison.ends) is None:
-            self.grpo.warn(self.saving or "wait until all curves are whole", "not saved")
+            self.app.warn(self.saving or "wait until all curves are whole", "not saved")
         else:
-            self.grpo.work("export", partial(save_runs, self.grpo, ranges, self._picture(ends), self.say_saving))
+            self.app.work("export", partial(save_runs, self.app, ranges, self._picture(ends), self.say_saving))
 
     def _whole_or_drawn(self) -> list[str]:
         """The metric of the chart in full screen, else all in the charts."""

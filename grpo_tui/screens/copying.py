@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 from textual.content import Content
@@ -13,8 +13,7 @@ from grpo_tui.screens.dialog import Dialog
 from grpo_tui.widgets.excerpt import Excerpt
 
 if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
-    from grpo_tui.copies import BoxCopy
+    from grpo_tui.model.copies import BoxCopy
 
 LEFT_OUT_SHOWN = 3
 
@@ -41,7 +40,7 @@ class CopyScreen(Dialog[bool]):
     def on_mount(self) -> None:
         self.query_one("#again").display = False
         self.query_one("#cancel").focus()
-        self.call_after_refresh(cast("GrpoApp", self.app).release_keys)
+        self.call_after_refresh(self.app.release_keys)
         self._timer = self.set_interval(0.2, self._show)
         self._show()
 

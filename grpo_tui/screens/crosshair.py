@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from grpo_tui.actions.action import Action
 from grpo_tui.extremes import Place, go_to_extreme
+from grpo_tui.kit.desk import Desk, OpenLine, OpenStep
 from grpo_tui.model.chart_events import ChartEvents, worst_of
-from grpo_tui.model.charts_view import ChartsView
 from grpo_tui.model.curves import Curves, Window
 from grpo_tui.model.run_events import RunEvent
 from grpo_tui.model.run_logs import log_path
-from grpo_tui.model.store import Store
 from grpo_tui.screens.view import ViewScreen
 from grpo_tui.widgets.chart_mouse import ChartMouse
 
@@ -23,9 +21,9 @@ PAN = 0.25
 class CrosshairScreen(ViewScreen):
     """A view with one crosshair and one range for all its charts."""
 
-    def __init__(self, store: Store, actions: tuple[Action, ...], readonly: bool) -> None:
-        super().__init__(store, actions, readonly)
-        self.view = ChartsView()
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk)
+        self.view = desk.charts
         self.events = ChartEvents()
         self.chosen: list[RunEvent] = []
         """The events that the crosshair was put on; enter opens their row."""
@@ -84,7 +82,7 @@ class CrosshairScreen(ViewScreen):
             return
         x = curves.x_of_step(step)
         if x is None:
-            self.grpo.warn(f"step {step:,} is not in this range")
+            self.app.warn(f"step {step:,} is not in this range")
             return
         x = min(curves.last, max(curves.first, x))
         if not ends[0] <= x <= ends[1]:
@@ -98,17 +96,17 @@ class CrosshairScreen(ViewScreen):
         curve = curves.curves.get(metric) if curves is not None else None
         marks = [mark for mark in curve.marks if ends and ends[0] <= mark.x <= ends[1]] if curve is not None else []
         if curves is None or ends is None:
-            self.grpo.warn("no curve is shown yet")
+            self.app.warn("no curve is shown yet")
             return
         if not marks:
-            hint = f"; {self.grpo.key('toggle_metric')} on it in the list shows it"
-            self.grpo.warn(f"{metric} is not in a chart{hint}" if metric else "no metric is under the cursor")
+            hint = f"; {self.app.key('toggle_metric')} on it in the list shows it"
+            self.app.warn(f"{metric} is not in a chart{hint}" if metric else "no metric is under the cursor")
             return
         best = max(marks, key=lambda mark: mark.high) if highest else min(marks, key=lambda mark: mark.low)
         half = (ends[1] - ends[0]) / max(1, curves.width) / 2
         place = Place(curves.run, metric, curves.axis, best.x - half, best.x + half, highest)
         self.set_crosshair(best.x)
-        self.grpo.work("extreme", partial(go_to_extreme, self.grpo, place, self.set_crosshair))
+        self.app.work("extreme", partial(go_to_extreme, self.app, place, self.set_crosshair))
 
     @property
     def metric(self) -> str:
@@ -131,7 +129,7 @@ class CrosshairScreen(ViewScreen):
             self._choose(found[0].x, [one.event for one in found])
         else:
             other = f"{'later' if by > 0 else 'earlier'} " if self.events.placed else ""
-            self.grpo.warn(f"no {other}event in this range")
+            self.app.warn(f"no {other}event in this range")
 
     def _choose(self, x: float, events: list[RunEvent]) -> None:
         self.set_crosshair(x)
@@ -140,13 +138,13 @@ class CrosshairScreen(ViewScreen):
 
     def open_at_crosshair(self) -> None:
         """Open the row of the event that was chosen, else the completions of the step at the crosshair."""
-        views, event = self.grpo.views, worst_of(self.chosen) if self.chosen else None
+        event = worst_of(self.chosen) if self.chosen else None
         if event is not None and event.offset is not None and self.curves is not None:
-            views.logs.open_line(log_path(self.curves.run, "events"), event.offset)
-            views.show("logs")
+            self.app.post_message(OpenLine(log_path(self.curves.run, "events"), event.offset))
+        elif event is not None:
+            self.app.post_message(OpenStep(event.step, event.evaluation))
         else:
-            views.rollouts.open_step(event.step if event else self.crosshair_step, event.evaluation if event else "")
-            views.show("rollouts")
+            self.app.post_message(OpenStep(self.crosshair_step))
 
     def zoom_range(self, factor: float, center: float | None = None) -> None:
         """Zoom about the crosshair, else about the middle; not wider than the run, not closer than two steps."""

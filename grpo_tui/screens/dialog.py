@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, TypeVar
 
+from textual import getters
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical, VerticalScroll
@@ -11,6 +12,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
+from grpo_tui.kit.desk import Desk
 from grpo_tui.widgets.excerpt import Excerpt
 
 Result = TypeVar("Result")
@@ -19,6 +21,7 @@ Result = TypeVar("Result")
 class Dialog(ModalScreen[Result]):
     """A framed box in the middle of the screen. Escape cancels it (result None)."""
 
+    app = getters.app(Desk)
     BINDINGS: ClassVar = [
         Binding("escape", "cancel", "cancel", show=False),
         Binding("left,h", "app.focus_previous", show=False),

@@ -11,15 +11,13 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from grpo_tui import terminal_notice
-from grpo_tui.actions.action import Action
 from grpo_tui.background import ask_resume_step, refresh_run_facts, refresh_trend
 from grpo_tui.charts import CHARTS
+from grpo_tui.kit.desk import Desk, OpenCheckpoint, SelectRun, ShowView
 from grpo_tui.model.curves import Curves
 from grpo_tui.model.home_layout import NARROW, Layout, layout
-from grpo_tui.model.needs import Need, Needs
+from grpo_tui.model.needs import Look, Need, Needs
 from grpo_tui.model.run_facts import RunFacts
-from grpo_tui.model.run_list import RunList
-from grpo_tui.model.store import Store
 from grpo_tui.screens.view import ViewScreen, bindings_of
 from grpo_tui.widgets.checkpoints_line import CheckpointsLine
 from grpo_tui.widgets.curve_chart import CurveChart
@@ -45,9 +43,9 @@ class HomeScreen(ViewScreen):
     FILTER_HINT = "words, state:running, lr>=1e-6, reward>1 or kl<0.1; enter applies, esc clears"
     BINDINGS: ClassVar = bindings_of("home")
 
-    def __init__(self, store: Store, actions: tuple[Action, ...], readonly: bool) -> None:
-        super().__init__(store, actions, readonly)
-        self.runs = RunList()
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk)
+        self.runs = desk.runs
         self._noticed: bool | None = None
         self._layout: Layout | None = None
         self._laid_for: tuple[int, Widget | None] = (0, None)
@@ -103,8 +101,13 @@ class HomeScreen(ViewScreen):
     def needs(self) -> Needs:
         """What needs the user on this box."""
         if self._needs is None:
-            self._needs = Needs(self.grpo.memory.look(), self.grpo.options.alarms, self.runs.facts)
+            self._needs = Needs(self._look(), self.app.options.alarms, self.runs.facts)
         return self._needs
+
+    def _look(self) -> Look:
+        """What is kept of the looks at the box."""
+        kept = self.app.preferences.looks.get(self.app.connection.list_name)
+        return Look.from_json(kept, self.store.now())
 
     def _charts(self) -> list[CurveChart]:
         return [chart for chart in self.query_one("#charts").children if isinstance(chart, CurveChart)]
@@ -115,10 +118,10 @@ class HomeScreen(ViewScreen):
     def request_data(self) -> None:
         """Request configurations and metrics that names, columns and filter need."""
         if (params := self.runs.facts.request(self.store.runs or ())) is not None:
-            self.grpo.work("run facts", partial(refresh_run_facts, self.grpo, self.runs.facts, params))
+            self.app.work("run facts", partial(refresh_run_facts, self.app, self.runs.facts, params))
         self._request_trend()
         if (need := self.needs.to_ask()) is not None:
-            self.grpo.work(f"resume step of {need.run}", partial(ask_resume_step, self.grpo, self.needs, need))
+            self.app.work(f"resume step of {need.run}", partial(ask_resume_step, self.app, self.needs, need))
 
     def _request_trend(self) -> None:
         """Request the curve of a run on the screen, one after the other, after the curves of the selected run."""
@@ -128,7 +131,7 @@ class HomeScreen(ViewScreen):
             return
         panel = self.query_one_optional(RunsPanel)
         if panel is not None and (params := self.runs.trends.request(panel.on_screen)) is not None:
-            self.grpo.work("trend", partial(refresh_trend, self.grpo, self.runs.trends, params))
+            self.app.work("trend", partial(refresh_trend, self.app, self.runs.trends, params))
 
     def update(self) -> None:
         notice = self.query_one(Notice)
@@ -150,10 +153,10 @@ class HomeScreen(ViewScreen):
 
     def update_needs(self) -> None:
         """Update what needs the user, in any view; new entries are told to the terminal, which rings or notifies."""
-        keys = (self.grpo.key(name) for name in ("resume", "eval", "box"))
+        keys = (self.app.key(name) for name in ("resume", "eval", "box"))
         self.needs.update(self.store, self.runs.names.short, *keys)
         if self.store.runs is not None and self.store.recalled_at is None and (found := self.needs.new_entries()):
-            terminal_notice.tell(self.app, self.store.box, found, self.grpo.options.terminal)
+            terminal_notice.tell(self.app, self.store.box, found, self.app.options.terminal)
 
     def _place(self) -> None:
         """Give each panel its rows."""
@@ -220,7 +223,7 @@ class HomeScreen(ViewScreen):
         if log.is_seen:
             log.show_tab(log.active + 1)
         else:
-            self.grpo.warn("the logs are not on the screen: restore the zoomed panel or enlarge the terminal")
+            self.app.warn("the logs are not on the screen: restore the zoomed panel or enlarge the terminal")
 
     # the list ------------------------------------------------------------------------------------------
 
@@ -235,7 +238,7 @@ class HomeScreen(ViewScreen):
     def open_focused(self) -> None:
         """From the list, the charts of the run under the cursor; else the focused panel on the whole screen."""
         if self.maximized is None and isinstance(self.focused, RunsPanel):
-            self.grpo.views.show("charts")
+            self.app.post_message(ShowView("charts"))
         elif isinstance(self.focused, SummaryPanel):
             if (checkpoint := self.focused.checkpoint) is not None and checkpoint.step is not None:
                 self.open_checkpoint(checkpoint.step)
@@ -246,11 +249,7 @@ class HomeScreen(ViewScreen):
 
     def open_checkpoint(self, step: int) -> None:
         """Show the completions of an evaluated checkpoint, or say how to evaluate it."""
-        rollouts = self.grpo.views.rollouts
-        if problem := rollouts.open_evaluation(step):
-            self.grpo.warn(problem)
-        else:
-            self.grpo.views.show("rollouts")
+        self.app.post_message(OpenCheckpoint(step))
 
     def on_checkpoints_line_opened(self, event: CheckpointsLine.Opened) -> None:
         self.open_checkpoint(event.step)
@@ -261,10 +260,10 @@ class HomeScreen(ViewScreen):
         """Select the run of an entry, and give the keys to the list; of a GPU, show the box."""
         if need.run:
             self.runs.set_filter("")
-            self.grpo.select_when_listed(need.run)
+            self.app.post_message(SelectRun(need.run))
             self.query_one(RunsPanel).focus()
         elif any(action.scope == "box" for action in self.registry):
-            self.grpo.views.show("box")
+            self.app.post_message(ShowView("box"))
 
     def on_needs_panel_opened(self, event: NeedsPanel.Opened) -> None:
         self.open_need(event.need)

@@ -11,8 +11,8 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Input
 
-from grpo_tui.actions.action import Action
 from grpo_tui.download import save_part
+from grpo_tui.kit.desk import Desk, ShowView
 from grpo_tui.log_requests import refresh_files, refresh_lines, refresh_search, refresh_whole
 from grpo_tui.model.formatting import byte_size
 from grpo_tui.model.log_window import LogWindow
@@ -98,9 +98,8 @@ class LogsScreen(ViewScreen):
     FILTER_HINT = HINTS["search"]
     BINDINGS: ClassVar = bindings_of("logs")
 
-    def __init__(self, store: Store, actions: tuple[Action, ...], readonly: bool) -> None:
-        super().__init__(store, actions, readonly)
-        self._views: dict[str, LogsView] = {}
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk)
         self._asks_for = "search"
         self._typed = ""
         self._whole_line = False
@@ -109,12 +108,7 @@ class LogsScreen(ViewScreen):
     @property
     def view(self) -> LogsView | None:
         """The view of the selected run."""
-        run = self.store.selected
-        if run is None:
-            return None
-        if run not in self._views:
-            self._views[run] = LogsView(run)
-        return self._views[run]
+        return self.app.log_view
 
     @property
     def window(self) -> LogWindow | None:
@@ -122,7 +116,7 @@ class LogsScreen(ViewScreen):
 
     def panels(self) -> Iterable[Widget]:
         store = self.store
-        source = WholeLineSource(store, lambda: self.view, lambda: self.grpo.key("log_copy"))
+        source = WholeLineSource(store, lambda: self.view, lambda: self.app.key("log_copy"))
         yield AboutLogs(store, self, id="about")
         yield Horizontal(
             LogFilesPanel(store, lambda: self.view, id="files"),
@@ -135,7 +129,7 @@ class LogsScreen(ViewScreen):
         )  # fmt: skip
 
     def box_changed(self) -> None:
-        self._views = {}
+        self.app.log_views.clear()
 
     def update(self) -> None:
         view = self.view
@@ -146,7 +140,7 @@ class LogsScreen(ViewScreen):
 
     def request_data(self) -> None:
         """Request the files, the lines about the cursor, and what a search has found."""
-        app, view = self.grpo, self.view
+        app, view = self.app, self.view
         if view is None:
             return
         is_live = self.store.run is not None and self.store.run.is_live
@@ -237,14 +231,14 @@ class LogsScreen(ViewScreen):
         """Go to the next match (+1), or to the previous one (-1)."""
         view = self.view
         if view is None or view.search is None:
-            self.grpo.warn(f"{self.grpo.key('log_search')} searches")
+            self.app.warn(f"{self.app.key('log_search')} searches")
             return
         search = view.search
         search.wants, search.is_new = search.wants + by, False
         jumped = view.jump()
         if not jumped and not search.wants:
-            other = self.grpo.key("match_previous" if by > 0 else "match_next")
-            self.grpo.warn(
+            other = self.app.key("match_previous" if by > 0 else "match_next")
+            self.app.warn(
                 f"no {'later' if by > 0 else 'earlier'} match; {other} goes back" if search.total else "no match"
             )
         self._show()
@@ -262,11 +256,11 @@ class LogsScreen(ViewScreen):
             return
         if self.query_one(LogFilesPanel).has_focus and row is not None and row.path:
             root = str((self.store.host or {}).get("root", "")).rstrip("/")
-            self.grpo.copy(f"{root}/{row.path}" if root else row.path, f"path of {view.name(row.path)}")
+            self.app.copy(f"{root}/{row.path}" if root else row.path, f"path of {view.name(row.path)}")
         elif view.whole is not None:
             number = "a line" if view.whole.number is None else f"line {view.whole.number:,}"
             part = "the beginning of " if view.whole.is_cut else ""
-            self.grpo.copy(view.whole.text, f"{part}{number} of {view.name(view.whole.path)}")
+            self.app.copy(view.whole.text, f"{part}{number} of {view.name(view.whole.path)}")
 
     async def save(self) -> None:
         """Save the open file, or what is about the cursor of a large one, to this machine."""
@@ -277,9 +271,9 @@ class LogsScreen(ViewScreen):
         known = next((file.get("size") for file in view.files if file.get("path") == path), None)
         size = view.window.size or int(known or 0)  # it may not be read yet
         if not size:
-            self.grpo.warn(f"{view.name(path)} is empty, or not read yet", title="not saved")
+            self.app.warn(f"{view.name(path)} is empty, or not read yet", title="not saved")
             return
-        await save_part(self.grpo, view.run, path, line.offset if line is not None else size, size)
+        await save_part(self.app, view.run, path, line.offset if line is not None else size, size)
 
     # the line of text ----------------------------------------------------------------------------------
 
@@ -303,7 +297,7 @@ class LogsScreen(ViewScreen):
         if self._asks_for == "search":
             view.find(self._typed)
         elif self._typed and (target := place_of(self._typed)) is None:
-            self.grpo.warn(f"'{self._typed}' is neither a line number nor a position such as 86 %")
+            self.app.warn(f"'{self._typed}' is neither a line number nor a position such as 86 %")
         elif self._typed and target is not None:
             view.window.go(target)
         self._show()
@@ -322,7 +316,7 @@ class LogsScreen(ViewScreen):
             view.show_level("")
         elif self._came_from_charts:
             self._came_from_charts = False
-            self.grpo.views.show("charts")
+            self.app.post_message(ShowView("charts"))
             return True
         else:
             return False

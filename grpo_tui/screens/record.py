@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -13,9 +13,6 @@ from textual.widgets import Button, Static
 from grpo_train.history.listing import lines_of
 from grpo_train.history.record import Record
 from grpo_tui.screens.dialog import TextDialog
-
-if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
 
 
 class RecordScreen(TextDialog[None]):
@@ -47,7 +44,7 @@ class RecordScreen(TextDialog[None]):
 
     def action_copy(self) -> None:
         """Copy all of it."""
-        cast("GrpoApp", self.app).copy("\n".join(self.lines), f"what is known of {self.record.name}")
+        self.app.copy("\n".join(self.lines), f"what is known of {self.record.name}")
 
 
 def _toned(lines: list[str]) -> Iterator[Content]:

@@ -11,14 +11,13 @@ from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
 from grpo_train.history.query import QueryError
-from grpo_tui.actions.action import Action
 from grpo_tui.export import save_samples
+from grpo_tui.kit.desk import Desk, ShowView
 from grpo_tui.model.csv_tables import listed
 from grpo_tui.model.rollout_reader import RolloutChoices, RolloutReader
 from grpo_tui.model.rollout_search import RolloutSearch
 from grpo_tui.model.rollout_steps import EvaluationSteps, evaluated_steps, evaluation_names
 from grpo_tui.model.rollouts_words import instead_of_sample
-from grpo_tui.model.store import Store
 from grpo_tui.rollout_requests import refresh_search, refresh_step, refresh_steps, refresh_texts
 from grpo_tui.screens.view import ViewScreen, bindings_of
 from grpo_tui.widgets.rollout_lists import GroupsPanel, RewardsPanel, SamplesPanel, StepsPanel
@@ -39,8 +38,8 @@ class RolloutsScreen(ViewScreen):
     FILTER_HINT = 'reward<1 truncated text~"wait"; enter applies, esc clears'
     BINDINGS: ClassVar = bindings_of("rollouts")
 
-    def __init__(self, store: Store, actions: tuple[Action, ...], readonly: bool) -> None:
-        super().__init__(store, actions, readonly)
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk)
         self.choices = RolloutChoices()
         self.reader: RolloutReader | None = None
         """Where the user reads in the selected run; None without a run."""
@@ -135,24 +134,24 @@ class RolloutsScreen(ViewScreen):
                 self.request_data()
 
     def _message(self) -> str:
-        return instead_of_sample(self.reader, self.store, self.grpo.key)
+        return instead_of_sample(self.reader, self.store, self.app.key)
 
     def request_data(self) -> None:
         """Request the table of steps, the samples of the step, their texts, and the next matches."""
-        reader, app, store = self.reader, self.grpo, self.store
+        reader, app, store = self.reader, self.app, self.store
         if reader is None or reader.rollouts.run != store.selected:
             return
         rollouts, run = reader.rollouts, reader.rollouts.run
         is_live = store.run is not None and store.run.is_live
         if (step := rollouts.step_request()) is not None:
-            app.work(f"step of {run}", partial(refresh_step, app, rollouts, step))
+            app.work(f"step of {run}", partial(refresh_step, app, rollouts, step, self.moved))
         if (steps := rollouts.steps.request(store.step, is_live)) is not None:
-            app.work(f"steps of {run}", partial(refresh_steps, app, rollouts, steps))
+            app.work(f"steps of {run}", partial(refresh_steps, app, rollouts, steps, self.moved))
         others = reader.group.samples if reader.group is not None else []
         if (texts := rollouts.texts_request(reader.shown, others)) is not None:
-            app.work(f"samples of {run}", partial(refresh_texts, app, rollouts, texts))
+            app.work(f"samples of {run}", partial(refresh_texts, app, rollouts, texts, self.moved))
         if reader.search is not None and (page := reader.search.request()) is not None:
-            app.work("search", partial(refresh_search, app, reader.search, *page))
+            app.work("search", partial(refresh_search, app, reader.search, *page, self._searched))
 
     # panes ---------------------------------------------------------------------------------------------
 
@@ -172,6 +171,11 @@ class RolloutsScreen(ViewScreen):
     def action_move_pane(self, by: int) -> None:
         self.move_pane(int(by))
 
+    def _searched(self, search: RolloutSearch) -> bool:
+        """The box answered a search; returns whether it is still shown."""
+        self.moved()
+        return self.search is search and self.app.view == self.NAME
+
     def open_step(self, step: int | None, evaluation: str = "") -> None:
         """Show a step of the training or of an evaluation, from the charts; None: the newest."""
         self._came_from, self._outermost = "charts", 1
@@ -190,7 +194,7 @@ class RolloutsScreen(ViewScreen):
             name for name in evaluation_names(shown) if any(row.step == step for row in evaluated_steps(shown, name))
         ]
         if run is None or not names:
-            return f"step_{step} has no evaluation; {self.grpo.key('eval')} evaluates it"
+            return f"step_{step} has no evaluation; {self.app.key('eval')} evaluates it"
         if self._evaluations.get(run) not in names:
             self._evaluations[run] = names[0]
         self._came_from, self._outermost = "home", 1
@@ -238,7 +242,7 @@ class RolloutsScreen(ViewScreen):
             self.move_pane(-1)
         elif self._came_from:
             view, self._came_from, self._outermost = self._came_from, "", 0
-            self.grpo.views.show(view)
+            self.app.post_message(ShowView(view))
             return True
         else:
             return False
@@ -267,7 +271,7 @@ class RolloutsScreen(ViewScreen):
     def search_file(self) -> None:
         """Search the whole file, or the shown step again; without a filter, ask for one."""
         if self.reader is not None and self.reader.rollouts.evaluation:
-            self.grpo.warn("each evaluated step has its own file")
+            self.app.warn("each evaluated step has its own file")
             return
         self.choices.is_whole_file = not self.choices.is_whole_file
         if self.choices.is_whole_file and not self.choices.filter:
@@ -279,7 +283,7 @@ class RolloutsScreen(ViewScreen):
         run = self.store.selected
         names = ["", *evaluation_names(self.store.shown)]
         if run is None or len(names) == 1:
-            self.grpo.warn(f"no evaluated checkpoint; {self.grpo.key('eval')} evaluates one")
+            self.app.warn(f"no evaluated checkpoint; {self.app.key('eval')} evaluates one")
             return
         shown = self._evaluations.get(run, "")
         self._evaluations[run] = names[(names.index(shown) + 1) % len(names)] if shown in names else ""
@@ -288,12 +292,12 @@ class RolloutsScreen(ViewScreen):
 
     def next_flips(self) -> None:
         if self.reader is not None and (problem := self.reader.next_flips()):
-            self.grpo.warn(problem)
+            self.app.warn(problem)
         self.moved()
 
     def next_match(self, by: int) -> None:
         if self.reader is not None and (problem := self.reader.next_match(by)):
-            self.grpo.warn(problem)
+            self.app.warn(problem)
         self.moved()
 
     def toggle_mark(self) -> None:
@@ -303,7 +307,7 @@ class RolloutsScreen(ViewScreen):
 
     def toggle_beside(self) -> None:
         if self.reader is not None and (problem := self.reader.toggle_beside()):
-            self.grpo.warn(problem)
+            self.app.warn(problem)
         self.moved()
 
     def follow(self) -> None:
@@ -316,21 +320,21 @@ class RolloutsScreen(ViewScreen):
         reader = self.reader
         row = reader.rollouts.text(reader.shown[0]) if reader is not None and reader.shown else None
         if reader is None or row is None or "completion" not in row:
-            self.grpo.warn("no sample to copy")
+            self.app.warn("no sample to copy")
             return
         number = "" if row.get("sample") is None else f" {row['sample']}"
-        self.grpo.copy(f"{row.get('prompt', '')}{row['completion']}", f"sample{number} of step {reader.step:,}")
+        self.app.copy(f"{row.get('prompt', '')}{row['completion']}", f"sample{number} of step {reader.step:,}")
 
     def export(self) -> None:
         """Save the listed samples as CSV on this machine."""
         reader = self.reader
         samples = listed(reader) if reader is not None else []
         if reader is None or not samples:
-            self.grpo.warn("nothing to save: no sample is listed")
+            self.app.warn("nothing to save: no sample is listed")
             return
         what = "matches" if reader.searches_file and reader.search is not None else f"step_{reader.step}"
-        self.grpo.work(
-            "export samples", partial(save_samples, self.grpo, reader.rollouts, samples, what, self.say_saving)
+        self.app.work(
+            "export samples", partial(save_samples, self.app, reader.rollouts, samples, what, self.say_saving)
         )
 
     def say_saving(self, text: str) -> None:

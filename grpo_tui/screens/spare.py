@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -19,7 +19,7 @@ from grpo_tui.widgets.waiting import waiting
 from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
+    from grpo_tui.kit.desk import Desk
 
 TIMEOUT_S = 120.0
 """The box reads the manifest of every checkpoint."""
@@ -53,7 +53,7 @@ class SpareScreen(Dialog[None]):
         self._show_found(False)
         self._tick()
         self.set_interval(0.5, self._tick)
-        cast("GrpoApp", self.app).work("spare checkpoints", partial(self._request, cast("GrpoApp", self.app)))
+        self.app.work("spare checkpoints", partial(self._request, self.app))
         self.query_one("#cancel").focus()
 
     def _tick(self) -> None:
@@ -67,7 +67,7 @@ class SpareScreen(Dialog[None]):
         for name in ("#choices", "#spare-paths", "#copy"):
             self.query_one(name).display = found
 
-    async def _request(self, app: GrpoApp) -> None:
+    async def _request(self, app: Desk) -> None:
         try:
             reply = await app.request("spare_checkpoints", timeout=TIMEOUT_S)
         except RemoteError as error:
@@ -128,7 +128,7 @@ class SpareScreen(Dialog[None]):
     def action_copy(self) -> None:
         """Copy the paths of the checkpoints of the run under the cursor."""
         if (run := self.current) is not None:
-            cast("GrpoApp", self.app).copy(run.paths(self.root), f"paths of {len(run.steps)} checkpoints")
+            self.app.copy(run.paths(self.root), f"paths of {len(run.steps)} checkpoints")
 
     def chosen(self, button: str) -> None:
         self.action_copy()

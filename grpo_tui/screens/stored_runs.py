@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from textual import work
 from textual.app import ComposeResult
@@ -18,9 +18,6 @@ from grpo_tui.model.tasks import RequestFunction
 from grpo_tui.screens.dialog import Dialog
 from grpo_tui.widgets.waiting import waiting
 from remote.protocol import RemoteError
-
-if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
 
 TIMEOUT_S = 160.0
 """The engine lists every snapshot of a store."""
@@ -53,7 +50,7 @@ class StoredRunsScreen(Dialog[StoredRun]):
         self._show_found([])
         self.set_interval(0.5, self._tick)
         self.query_one("#cancel").focus()
-        self.call_after_refresh(cast("GrpoApp", self.app).release_keys)
+        self.call_after_refresh(self.app.release_keys)
         self.load()
 
     def on_select_changed(self, event: Select.Changed) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -16,9 +16,6 @@ from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.formatting import one_line, padded, shortened
 from grpo_tui.screens.dialog import Dialog
 from grpo_tui.widgets.waiting import waiting
-
-if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
 
 
 class TerminationScreen(Dialog[None]):
@@ -45,7 +42,7 @@ class TerminationScreen(Dialog[None]):
         self._show_rows()
         self._tick()
         self.set_interval(0.5, self._tick)
-        cast("GrpoApp", self.app).work("safe to terminate", self._request)
+        self.app.work("safe to terminate", self._request)
         self.query_one("#cancel").focus()
 
     def _tick(self) -> None:
@@ -53,8 +50,8 @@ class TerminationScreen(Dialog[None]):
             self.query_one("#about", Static).update(text)
 
     async def _request(self) -> None:
-        termination = cast("GrpoApp", self.app).termination
-        await refresh_termination(cast("GrpoApp", self.app), now=True)
+        termination = self.app.termination
+        await refresh_termination(self.app, now=True)
         self._asked_at = None
         if not self.is_mounted:
             return
@@ -105,7 +102,7 @@ class TerminationScreen(Dialog[None]):
     def action_copy(self) -> None:
         """Copy the command that ends the obstacle under the cursor."""
         if self.command:
-            cast("GrpoApp", self.app).copy(self.command, "command for the box")
+            self.app.copy(self.command, "command for the box")
 
     def chosen(self, button: str) -> None:
         self.action_copy()

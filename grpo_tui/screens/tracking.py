@@ -7,7 +7,7 @@ import sys
 import webbrowser
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -18,7 +18,7 @@ from grpo_tui.model.tracking import Tracking
 from grpo_tui.screens.dialog import TextDialog
 
 if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
+    from grpo_tui.kit.desk import Desk
 
 
 class TrackingScreen(TextDialog[None]):
@@ -57,7 +57,7 @@ class TrackingScreen(TextDialog[None]):
 
     def action_copy(self) -> None:
         """Copy the URL, or the command that sends the run."""
-        app = cast("GrpoApp", self.app)
+        app = self.app
         if self.tracking.url:
             app.copy(self.tracking.url, f"W&B page of {self.tracking.run}")
         else:
@@ -65,12 +65,12 @@ class TrackingScreen(TextDialog[None]):
 
     def action_open(self) -> None:
         """Open the page in a browser of this machine."""
-        app = cast("GrpoApp", self.app)
+        app = self.app
         if self.tracking.url:
             app.work("browser", partial(_browse, app, self.tracking.url))
 
 
-async def _browse(app: GrpoApp, url: str) -> None:
+async def _browse(app: Desk, url: str) -> None:
     """Open a page in a process of its own, whose output does not reach the screen."""
     if not has_browser():
         app.warn("no graphical browser on this machine; y copies the URL", title="not opened")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import webbrowser
-from typing import TYPE_CHECKING, cast
 
 from textual.app import ComposeResult
 from textual.content import Content
@@ -14,9 +13,6 @@ from textual.widgets.option_list import Option
 from grpo_tui.model.formatting import shortened
 from grpo_tui.model.tunnels import BoxTunnels, OpenTunnel
 from grpo_tui.screens.dialog import Dialog
-
-if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
 
 WIDTH = 96
 
@@ -40,7 +36,7 @@ class TunnelsScreen(Dialog[None]):
         yield Button("Open", id="open", variant="primary", compact=True)
 
     def on_mount(self) -> None:
-        self.call_after_refresh(cast("GrpoApp", self.app).release_keys)
+        self.call_after_refresh(self.app.release_keys)
         self._fill(self._selected)
 
     def _fill(self, selected: int) -> None:
@@ -74,7 +70,7 @@ class TunnelsScreen(Dialog[None]):
         at = self.query_one(OptionList).highlighted
         if at is None or at >= len(self.tunnels.open):
             return
-        one, app = self.tunnels.open[at], cast("GrpoApp", self.app)
+        one, app = self.tunnels.open[at], self.app
         if button == "end":
             self.tunnels.end(one)
             self._fill(at)

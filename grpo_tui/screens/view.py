@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar
 
-from textual import events
+from textual import events, getters
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.content import Content
@@ -14,16 +14,13 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from grpo_train.history.query import QueryError
-from grpo_tui.actions.action import Action
 from grpo_tui.actions.registry import ACTIONS
+from grpo_tui.kit.desk import Desk
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.header import HeaderBar
 from grpo_tui.widgets.key_bar import KeyBar, ViewBar
 from grpo_tui.widgets.line_input import LineInput
 from grpo_tui.widgets.panel import StoreView
-
-if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
 
 
 def bindings_of(view: str) -> list[Binding | tuple[str, str] | tuple[str, str, str]]:
@@ -52,10 +49,9 @@ class ViewScreen(Screen[None]):
     VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall"), (50, "-high")]  # noqa: RUF012
     ALLOW_IN_MAXIMIZED_VIEW = "HeaderBar,ViewBar,KeyBar"
 
-    def __init__(self, store: Store, actions: tuple[Action, ...], readonly: bool) -> None:
+    def __init__(self, desk: Desk) -> None:
         super().__init__(classes="view")
-        self.store, self.readonly = store, readonly
-        self.registry = actions
+        self.store, self.registry, self.readonly = desk.store, desk.actions, desk.options.readonly
         self._recomposing = False
 
     # what a view defines -------------------------------------------------------------------------------
@@ -93,9 +89,7 @@ class ViewScreen(Screen[None]):
 
     # what all views do ---------------------------------------------------------------------------------
 
-    @property
-    def grpo(self) -> GrpoApp:
-        return cast("GrpoApp", self.app)
+    app = getters.app(Desk)
 
     def compose(self) -> ComposeResult:
         yield HeaderBar(self.store, self.readonly, id="header")
@@ -109,7 +103,7 @@ class ViewScreen(Screen[None]):
         yield ViewBar(self.store, self.registry, view=self.NAME, id="views")
 
     async def on_event(self, event: events.Event) -> None:
-        if not self.grpo.holds(event):
+        if not self.app.holds(event):
             await super().on_event(event)
 
     def on_mount(self) -> None:

@@ -12,9 +12,9 @@ from dataclasses import fields
 from typing import Any
 
 from grpo_train.run_dir.errors import UserError
+from grpo_tui.model.unanswered import OUTCOMES, requester
 from grpo_tui.shell.arguments import config_of
 from grpo_tui.shell.connection import Connection
-from grpo_tui.unanswered import OUTCOMES, requester
 from remote.box_notify import notify_overrides
 from remote.boxes import Box
 from remote.protocol import RemoteError

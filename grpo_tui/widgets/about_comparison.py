@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from textual.content import Content
 
 from grpo_train.run_dir.display import duration
 from grpo_tui.model.charts_view import AXIS_NAMES, smoothing_label
-from grpo_tui.model.compare import LETTERS
+from grpo_tui.model.compare import LETTERS, Comparison
 from grpo_tui.model.run_names import short_names
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.compare_chart import legend
 from grpo_tui.widgets.panel import Line
 from grpo_tui.widgets.runs import short_name
-
-if TYPE_CHECKING:
-    from grpo_tui.screens.compare import CompareScreen
 
 LEGEND_LINES = 3
 
@@ -24,22 +21,22 @@ LEGEND_LINES = 3
 class AboutComparison(Line):
     """Axis, smoothing, what differs; then the runs with their letters, markers and lines."""
 
-    def __init__(self, store: Store, screen: CompareScreen, *, id: str) -> None:
+    def __init__(self, store: Store, comparison: Comparison, saving: Callable[[], str], *, id: str) -> None:
         super().__init__(store, id=id)
-        self._compare = screen
+        self._comparison, self._saving = comparison, saving
         self._lines_of: tuple[object, list[Content]] = (None, [])
 
     def state(self) -> object:
-        comparison = self._compare.comparison
+        comparison = self._comparison
         return (
             self.size.width, comparison.version, comparison.smoothing, comparison.smoothed_steps, comparison.left_out,
-            self._compare.saving, self._compare.has_class("-short"), [id(run.facts) for run in comparison.runs],
+            self._saving(), self.screen.has_class("-short"), [id(run.facts) for run in comparison.runs],
             self._age(),
         )  # fmt: skip
 
     def _age(self) -> str:
         """The age of what the laptop kept, while that is shown."""
-        at = self._compare.comparison.recalled_at
+        at = self._comparison.recalled_at
         return "" if at is None else duration(self.store.now() - at)
 
     def lines(self, width: int) -> list[Content]:
@@ -49,10 +46,10 @@ class AboutComparison(Line):
         return self._lines_of[1]
 
     def _lines(self, width: int) -> list[Content]:
-        comparison = self._compare.comparison
+        comparison = self._comparison
         pin = comparison.pin
         text = Content.from_markup("[bold $primary]compare[/]")
-        if pin is None or not self._compare.is_comparing:
+        if pin is None or not comparison.is_comparing:
             return [text]
         parts = [
             ("", f"{len(comparison.runs)} runs ({pin.letter} pinned)"),
@@ -63,8 +60,8 @@ class AboutComparison(Line):
             text += Content.from_markup("   [$text-muted]$name[/]$value", name=name, value=value)
         if age := self._age():
             text += Content.from_markup("   [$warning]as it was $age ago[/]", age=age)
-        if self._compare.saving:
-            text += Content.from_markup("   [$secondary]$text[/]", text=self._compare.saving)
+        if saving := self._saving():
+            text += Content.from_markup("   [$secondary]$text[/]", text=saving)
         if comparison.left_out:
             text += Content.from_markup(
                 "   [$warning]▲ $count marked runs are left out: at most $most[/]",
@@ -73,9 +70,9 @@ class AboutComparison(Line):
         return [text.truncate(width, ellipsis=True), *self._legend(width)]
 
     def _legend(self, width: int) -> list[Content]:
-        comparison = self._compare.comparison
+        comparison = self._comparison
         count = len(comparison.runs)
-        most = 1 if self._compare.has_class("-short") else LEGEND_LINES
+        most = 1 if self.screen.has_class("-short") else LEGEND_LINES
         a_line = -(-count // most)
         room = max(6, width // min(count, max(a_line, 3)) - len("A  ●━   ") - 3)
         configs = {run.name: run.facts.config for run in comparison.runs if run.facts is not None}

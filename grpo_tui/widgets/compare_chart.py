@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, cast
+from typing import ClassVar, NamedTuple
 
 from rich.segment import Segment
 from rich.style import Style
@@ -24,10 +24,7 @@ from grpo_tui.widgets.braille import Bitmap, View, column_of, pixel_of, plot_mar
 from grpo_tui.widgets.chart_axis import axis_label, cost, cost_labels, view_of
 from grpo_tui.widgets.chart_marks import averages
 from grpo_tui.widgets.curve_chart import WAIT_S, CurveChart
-from grpo_tui.widgets.panel import is_free, link_age, toned
-
-if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
+from grpo_tui.widgets.panel import link_age, toned
 
 MARKED_EVERY = 16
 """Columns between two markers of a line."""
@@ -75,12 +72,12 @@ class CompareChart(CurveChart):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "vi":
-            return is_free(cast("GrpoApp", self.app), str(parameters[0]))
+            return self.app.is_free(str(parameters[0]))
         return super().check_action(action, parameters)
 
     async def action_vi(self, key: str) -> None:
         """Do what the arrow key of a vi key does in this view."""
-        await cast("GrpoApp", self.app).action_act(VI[key])
+        await self.app.action_act(VI[key])
 
     # title ---------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from textual.content import Content
 
@@ -12,9 +12,6 @@ from grpo_tui.model.formatting import bar, gibibytes, one_line
 from grpo_tui.model.gpu_advice import unlisted
 from grpo_tui.widgets.panel import Panel, from_markup, toned
 from remote.protocol.rows import UNREADABLE
-
-if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
 
 GPUS_SHOWN = 16
 PROCESSES_SHOWN = 16
@@ -34,7 +31,7 @@ class GpuPanel(Panel):
         if index is None or not gpu.get("free"):
             return ""
         store = self.store
-        seconds = cast("GrpoApp", self.app).history.idle_for(int(index), store.now())
+        seconds = self.app.history.idle_for(int(index), store.now())
         return f"▲ idle {duration(seconds)}" if seconds >= IDLE_TOLD_S else ""
 
     def refresh_titles(self) -> None:

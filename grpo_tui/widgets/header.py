@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
-
 from textual.content import Content
 
 from grpo_train.history.cost import dollars
@@ -13,9 +11,6 @@ from grpo_tui.model.formatting import byte_size, money, one_line, shortened
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.panel import TONES, Line
 from remote.events import Link
-
-if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
 
 MUTED = "$text-muted"
 SHORTEST_REASON, LONGEST_REASON, PRICE = 14, 60, 10
@@ -66,12 +61,12 @@ class HeaderBar(Line):
 
     def _facts(self, room: int) -> Content:
         """What the box costs and has left, as far as there is room: the least telling leaves first."""
-        store, history = self.store, cast("GrpoApp", self.app).history
+        store, history = self.store, self.app.history
         told: list[tuple[int, Content]] = []
         """Each with its rank: the highest leaves first."""
         if self.readonly:
             told.append((0, part(("read-only", "$warning"))))
-        if (copy := cast("GrpoApp", self.app).copies.at_work) is not None:
+        if (copy := self.app.copy_at_work) is not None:
             told.append((0, part((copy.progress.label(), "$primary"))))
         light, room = self._light(room)
         if store.runs:
@@ -95,7 +90,7 @@ class HeaderBar(Line):
 
     def _light(self, room: int) -> tuple[Content, int]:
         """Whether the box can be terminated, in full or only as the light; and the room left beside it."""
-        termination = cast("GrpoApp", self.app).termination
+        termination = self.app.termination
         if not termination.wanted:
             return Content(""), room
         light = termination.light()

@@ -13,7 +13,7 @@ from textual.message import Message
 from grpo_train.history.fields import text_of
 from grpo_train.run_dir.display import state_label
 from grpo_tui.model.formatting import padded, shortened
-from grpo_tui.model.history_table import TABLES
+from grpo_tui.model.history_table import TABLES, HistoryView
 from grpo_tui.model.store import Store
 from grpo_tui.model.table import GAP, Sized, fit
 from grpo_tui.model.tracking import tracking_of
@@ -22,7 +22,6 @@ from grpo_tui.widgets.table_panel import TablePanel
 
 if TYPE_CHECKING:
     from grpo_train.history.record import Record
-    from grpo_tui.screens.history import HistoryScreen
 
 WIDEST = 40
 """Cells of a column; a longer text is cut in the middle."""
@@ -49,21 +48,21 @@ BARE = ("state", "task", "model", "device", "box", "root")
 class AboutHistory(Line):
     """One line: the tables, how many runs were found, and what they cost."""
 
-    def __init__(self, store: Store, screen: HistoryScreen, *, id: str) -> None:
+    def __init__(self, store: Store, view: HistoryView, *, id: str) -> None:
         super().__init__(store, id=id)
-        self._history = screen
+        self._view = view
 
     def state(self) -> object:
-        return (self._history.version, self.size.width)
+        return (self._view.version, self.size.width)
 
     def render(self) -> Content:
-        screen = self._history
+        view = self._view
         parts = []
         for name in TABLES:
-            tone = "bold $primary" if name == screen.asked.table else "$grpo-muted"
+            tone = "bold $primary" if name == view.asked.table else "$grpo-muted"
             parts.append(Content.from_markup(f"[{tone}]$name[/]", name=name))
         text = Content("   ").join(parts)
-        if (answer := screen.answer) is not None and answer.asked.table == TABLES[0]:
+        if (answer := view.answer) is not None and answer.asked.table == TABLES[0]:
             text += Content.from_markup("   [$text-muted]$sums[/]", sums=answer.sums)
         return text
 
@@ -78,32 +77,35 @@ class HistoryTable(TablePanel):
             super().__init__()
             self.column = column
 
+    class Moved(Message):
+        """The user moved the cursor."""
+
     COMPONENT_CLASSES: ClassVar = {f"history--{tone}" for tone in TONES}
 
-    def __init__(self, store: Store, screen: HistoryScreen, *, id: str) -> None:
+    def __init__(self, store: Store, view: HistoryView, *, id: str) -> None:
         super().__init__(store, id=id)
-        self._history = screen
+        self._view = view
         self._spans: list[tuple[int, int, str]] = []
         self._cursor = 0
         self._identity = ""
 
     def state(self) -> object:
-        return (self._history.version, self.cursor, self.size, self.app.theme, self.has_focus)
+        return (self._view.version, self.cursor, self.size, self.app.theme, self.has_focus)
 
     def refresh_titles(self) -> None:
-        screen, answer = self._history, self._history.answer
+        view, answer = self._view, self._view.answer
         title = Content("history")
         if answer is not None:
             count = f"{answer.found:,}" if answer.found == answer.known else f"{answer.found:,} of {answer.known:,}"
-            if query := screen.asked.query:
+            if query := view.asked.query:
                 title += Content.from_markup(" [$warning]/$query[/]", query=query)
             title += Content.from_markup(" [$text-muted]$count[/]", count=count)
         below = Content()
-        if screen.problem:
-            below = Content.from_markup("[$error]✖ $text[/]", text=screen.problem)
+        if view.problem:
+            below = Content.from_markup("[$error]✖ $text[/]", text=view.problem)
         elif answer is not None and answer.asked.table != TABLES[0]:
             below = Content.from_markup("[$foreground]$sums[/]", sums=answer.sums)
-        elif screen.asked.query:
+        elif view.asked.query:
             below = Content.from_markup("[$text-muted]$key: show all[/]", key=self.key("back"))
         elif answer is not None and "reward" in answer.rows.columns:
             below = Content.from_markup("[$text-muted]reward: last step[/]")
@@ -113,12 +115,12 @@ class HistoryTable(TablePanel):
 
     @property
     def count(self) -> int:
-        answer = self._history.answer
+        answer = self._view.answer
         return len(answer.rows.cells) if answer is not None else 0
 
     @property
     def cursor(self) -> int:
-        answer = self._history.answer
+        answer = self._view.answer
         if answer is not None and self._identity:
             at = next((i for i, one in enumerate(answer.records) if one.identity == self._identity), -1)
             if at >= 0:
@@ -128,7 +130,7 @@ class HistoryTable(TablePanel):
     @property
     def record(self) -> Record | None:
         """The run under the cursor."""
-        answer = self._history.answer
+        answer = self._view.answer
         at = self.cursor
         return answer.records[at] if answer is not None and 0 <= at < len(answer.records) else None
 
@@ -136,18 +138,18 @@ class HistoryTable(TablePanel):
         self._cursor, self._identity = index, ""
         if (record := self.record) is not None:
             self._identity = record.identity
-        self._history.cursor_moved()
+        self.post_message(self.Moved())
 
     def go_to(self, box: str, name: str | None) -> bool:
         """Put the cursor on a run; returns False if it is not listed."""
-        records = self._history.answer.records if self._history.answer is not None else ()
+        records = self._view.answer.records if self._view.answer is not None else ()
         found = next((one for one in records if (one.box, one.name) == (box, name)), None)
         if found is not None:
             self._identity = found.identity
         return found is not None
 
     def empty(self) -> Text:
-        return Text(f" {self._history.nothing()}")
+        return Text(f" {self._view.nothing()}")
 
     def head_clicked(self, y: int, x: int) -> None:
         for start, end, column in self._spans:
@@ -156,7 +158,7 @@ class HistoryTable(TablePanel):
 
     def _columns(self, width: int) -> list[tuple[int, int]]:
         """Index and width of the columns that fit; the first always does."""
-        answer = self._history.answer
+        answer = self._view.answer
         if answer is None or not answer.rows.columns:
             return []
         rows = answer.rows
@@ -167,7 +169,7 @@ class HistoryTable(TablePanel):
         return [(0, min(first, max(1, left))), *((int(one.id), one.width) for one in kept)]
 
     def heading(self, width: int) -> Text:
-        answer = self._history.answer
+        answer = self._view.answer
         text = Text(no_wrap=True)
         self._spans = []
         if answer is None:
@@ -184,7 +186,7 @@ class HistoryTable(TablePanel):
         return text
 
     def line(self, index: int, width: int) -> Text:
-        answer = self._history.answer
+        answer = self._view.answer
         assert answer is not None
         text = Text(no_wrap=True)
         row = answer.rows.cells[index]

@@ -7,7 +7,6 @@ keys of the program at its end, and the views with many keys have two lines for 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
 
 from textual import events
 from textual.content import Content
@@ -15,9 +14,6 @@ from textual.content import Content
 from grpo_tui.actions.action import Action, Situation, key_label
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.panel import Line
-
-if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
 
 MARK = "▸"
 """Before the view that is shown."""
@@ -50,7 +46,7 @@ class ClickableLine(Line):
 
     def reasons(self, actions: Sequence[Action], view: str, readonly: bool) -> list[tuple[Action, str]]:
         """Each action, and why it is not available."""
-        app = cast("GrpoApp", self.app)
+        app = self.app
         situation = Situation(self.store, readonly, view, app.options.history is not None)
         return [(action, action.reason(situation)) for action in actions]
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar
 
-from textual import events
+from textual import events, getters
 from textual.content import Content
 from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.widget import Widget
 
+from grpo_tui.kit.desk import Desk
 from grpo_tui.model.store import Freshness, Store
 
 VI_KEYS = {"j": "down", "k": "up", "g": "home", "G": "end", "h": "left", "l": "right"}
@@ -47,8 +48,6 @@ def link_age(store: Store) -> Freshness:
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from grpo_tui.app import GrpoApp
-
     _Base = Widget
 else:
     _Base = object
@@ -57,6 +56,7 @@ else:
 class StoreView(_Base):
     """A view of the store. ``tick`` is called four times a second after news, else once."""
 
+    app = getters.app(Desk)
     _seen: object = None
     _titles: tuple[str | Content, str | Content] = ("", "")
     _sets_titles = False
@@ -66,7 +66,7 @@ class StoreView(_Base):
         self.store = store
 
     async def on_event(self, event: events.Event) -> None:
-        if not cast("GrpoApp", self.app).holds(event):  # it was forwarded before the form began to open
+        if not self.app.holds(event):  # it was forwarded before the form began to open
             await super().on_event(event)
 
     def state(self) -> object:
@@ -97,11 +97,11 @@ class StoreView(_Base):
     @property
     def in_blocks(self) -> bool:
         """Whether charts are drawn in block characters instead of braille."""
-        return cast("GrpoApp", self.app).preferences.in_blocks
+        return self.app.preferences.in_blocks
 
     def key(self, action: str) -> str:
         """Text of the key of an action, as the user has set it."""
-        return cast("GrpoApp", self.app).key(action)
+        return self.app.key(action)
 
     def set_titles(self, title: str | Content, subtitle: str | Content = "") -> None:
         """Set title and subtitle if they differ; markup, or Content for text from elsewhere.
@@ -130,12 +130,6 @@ def _same(one: str | Content, other: str | Content) -> bool:
     if isinstance(one, Content) and isinstance(other, Content):
         return one.is_same(other)  # == ignores colors
     return type(one) is type(other) and one == other
-
-
-def is_free(app: GrpoApp, key: str) -> bool:
-    """Whether the user has not given a key of vi to an action of the view that is shown."""
-    here = [one for one in app.actions if one.is_in(app.views.name) and one.id != "log_next"]
-    return all(key not in one.keys for one in here)
 
 
 class Line(StoreView, Widget):
@@ -171,7 +165,7 @@ class ScrollPanel(StoreView, ScrollView, can_focus=True):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "vi":
-            return is_free(cast("GrpoApp", self.app), str(parameters[0]))
+            return self.app.is_free(str(parameters[0]))
         return super().check_action(action, parameters)
 
     async def action_vi(self, key: str) -> None:

@@ -142,6 +142,7 @@ async def shares(
 async def app_figures(root: Path, run: str, follow: bool) -> dict[str, Any]:
     """What opening and following cost the app."""
     from grpo_tui.app import GrpoApp
+    from grpo_tui.kit.desk import SelectRun
     from grpo_tui.options import Options
     from remote.boxes import Box
     from remote.protocol.frames import Decoder
@@ -171,7 +172,7 @@ async def app_figures(root: Path, run: str, follow: bool) -> dict[str, Any]:
             await pilot.pause(SETTLED_S)
             figures["idle"] = await shares(FOLLOWED_S, agent)
         began, used, before = time.perf_counter(), time.process_time(), received
-        app.select_when_listed(run)
+        app.post_message(SelectRun(run))
         await until(lambda: store.logs is not None and store.logs.run == run and store.logs.rows.last is not None)
         figures["last values"] = time.perf_counter() - began
         curves = store.curves["home"]

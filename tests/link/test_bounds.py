@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.text import Text
 
-from grpo_tui.announcements import ANNOUNCED, Pace
 from grpo_tui.app import GrpoApp
 from grpo_tui.model import curves, run_logs
+from grpo_tui.model.announcements import ANNOUNCED, Pace
 from grpo_tui.model.curves import Curves
 from grpo_tui.model.health import CODE_LENGTH, records_of
 from grpo_tui.model.run_logs import RANGES_KEPT, RunLogs

@@ -16,9 +16,9 @@ from rich.text import Text
 
 from grpo_tui.actions.action import Situation
 from grpo_tui.actions.registry import ACTIONS
-from grpo_tui.announcements import EndWatch
 from grpo_tui.charts import CHARTS
 from grpo_tui.model import progress
+from grpo_tui.model.announcements import EndWatch
 from grpo_tui.model.charts_view import ChartsView, metric_lines
 from grpo_tui.model.curves import Curves
 from grpo_tui.model.run_logs import LOGS, RunLogs

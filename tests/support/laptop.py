@@ -14,14 +14,18 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from grpo_tui.unanswered import UnansweredRequests, ask_again, request_once
+from grpo_tui.background import ask_again
+from grpo_tui.model.unanswered import UnansweredRequests
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import BoxGreeted, ClientEvent
 from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
+    from textual.message import Message
+
+    from grpo_tui.kit.desk import Desk
+    from grpo_tui.model.connection import Connection
 
 
 def say(**facts: Any) -> None:
@@ -29,7 +33,7 @@ def say(**facts: Any) -> None:
 
 
 class Laptop:
-    """What :mod:`grpo_tui.unanswered` needs of the app."""
+    """What :func:`grpo_tui.background.ask_again` needs of the app."""
 
     def __init__(self, box: Box) -> None:
         self.greeted = threading.Event()
@@ -45,7 +49,7 @@ class Laptop:
     def _request(self, op: str, timeout: float, **params: Any) -> Future[dict[str, Any]]:
         return self.client.request(op, timeout, **params)
 
-    def select_when_listed(self, run: str) -> None:
+    def post_message(self, message: Message) -> None:
         pass
 
     def notify(self, message: str, *, title: str, **options: Any) -> None:
@@ -57,7 +61,7 @@ class Laptop:
 
 async def main() -> None:
     laptop = Laptop(Box(**json.loads(sys.argv[1])))
-    app = cast("GrpoApp", laptop)
+    app = cast("Desk", laptop)
     laptop.client.start()
     await asyncio.to_thread(laptop.greeted.wait)
     say(greeted=True)
@@ -65,7 +69,9 @@ async def main() -> None:
     if len(sys.argv) > 2:
         say(sending=True)
         try:
-            say(reply=await request_once(app, sys.argv[2], 30.0, json.loads(sys.argv[3])))
+            connection = cast("Connection", laptop.connection)
+            op, params = sys.argv[2], json.loads(sys.argv[3])
+            say(reply=await laptop.unanswered.request(connection, op, 30.0, params))
         except RemoteError as error:
             say(error=error.to_json())
     laptop.client.close()

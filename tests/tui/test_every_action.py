@@ -13,6 +13,7 @@ from textual.command import CommandPalette
 from grpo_tui.actions.action import Action, Runner
 from grpo_tui.actions.keymap import with_keymap
 from grpo_tui.actions.registry import ACTIONS
+from grpo_tui.kit.desk import SelectRun
 from grpo_tui.widgets.key_bar import KeyBar, ViewBar
 from tests.tui.conftest import Session, Start
 from tests.tui.fake_rows import RUN
@@ -53,7 +54,7 @@ async def show(session: Session, view: str, run: str = RUN) -> None:
     for row in app.store.runs or ():
         if row.name != STOPPED and view == "compare" and row.name not in app.store.marks:
             app.store.marks.toggle(row.name)
-    app.select_when_listed(run)
+    app.post_message(SelectRun(run))
     app.views.show(view)
     await session.until(lambda: app.screen is app.views.shown and app.screen.query("#keys") and app.screen.focused)
     await session.until(lambda: app.store.selected == run and app.store.checkpoints())

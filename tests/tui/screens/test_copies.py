@@ -41,7 +41,7 @@ def box(root: Path) -> Box:
 
 
 def copy_of(session: Session) -> BoxCopy:
-    copy = session.app.copies.last
+    copy = session.app.last_copy
     assert copy is not None
     return copy
 
@@ -120,7 +120,7 @@ async def test_a_copy_is_hidden_shown_and_stopped(start: Start, root: Path, tmp_
             await session.press("enter")
             await session.until_text("stopped; what has arrived is kept")
             await session.press("escape")
-            assert session.app.copies.at_work is None
+            assert session.app.copy_at_work is None
 
 
 async def test_the_app_exits_while_it_copies(start: Start, root: Path, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ async def shown(session: Session) -> None:
 
 def names(session: Session) -> list[str]:
     """The first column of the table."""
-    answer = session.app.views.history.answer
+    answer = session.app.views.history.view.answer
     return [row[0] for row in answer.rows.cells] if answer else []
 
 
@@ -56,7 +56,7 @@ async def test_the_table_is_that_of_the_command(start: Start, file: Path, capsys
     header, *lines = capsys.readouterr().out.splitlines()
     async with start(history=file, wait="87/200") as session:
         await shown(session)
-        answer = session.app.views.history.answer
+        answer = session.app.views.history.view.answer
         assert answer is not None
         assert list(answer.rows.columns) == header.split(",")
         assert names(session) == [line.partition(",")[0] for line in lines]
@@ -65,7 +65,7 @@ async def test_the_table_is_that_of_the_command(start: Start, file: Path, capsys
 async def test_the_cursor_starts_at_the_selected_run(start: Start, file: Path) -> None:
     async with start(history=file, wait="87/200") as session:
         history = session.app.views.history
-        history.asked = Asked("sort:reward")
+        history.view.asked = Asked("sort:reward")
         await shown(session)
         await session.until(lambda: history.record and history.record.name == RUN)
         assert names(session)[0] != RUN

@@ -10,31 +10,21 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from remote.intake import clean
-
-if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
 
 SAFE_BYTES = 74_994
 """Of a text; xterm and some others ignore a longer OSC 52."""
 TMUX_S = 3.0
 
 
-async def copy(app: GrpoApp, text: str, what: str) -> None:
-    """Put a text on the clipboard and show what was copied (``what``: "sample 3 of step 1,702")."""
-    text = clean(text)
-    if not text:
-        app.warn(f"nothing to copy: {what} is empty")
-        return
-    app.copy_to_clipboard(text)
+async def problems(text: str) -> list[str]:
+    """Give the tmux around this program a text that was copied; returns why a terminal may not have it."""
     problem = await load_into_tmux(text) if os.environ.get("TMUX") else ""
-    size = len(text.encode(errors="replace"))
-    notes = [problem] if problem else []
-    if size > SAFE_BYTES:
-        notes.append(f"{size / 1000:,.0f} kB: some terminals take only {SAFE_BYTES // 1000} kB")
-    app.receipt(f"copied: {what}, {len(text):,} character{'s' if len(text) > 1 else ''}", "; ".join(notes))
+    found = [problem] if problem else []
+    if (size := len(text.encode(errors="replace"))) > SAFE_BYTES:
+        found.append(f"{size / 1000:,.0f} kB: some terminals take only {SAFE_BYTES // 1000} kB")
+    return found
 
 
 async def load_into_tmux(text: str, environment: Mapping[str, str] = os.environ) -> str:

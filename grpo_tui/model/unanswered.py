@@ -21,16 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_train.run_dir.files import atomic_write
 from grpo_train.run_dir.lazy_dataclass import dataclass
-from grpo_tui.model.formatting import short_age
 from remote.boxes import Box
 from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
-    from grpo_tui.app import GrpoApp
+    from grpo_tui.model.connection import Connection
 
-LAUNCH_AGAIN_S = 3_600.0
-"""An older launch is not repeated either: its user has moved on."""
-TIMEOUT_S = 60.0
 OUTCOMES = {
     "launch": "{run} launched",
     "resume": "{run} resumed",
@@ -109,60 +105,28 @@ class UnansweredRequests:
                 continue  # damaged, or of another version
         return sorted(found, key=lambda request: request.time)
 
+    async def request(self, connection: Connection, op: str, timeout: float, params: dict[str, Any]) -> dict[str, Any]:
+        """Send a request that changes something, kept until it is answered. Raises RemoteError.
 
-async def request_once(app: GrpoApp, op: str, timeout: float, params: dict[str, Any]) -> dict[str, Any]:
-    """Send a request that changes something, kept until it is answered. Raises RemoteError.
-
-    Its code ``timeout`` means that the box may have the request.
-    """
-    kept = app.unanswered
-    key = params.setdefault("idempotency_key", secrets.token_hex(12))
-    if op not in OUTCOMES:
-        return await asyncio.wrap_future(app.connection.request(op, timeout, **params))
-    kept.keep(app.connection.box, op, params)
-    kept.in_flight.add(key)
-    try:
-        reply = await asyncio.wrap_future(app.connection.request(op, timeout, **params))
-    except RemoteError as error:
-        if error.code == "timeout":
-            message = f"the link broke before the box answered the {op}"
-            raise RemoteError(error.code, message, "what happened is shown once the link is back") from error
-        kept.forget(key)
-        raise
-    finally:
-        kept.in_flight.discard(key)
-    kept.forget(key)
-    return reply
-
-
-async def ask_again(app: GrpoApp) -> None:
-    """Ask the box what became of its unanswered requests, and tell the user."""
-    if app.options.readonly:
-        return
-    kept, connection = app.unanswered, app.connection
-    for request in kept.of(connection.box):
-        age = max(0.0, time.time() - request.time)
-        recall = request.op != "launch" or age > LAUNCH_AGAIN_S
-        ago = f"{short_age(age)} ago"
-        kept.in_flight.add(request.key)
+        Its code ``timeout`` means that the box may have the request.
+        """
+        key = params.setdefault("idempotency_key", secrets.token_hex(12))
+        if op not in OUTCOMES:
+            return await asyncio.wrap_future(connection.request(op, timeout, **params))
+        self.keep(connection.box, op, params)
+        self.in_flight.add(key)
         try:
-            reply = await asyncio.wrap_future(
-                connection.request(request.op, TIMEOUT_S, **{**request.params, "recall": recall})
-            )
+            reply = await asyncio.wrap_future(connection.request(op, timeout, **params))
         except RemoteError as error:
-            if error.code in ("timeout", "unreachable"):
-                return  # asked once more after the next reconnect
-            message = "It did not reach the box" if error.code == "not_received" else error.message
-            title = f"{request.op} of {request.target} was not carried out"
-            app.notify(f"{message} (requested {ago})", title=title, severity="warning", timeout=30, markup=False)
-        else:
-            run = str(reply.get("run") or request.target)
-            if request.op == "launch":
-                app.select_when_listed(run)
-            app.receipt(OUTCOMES[request.op].format(run=run), f"requested {ago}; the answer had been lost")
+            if error.code == "timeout":
+                message = f"the link broke before the box answered the {op}"
+                raise RemoteError(error.code, message, "what happened is shown once the link is back") from error
+            self.forget(key)
+            raise
         finally:
-            kept.in_flight.discard(request.key)
-        kept.forget(request.key)
+            self.in_flight.discard(key)
+        self.forget(key)
+        return reply
 
 
 def requester() -> str:

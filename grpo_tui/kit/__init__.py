@@ -1,0 +1,1 @@
+"""The mechanisms that views, dialogs and commands are made of."""

@@ -1,0 +1,234 @@
+"""The app as views, dialogs, widgets and commands know it, and the messages by which they go elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any
+
+from textual import events
+from textual.app import App
+from textual.driver import Driver
+from textual.message import Message
+from textual.screen import Screen
+
+from grpo_tui.actions.action import Action, Situation, key_label
+from grpo_tui.actions.reasons import READONLY
+from grpo_tui.kit import clipboard
+from grpo_tui.kit.held_keys import HeldKeys
+from grpo_tui.model.announcements import EndWatch
+from grpo_tui.model.box_history import BoxHistory
+from grpo_tui.model.charts_view import ChartsView
+from grpo_tui.model.connection import Connection
+from grpo_tui.model.copies import BoxCopy
+from grpo_tui.model.kept import KeptAnswers
+from grpo_tui.model.logs_view import LogsView
+from grpo_tui.model.run_columns import DEFAULT
+from grpo_tui.model.run_list import RunList
+from grpo_tui.model.store import Store
+from grpo_tui.model.termination import Termination
+from grpo_tui.model.unanswered import UnansweredRequests, requester
+from grpo_tui.options import Options
+from grpo_tui.preferences import Preferences
+from remote.boxes import Box
+from remote.intake import clean
+from remote.protocol import OPERATIONS, RemoteError
+
+
+@dataclass
+class ShowView(Message):
+    """Turn to another view of the selection."""
+
+    view: str
+
+
+@dataclass
+class SelectRun(Message):
+    """Select a run as soon as the box lists it."""
+
+    run: str
+
+
+@dataclass
+class OpenStep(Message):
+    """Show the completions of a step of the run, or of an evaluation."""
+
+    step: int | None
+    evaluation: str = ""
+
+
+@dataclass
+class OpenCheckpoint(Message):
+    """Show the completions of an evaluated checkpoint, or say how to evaluate it."""
+
+    step: int
+
+
+@dataclass
+class OpenFlips(Message):
+    """Show the problems of an evaluation that ``run`` gets wrong and ``pin`` right."""
+
+    run: str
+    folder: str
+    step: int
+    pin: str
+
+
+@dataclass
+class OpenLine(Message):
+    """Show the line of a log that begins at a byte."""
+
+    path: str
+    offset: int
+
+
+@dataclass
+class GoToStep(Message):
+    """Show a step where it is looked at: in the rollouts, else in the charts."""
+
+    step: int
+
+
+@dataclass
+class ShowMetric(Message):
+    """Show a metric among the charts, with the cursor on it."""
+
+    metric: str
+
+
+class Desk(App[None]):
+    """What the user works with: one box, its store, requests, dialogs and notifications. The app composes it."""
+
+    options: Options
+    preferences: Preferences
+    actions: tuple[Action, ...]
+    run_foreground: Callable[[list[str]], int]
+    """Runs a command in the terminal while the app is suspended; returns its exit status."""
+    store: Store
+    connection: Connection
+    kept: KeptAnswers
+    """What this machine keeps of the box."""
+    termination: Termination
+    ends: EndWatch
+    """What ended since the app looks."""
+    history: BoxHistory
+    """What the box's GPUs did since the app looks."""
+    views: Any
+    """The views, for the actions of a view. Everything else sends a message."""
+
+    def __init__(self, options: Options, driver_class: type[Driver] | None = None) -> None:
+        super().__init__(driver_class=driver_class)
+        self.options = options
+        self.view = "home"
+        """The view that is shown."""
+        measured = frozenset(rule.metric for rule in options.alarms)
+        self.runs = RunList(options.columns or DEFAULT, measured=measured)
+        """The list of runs. It outlives a change of box, as the charts do."""
+        self.charts = ChartsView()
+        """What the charts show."""
+        self.log_views: dict[str, LogsView] = {}
+        """What the logs show, by run of the box."""
+        self.last_copy: BoxCopy | None = None
+        """The last copy between this machine and a box."""
+        self.held_keys = HeldKeys(self)
+        self.unanswered = UnansweredRequests()
+
+    @property
+    def log_view(self) -> LogsView | None:
+        """What the logs show of the selected run."""
+        run = self.store.selected
+        return None if run is None else self.log_views.setdefault(run, LogsView(run))
+
+    @property
+    def copy_at_work(self) -> BoxCopy | None:
+        """The copy that has not ended yet."""
+        return self.last_copy if self.last_copy is not None and not self.last_copy.over else None
+
+    # the box ---------------------------------------------------------------------------------------------
+
+    def work(self, group: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Run a coroutine function in a worker. A coroutine created here would warn if the app exits before it runs."""
+        self.run_worker(work, group=group, exclusive=True, exit_on_error=False, description=group)
+
+    async def request(self, op: str, timeout: float = 30.0, **params: Any) -> dict[str, Any]:
+        """Send a request to the box. Raises RemoteError."""
+        operation = OPERATIONS[op]
+        if self.options.readonly and operation.changes(params):
+            raise RemoteError("read_only", READONLY, "start without --readonly")
+        if any(field.name == "by" for field in fields(operation.request)):
+            params.setdefault("by", requester())
+        if operation.changes(params):
+            return await self.unanswered.request(self.connection, op, timeout, params)
+        return await asyncio.wrap_future(self.connection.request(op, timeout, **params))
+
+    def open_box(self) -> None:
+        """Connect to the box, in a thread."""
+        threading.Thread(target=self.connection.open, name="open-box", daemon=True).start()
+
+    async def use_box(self, box: Box) -> None:
+        """Switch to another box. Runs on the current one continue."""
+        raise NotImplementedError
+
+    # actions and keys ------------------------------------------------------------------------------------
+
+    def key(self, name: str) -> str:
+        """Text of the first key of an action."""
+        return next(key_label(action.keys[0]) for action in self.actions if action.id == name)
+
+    def is_free(self, key: str) -> bool:
+        """Whether the user has not given a key of vi to an action of the view that is shown."""
+        here = [one for one in self.actions if one.is_in(self.view) and one.id != "log_next"]
+        return all(key not in one.keys for one in here)
+
+    def situation(self) -> Situation:
+        return Situation(self.store, self.options.readonly, self.view, self.options.history is not None)
+
+    async def action_act(self, name: str) -> None:
+        """Run an action, or notify why it is not available now."""
+        raise NotImplementedError
+
+    def holds(self, event: events.Event) -> bool:
+        """Whether an event is a key that belongs to what is being opened."""
+        return self.held_keys.holds(event)
+
+    def release_keys(self) -> None:
+        """Pass on the keys that were pressed while something was being opened."""
+        self.held_keys.release()
+
+    # what is shown ---------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Request what is due, and update what is shown."""
+        raise NotImplementedError
+
+    def tick_view(self) -> None:
+        """Update the view that is shown."""
+        raise NotImplementedError
+
+    async def show_dialog(self, dialog: Screen[Any]) -> Any:
+        return await self.push_screen_wait(dialog)
+
+    def show_error(self, title: str, message: str, hint: str = "") -> None:
+        """Show a dialog with an error and its hint."""
+        raise NotImplementedError
+
+    def receipt(self, title: str, detail: str = "") -> None:
+        self.notify(detail or title, title=title if detail else "", timeout=6, markup=False)
+
+    def warn(self, message: str, title: str = "") -> None:
+        self.notify(message, title=title, severity="warning", timeout=4, markup=False)
+
+    def copy(self, text: str, what: str) -> None:
+        """Copy a text to the clipboard of the terminal, and show what was copied ("sample 3 of step 1,702")."""
+        self.work("copy", partial(self._copy, clean(text), what))
+
+    async def _copy(self, text: str, what: str) -> None:
+        if not text:
+            self.warn(f"nothing to copy: {what} is empty")
+            return
+        self.copy_to_clipboard(text)
+        notes = await clipboard.problems(text)
+        self.receipt(f"copied: {what}, {len(text):,} character{'s' if len(text) > 1 else ''}", "; ".join(notes))

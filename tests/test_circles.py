@@ -1,0 +1,41 @@
+"""Imports of a package run down: no module imports itself through others, also not for a type or in a function."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import CycleError, TopologicalSorter
+
+from tests.support.engine import REPOSITORY
+
+
+def imports_of(package: str) -> dict[str, set[str]]:
+    """What each module of a package imports of it, wherever the statement is."""
+    files = {}
+    for file in (REPOSITORY / package).rglob("*.py"):
+        name = ".".join(file.relative_to(REPOSITORY).with_suffix("").parts)
+        files[name.removesuffix(".__init__")] = file
+    found = {}
+    for name, file in files.items():
+        imported: set[str] = set()
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {one.name for one in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                assert not node.level, f"{name}: a relative import"
+                names = {f"{node.module}.{one.name}" for one in node.names}
+                imported |= {one if one in files else str(node.module) for one in names}
+        found[name] = imported & files.keys() - {name}
+    return found
+
+
+def circle_in(package: str) -> list[str]:
+    """The modules of one circle, each imported by the next; [] without one."""
+    try:
+        TopologicalSorter(imports_of(package)).prepare()
+    except CycleError as error:
+        return [str(name) for name in error.args[1]]
+    return []
+
+
+def test_no_circles_in_the_app() -> None:
+    assert circle_in("grpo_tui") == []
