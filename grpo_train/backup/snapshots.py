@@ -78,11 +78,19 @@ class StoredRun:
 
     def newest(self) -> StoredSnapshot | None:
         """The newest complete snapshot."""
-        return next((found for found in self.snapshots() if found.is_complete), None)
+        return self._newest(lambda snapshot: snapshot.is_complete)
 
     def newest_readable(self) -> StoredSnapshot | None:
         """The newest snapshot with a proven manifest, even if objects it names are missing."""
-        return next((found for found in self.snapshots() if found.manifest), None)
+        return self._newest(lambda snapshot: snapshot.manifest is not None)
+
+    def _newest(self, is_wanted: Callable[[StoredSnapshot], bool]) -> StoredSnapshot | None:
+        for found in self.snapshots():
+            if is_wanted(found):
+                return found
+            if found.state == "damaged":
+                leave_out(self.home.snapshot(found.number), found.reason)
+        return None
 
     def problem_of(self, part: Part) -> str:
         """Why an object cannot be the named one, by the listing; "" if it may be."""
