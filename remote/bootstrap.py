@@ -15,9 +15,9 @@ import secrets
 import shlex
 from collections.abc import Callable
 
+from remote.base import Refused, Unreachable
 from remote.boxes import Box
 from remote.bundle import build
-from remote.transports import Refused, Unreachable
 from remote.transports.box_shell import BoxShell
 
 PROBE_STEPS = 2

@@ -5,12 +5,14 @@ from __future__ import annotations
 from datetime import date
 from typing import Any
 
+from remote.base import BoxesError
+
 
 def read_price(value: Any, where: str) -> float | None:
     """``price_per_hour``. Raises BoxesError."""
     if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0):
         return None if value is None else float(value)
-    raise _refuse(f"{where}: 'price_per_hour' must be a number (dollars), not {value!r}")
+    raise BoxesError(f"{where}: 'price_per_hour' must be a number (dollars), not {value!r}")
 
 
 def read_prices(value: Any, where: str) -> dict[str, float]:
@@ -22,12 +24,6 @@ def read_prices(value: Any, where: str) -> dict[str, float]:
         except ValueError:
             price = None
         if isinstance(price, bool) or not isinstance(price, (int, float)) or price < 0:
-            raise _refuse(f"{where}: 'prices' must be days with dollars per hour, such as {{2026-09-01: 2.49}}")
+            raise BoxesError(f"{where}: 'prices' must be days with dollars per hour, such as {{2026-09-01: 2.49}}")
         found[str(day)] = float(price)
     return found
-
-
-def _refuse(problem: str) -> Exception:
-    from remote.boxes import BoxesError  # which imports this module
-
-    return BoxesError(problem)

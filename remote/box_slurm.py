@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from grpo_train.config.yaml_text import InvalidYaml, value_of
+from remote.base import BoxesError
 from remote.protocol.slurm import JobOptions
 
 
@@ -30,7 +31,5 @@ def read_job_options(node: Any, file: str) -> dict[str, Any]:
     return {str(key): item for key, item in value.items()}
 
 
-def _refuse(node: Any, file: str, problem: str) -> Exception:
-    from remote.boxes import BoxesError  # which imports this module
-
+def _refuse(node: Any, file: str, problem: str) -> BoxesError:
     return BoxesError(f"{file}:{node.start_mark.line + 1}: {problem}")

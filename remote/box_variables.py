@@ -9,6 +9,7 @@ from typing import Any
 from grpo_train.run_dir import ROOT_VARIABLE
 from grpo_train.run_dir.credentials import find_secret
 from grpo_train.run_dir.umask import UMASK_VARIABLE
+from remote.base import BoxesError
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET_NAME = re.compile(r"(?:^|_)(?:TOKEN|KEY)$|SECRET|PASSWORD", re.IGNORECASE)
@@ -25,8 +26,6 @@ def read_variables(node: Any, file: str) -> dict[str, str]:
     Raises BoxesError that names the line, and never the value, which may be a secret.
     """
     import yaml
-
-    from remote.boxes import BoxesError  # which imports this module
 
     def refuse(at: Any, problem: str, code: str = "bad_config") -> BoxesError:
         return BoxesError(f"{file}:{at.start_mark.line + 1}: 'env': {problem}", code=code)

@@ -20,9 +20,9 @@ from typing import Any, Literal
 
 from grpo_train.config.yaml_text import InvalidYaml, compose_yaml, value_of
 from grpo_train.run_dir.credentials import find_secret
-from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_train.run_dir.suggest import did_you_mean
+from remote.base import BoxesError
 from remote.box_code import read_code
 from remote.box_notify import problem_of_notify
 from remote.box_prices import read_price, read_prices
@@ -33,6 +33,7 @@ from remote.providers.provider import Provider, read_provider
 
 LOCAL_NAME = "local"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_FORWARD = re.compile(r"(\d{1,5}):(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]*):(\d{1,5})")
 _UMASK = re.compile(r"0?[0-7]{3}")
 READERS: dict[str, Callable[[Any, str], Any]] = {
     "code": read_code, "env": read_variables, "provider": read_provider, "scheduler": read_scheduler,
@@ -40,12 +41,6 @@ READERS: dict[str, Callable[[Any, str], Any]] = {
 }  # fmt: skip
 """Keys with a reader of their own: (YAML node, file) to value. Raises BoxesError."""
 _HEADER = "# Boxes of grpo-tui. config/boxes.example.yaml documents every key.\nboxes:\n"
-
-
-class BoxesError(UserError):
-    """A problem in boxes.yaml: file, line, key, and what to do."""
-
-    code = "bad_config"
 
 
 @dataclass(frozen=True)
@@ -231,6 +226,25 @@ def add_box(path: str | Path | None, box: Box) -> Path:
     return file
 
 
+def read_forward(text: str) -> tuple[int, str, int]:
+    """Local port, host and port of ``LOCAL:HOST:PORT``. Raises ValueError with what is wrong."""
+    found = _FORWARD.fullmatch(text)
+    if found is None or not all(0 < int(found[group]) < 65_536 for group in (1, 3)):
+        raise ValueError(f"'{text}' must be LOCAL:HOST:PORT, such as 8888:127.0.0.1:8888")
+    return int(found[1]), found[2].strip("[]"), int(found[3])
+
+
+def problem_of_forwards(value: object) -> str:
+    """Why a value is not a list of forwards, or ""."""
+    if not isinstance(value, list) or not all(isinstance(line, str) for line in value):
+        return "must be a list of LOCAL:HOST:PORT, such as ['8888:127.0.0.1:8888']"
+    try:
+        ports = [read_forward(line)[0] for line in value]
+    except ValueError as error:
+        return str(error)
+    return "" if len(set(ports)) == len(ports) else "has a port of this machine twice"
+
+
 # ------------------------------------------------------------------------------------------------------ reading
 
 
@@ -332,8 +346,6 @@ def _value(key: str, node: Any, where: str) -> Any:
     if key == "notify":
         return value
     if key == "forward":
-        from remote.tunnels import problem_of_forwards
-
         if problem := problem_of_forwards(value):
             raise BoxesError(f"{where}: 'forward' {problem}")
         return value

@@ -28,6 +28,7 @@ sys.exit(main(sys.argv[1:]))
 """
 PACKAGES = ("remote/protocol", "remote/agent", "remote/agent/slurm", "remote/index", "grpo_train/run_dir")
 """Carried whole, with the ``__init__.py`` of each parent."""
+FILES = ("remote/base.py",)
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _LIBTMUX_LEFT_OUT = ("test", "pytest_plugin.py", "__pycache__")
 
@@ -112,6 +113,7 @@ def _sources() -> dict[str, bytes]:
 
     home = Path(__file__).resolve().parent.parent
     patterns = [pattern for name in PACKAGES for pattern in (f"{name}/*.py", f"{name.split('/')[0]}/__init__.py")]
+    patterns += FILES
     found = {
         file.relative_to(home).as_posix(): file.read_bytes() for pattern in patterns for file in home.glob(pattern)
     }

@@ -30,6 +30,7 @@ from grpo_train.run_dir.clock import CLOCK, Clock
 from remote import intake
 from remote.allowance import CREDIT_WORTH, FRAME_COST, ROTATION_COST, Allowance
 from remote.answers import Answers
+from remote.base import Refused, TryAgain, Unreachable
 from remote.boxes import Box
 from remote.events import ClientEvent, ClockMeasured, Link, LinkChanged, LogArrived
 from remote.follows import Follow, LogEvent
@@ -37,7 +38,7 @@ from remote.handshake import await_hello, greeting
 from remote.protocol import OPERATIONS, VALUE_TOPICS, Cursor, Decoder, Flood, ProtocolError, RemoteError, encode_parts
 from remote.requests import Pending, Requests, unreachable
 from remote.timing import Pings, Timing
-from remote.transports import AskHostKey, Refused, Transport, TryAgain, Unreachable
+from remote.transports import AskHostKey, Transport
 from remote.transports.choice import TransportChoice
 from remote.waiting import FLOODED, Waiting
 

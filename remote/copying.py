@@ -22,6 +22,7 @@ from typing import TypeVar
 
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.errors import UserError, code_of
+from remote.base import Refused, TryAgain, Unreachable
 from remote.boxes import Box
 from remote.events import HostKeyAsked, QuestionAsked
 from remote.handshake import await_hello, greeting
@@ -41,7 +42,7 @@ from remote.protocol.copied_files import (
 )
 from remote.protocol.copies import Begun, Ended, Item, Wire, check_path, put_items, take_begun, take_items
 from remote.timing import Timing
-from remote.transports import Refused, Transport, TryAgain, Unreachable
+from remote.transports import Transport
 from remote.transports.choice import TransportChoice
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0

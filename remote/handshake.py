@@ -7,9 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from grpo_train.run_dir.clock import CLOCK, Clock
+from remote.base import Refused, Unreachable
 from remote.boxes import Box
 from remote.protocol import PROTOCOL_VERSION, Decoder, ProtocolError, encode_parts
-from remote.transports import Refused, Transport, Unreachable
+from remote.transports import Transport
 
 POLL_S = 0.25
 

@@ -12,11 +12,11 @@ from dataclasses import field, replace
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_train.run_dir.suggest import did_you_mean
+from remote.base import Refused, Unreachable
 from remote.boxes import Box
 from remote.providers.instance import Instance
 from remote.providers.lambda_cloud import list_instances
 from remote.providers.provider import Provider, ProviderError
-from remote.transports import Refused, Unreachable
 
 FRESH_S = 3.0
 """An answer, or an error, stands for this long."""

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_train.run_dir.suggest import did_you_mean
+from remote.base import BoxesError
 
 URLS = {"lambda": "https://cloud.lambda.ai/api/v1"}
 """Each kind, and where its API is."""
@@ -76,8 +77,6 @@ def _open_without_waiting(path: str, flags: int) -> int:
 def read_provider(node: Any, file: str) -> Provider:
     """The provider of a YAML node. Raises BoxesError that names the line, and never a value that may be a key."""
     import yaml
-
-    from remote.boxes import BoxesError  # which imports this module
 
     def refuse(at: Any, problem: str, code: str = "bad_config") -> BoxesError:
         return BoxesError(f"{file}:{at.start_mark.line + 1}: 'provider': {problem}", code=code)

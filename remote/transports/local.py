@@ -12,9 +12,10 @@ from contextlib import suppress
 
 from grpo_train.run_dir.clock import CLOCK, Clock
 from remote.agent.environment import clean
+from remote.base import Refused, Unreachable
 from remote.bootstrap import receiving_argv, start_marker
 from remote.bundle import build, stored
-from remote.transports import ErrorTail, Refused, Unreachable, Waker
+from remote.transports import ErrorTail, Waker
 
 START_S = 15.0
 DIAL_S = 10.0

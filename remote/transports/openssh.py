@@ -15,10 +15,11 @@ from contextlib import suppress
 
 from grpo_train.run_dir.clock import CLOCK, Clock
 from remote import bootstrap
+from remote.base import Refused, TryAgain, Unreachable
 from remote.protocol import Flood
 from remote.protocol.pipes import PIPE_BYTES, widen
 from remote.timing import Timing
-from remote.transports import AskHostKey, ErrorTail, Refused, TryAgain, Unreachable, Waker
+from remote.transports import AskHostKey, ErrorTail, Waker
 from remote.transports.box_shell import BoxShell
 from remote.transports.openssh_dial import DialedSsh
 from remote.transports.openssh_log import Log, failure

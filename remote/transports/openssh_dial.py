@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from remote.transports import Unreachable
+from remote.base import Unreachable
 
 EXIT_S = 2.0
 

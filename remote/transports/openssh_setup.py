@@ -22,8 +22,8 @@ from dataclasses import field
 from pathlib import Path
 
 from grpo_train.run_dir.lazy_dataclass import dataclass
+from remote.base import Refused
 from remote.boxes import Box
-from remote.transports import Refused
 from remote.transports.host_keys import HostKeys
 from remote.transports.host_keys import fingerprint as fingerprint_of
 from remote.transports.known_hosts import Line, lookup_name, marked, renamed

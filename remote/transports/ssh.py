@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_train.run_dir.clock import CLOCK, Clock
 from remote import bootstrap
+from remote.base import Refused, TryAgain, Unreachable
 from remote.boxes import Box
 from remote.events import HostKeyAsked
 from remote.protocol import Flood
 from remote.timing import Timing
-from remote.transports import AskHostKey, ErrorTail, Refused, TryAgain, Unreachable, Waker
+from remote.transports import AskHostKey, ErrorTail, Waker
 from remote.transports.box_shell import BoxShell
 from remote.transports.host_keys import HostKeys, Verdict, fingerprint
 from remote.transports.ssh_config import Target, resolve, resolve_jump

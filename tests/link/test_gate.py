@@ -29,12 +29,12 @@ from grpo_tui.widgets.lines_panel import LineSource, Palette
 from grpo_tui.widgets.sources import CheckpointsSource, CompletionSource, log_sources
 from grpo_tui.widgets.step_panel import StepSource
 from remote import intake
+from remote.base import Unreachable
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import ClientEvent, Link, LinkChanged, RunsReported
 from remote.protocol import OPERATIONS, Decoder, ProtocolError, RemoteError
 from remote.protocol.index import Columns
-from remote.transports import Unreachable
 from tests.support.any_json import HELLO, LOG_ROWS, ODD, RESULTS, UPDATES, mutated, nested, values
 
 EXAMPLES = settings(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from grpo_train.config import load_config
+from remote.base import BoxesError
 from remote.box_notify import notify_overrides
-from remote.boxes import BoxesError, parse_boxes
+from remote.boxes import parse_boxes
 
 BOTH = {"command": ["/x/notify", "it's"], "url": "$NOTIFY_URL"}
 

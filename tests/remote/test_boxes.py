@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remote import boxes
-from remote.boxes import Box, BoxesError, add_box, at_address, find_box, load_boxes, local_box, parse_boxes
+from remote.base import BoxesError
+from remote.boxes import Box, add_box, at_address, find_box, load_boxes, local_box, parse_boxes
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "config" / "boxes.example.yaml"
 

@@ -41,7 +41,7 @@ def test_importing_needs_no_posix_module(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    sorted([*(REMOTE / "agent").glob("*.py"), *(REMOTE / "protocol").glob("*.py")]),
+    sorted([*(REMOTE / "agent").rglob("*.py"), *(REMOTE / "protocol").glob("*.py"), REMOTE / "base.py"]),
     ids=lambda path: f"{path.parent.name}/{path.name}",
 )
 def test_the_agent_imports_only_its_bundle(path: Path) -> None:
@@ -52,4 +52,4 @@ def test_the_agent_imports_only_its_bundle(path: Path) -> None:
         for name in names:
             assert name.partition(".")[0] in allowed, name
             if name.startswith(("remote.", "grpo_train.")):
-                assert name.startswith(("remote.agent", "remote.protocol", "grpo_train.run_dir")), name
+                assert name.startswith(("remote.base", "remote.agent", "remote.protocol", "grpo_train.run_dir")), name

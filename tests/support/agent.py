@@ -28,13 +28,14 @@ from remote.agent import copying, index
 from remote.agent.context import BoxContext
 from remote.agent.outbox import Outbox
 from remote.agent.serve import Agent, as_remote_error
+from remote.base import Unreachable
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import ClientEvent, Link, LinkChanged, LogArrived, LogRotated
 from remote.index import process
 from remote.index.answers import Answers
 from remote.protocol import AGENT_SILENCE_S, Decoder, ProtocolError, RemoteError, encode_parts
-from remote.transports import Transport, Unreachable, Waker
+from remote.transports import Transport, Waker
 from remote.transports.local import DialedSocket, LocalTransport
 from tests.support.clock import TestClock
 from tests.support.patience import PATIENCE

@@ -13,14 +13,14 @@ import pytest
 from grpo_tui import cli
 from grpo_tui.ending import _print_clean
 from grpo_tui.fleet.watch import Fleet, priced_and_placed
-from remote.boxes import Box, BoxesError, add_box, parse_boxes
+from remote.base import BoxesError, Refused, Unreachable
+from remote.boxes import Box, add_box, parse_boxes
 from remote.events import Link
 from remote.providers import https
 from remote.providers import instances as listing
 from remote.providers.instances import instances, last_seen, located
 from remote.providers.lambda_cloud import list_instances
 from remote.providers.provider import Provider, ProviderError
-from remote.transports import Refused, Unreachable
 from remote.transports.choice import attach_argv
 from tests.support.agent import connected, eventually
 from tests.support.canaries import ProcessWatch
