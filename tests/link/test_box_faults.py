@@ -20,6 +20,7 @@ from remote.agent.context import BoxContext
 from remote.agent.ends import GONE, GONE_AFTER_S
 from remote.agent.run_table import RunTable
 from remote.agent.sessions import Sessions
+from remote.agent.start import launch_lock
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import Link, LinkChanged, RunsReported, SessionsReported
@@ -170,7 +171,7 @@ def test_a_launch_that_was_never_started(box: Box, root: Path, monkeypatch: pyte
     table, other = RunTable(context), RunTable(elsewhere)
     assert [row["state"] for row in table.rows()] == ["starting"]
     clock.advance(GONE_AFTER_S + 1)
-    with jobs.launch_lock(root):  # a launch is in progress
+    with launch_lock(root):  # a launch is in progress
         assert [row["state"] for row in table.rows()] == ["starting"]
     assert [row["state"] for row in other.rows()] == ["starting"]
     (row,) = table.rows()
