@@ -23,7 +23,7 @@ compiled.use()
 if sys.argv[1:2] == ["index"]:
     from remote.index.process import main
 else:
-    from remote.agent.serve import main
+    from remote.agent.program import main
 sys.exit(main(sys.argv[1:]))
 """
 PACKAGES = ("remote/protocol", "remote/agent", "remote/agent/slurm", "remote/index", "grpo_train/run_dir")

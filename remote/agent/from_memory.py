@@ -23,7 +23,7 @@ problems: list[str] = []
 
 
 def start(data: bytes, name: str, places: Sequence[str]) -> None:
-    """Become the agent. ``name``: hash of the bundle. Returns when an agent in memory has ended."""
+    """Become the stored agent, or return with its modules in memory. ``name``: hash of the bundle."""
     failed = []
     for place in places:
         try:
@@ -33,10 +33,8 @@ def start(data: bytes, name: str, places: Sequence[str]) -> None:
             failed.append(f"{place}: {error.strerror or error}")
     sys.meta_path.insert(0, BundleImporter(data))
     from remote.agent import from_memory  # the module as the agent imports it
-    from remote.agent.serve import main
 
     from_memory.bundle, from_memory.sha256, from_memory.problems = data, name, failed
-    sys.exit(main(["serve"]))
 
 
 def store(data: bytes, place: Path) -> None:

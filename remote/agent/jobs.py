@@ -34,7 +34,7 @@ from remote.agent.code import record as record_code
 from remote.agent.context import BoxContext
 from remote.agent.ends import NOT_STARTED
 from remote.agent.engine import find_engine
-from remote.agent.once import Record, once
+from remote.agent.once import Record
 from remote.agent.sessions import Sessions
 from remote.agent.slurm.jobs import is_slurm, job_of, kill_job, launch_job, on_a_node, stop_job
 from remote.agent.start import check_launch, examine, launch_lock, require_free
@@ -57,7 +57,6 @@ SIGKILL_WAIT_S = 2.0
 # ----------------------------------------------------------------------------------------------------------- launch
 
 
-@once
 def launch(box: BoxContext, request: LaunchRequest, record: Record) -> LaunchReply:
     """Create a run and start its supervisor in a session of the same name.
 
@@ -151,7 +150,6 @@ def set_options(overrides: list[str]) -> list[str]:
 # --------------------------------------------------------------------------------------------------------- evaluate
 
 
-@once
 def evaluate(box: BoxContext, request: EvaluateRequest, record: Record) -> JobReply:
     """Evaluate checkpoints of a run, or one given by path, in a session ``eval_<run>``.
 
@@ -215,7 +213,6 @@ def run_in_session(
 # ---------------------------------------------------------------------------------------------------- stop and kill
 
 
-@once
 def stop(box: BoxContext, request: StopRequest, record: Record) -> StopReply:
     """Ask a run to save and stop after the current step. Where a full disk takes no request, end it by SIGTERM."""
     run = open_run(box.root, request.run)
@@ -242,7 +239,6 @@ def stop(box: BoxContext, request: StopRequest, record: Record) -> StopReply:
     return reply
 
 
-@once
 def kill(box: BoxContext, request: KillRequest, record: Record) -> KillReply:
     """End a run now, without saving (see :func:`grpo_train.run_dir.kill.kill_run`), or an evaluation's session."""
     if request.session:

@@ -15,9 +15,9 @@ import pytest
 
 from grpo_train.run_dir import RunDir, open_run, write_manifest
 from grpo_train.run_dir.files import atomic_write, read_json
-from remote.agent import jobs
 from remote.agent.context import BoxContext
 from remote.agent.ends import GONE, GONE_AFTER_S
+from remote.agent.operations import HANDLERS
 from remote.agent.run_table import RunTable
 from remote.agent.sessions import Sessions
 from remote.agent.start import launch_lock
@@ -163,7 +163,7 @@ def test_a_launch_that_was_never_started(box: Box, root: Path, monkeypatch: pyte
     context = dataclasses.replace(BoxContext.from_settings(settings, clock), given_repo=None)
     with monkeypatch.context() as patch:
         patch.setattr(Sessions, "start", lambda *_: None)
-        jobs.launch(context, request)
+        HANDLERS["launch"](context, request)
     for record in (root / "training_runs").glob(".requests*/launch-*"):
         record.unlink()
     run = open_run(root, "r")
@@ -176,7 +176,7 @@ def test_a_launch_that_was_never_started(box: Box, root: Path, monkeypatch: pyte
     assert [row["state"] for row in other.rows()] == ["starting"]
     (row,) = table.rows()
     assert (row["state"], row["error"]) == ("crashed", {"code": "not_started", "summary": GONE})
-    assert jobs.launch(context, request)["started"]
+    assert HANDLERS["launch"](context, request)["started"]
     eventually(lambda: run.observed_state().state == "running")
-    assert not jobs.launch(context, request)["started"]
-    jobs.kill(context, KillRequest(run="r"))
+    assert not HANDLERS["launch"](context, request)["started"]
+    HANDLERS["kill"](context, KillRequest(run="r"))

@@ -32,7 +32,7 @@ def test_it_contains_what_the_agent_needs() -> None:
         names = archive.namelist()
         assert archive.read("grpo_train/__init__.py") == b""
     assert names == sorted(names)
-    needed = {"__main__.py", "remote/protocol/operations.py", "remote/agent/serve.py", "grpo_train/run_dir/root.py"}
+    needed = {"__main__.py", "remote/protocol/operations.py", "remote/agent/program.py", "grpo_train/run_dir/root.py"}
     assert needed | {"libtmux/server.py", "remote/base.py"} <= set(names)
     unwanted = ("libtmux/test", "libtmux/pytest", "remote/client", "grpo_train/config", "grpo_train/cli")
     assert not [name for name in names if name.startswith(unwanted)]

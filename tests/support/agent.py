@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import pytest
 
 from grpo_train.run_dir.clock import CLOCK, Clock
-from remote.agent import copying, index
+from remote.agent import copying, index, program
 from remote.agent.context import BoxContext
 from remote.agent.outbox import Outbox
 from remote.agent.serve import Agent, as_remote_error
@@ -178,7 +178,7 @@ class ThreadTransport:
 
     def _serve(self) -> None:
         far = self._far.fileno()
-        agent = ThreadAgent(far, Outbox(far, self._clock), self._silence_s, self._clock)
+        agent = ThreadAgent(far, Outbox(far, self._clock), self._silence_s, self._clock, program.handlers)
         try:
             agent.serve()
             if agent.copies is not None:
