@@ -1,7 +1,8 @@
 """Starts the agent from the bytes of its bundle, which the laptop sends when the box does not have it.
 
 The bundle is stored in the first place that accepts it, and the agent starts from there. Where the disk is full or
-read-only, its modules are imported from memory. ``remote/bootstrap.py`` has the command that reads the bytes.
+read-only, its modules are imported from memory. :mod:`remote.transports.bootstrap` has the command that reads the
+bytes.
 """
 
 from __future__ import annotations

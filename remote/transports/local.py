@@ -13,9 +13,9 @@ from contextlib import suppress
 from grpo_train.run_dir.clock import CLOCK, Clock
 from remote.agent.environment import clean
 from remote.base import Refused, Unreachable
-from remote.bootstrap import receiving_argv, start_marker
-from remote.bundle import build, stored
 from remote.transports import ErrorTail, Waker
+from remote.transports.bootstrap import receiving_argv, start_marker
+from remote.transports.bundle import build, stored
 
 START_S = 15.0
 DIAL_S = 10.0

@@ -350,10 +350,10 @@ class BoxSsh:
         }
 
     def _write_askpass(self) -> None:
-        import remote.askpass
+        from remote.transports import askpass
 
         script = self.folder / "askpass"
-        argv = shlex.join([sys.executable, "-I", "-S", str(Path(remote.askpass.__file__).resolve())])
+        argv = shlex.join([sys.executable, "-I", "-S", str(Path(askpass.__file__).resolve())])
         script.write_text(f'#!/bin/sh\nexec {argv} "$@"\n')
         script.chmod(0o700)
 

@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_train.run_dir.clock import CLOCK, Clock
-from remote import bootstrap
 from remote.base import Refused, TryAgain, Unreachable
 from remote.boxes import Box
 from remote.events import HostKeyAsked
 from remote.protocol import Flood
 from remote.timing import Timing
-from remote.transports import AskHostKey, ErrorTail, Waker
-from remote.transports.box_shell import BoxShell
+from remote.transports import AskHostKey, ErrorTail, Waker, bootstrap
+from remote.transports.bootstrap import BoxShell
 from remote.transports.host_keys import HostKeys, Verdict, fingerprint
 from remote.transports.ssh_config import Target, resolve, resolve_jump
 from remote.transports.ssh_login import MAX_TRIES, log_in
@@ -208,7 +207,7 @@ class SshTransport:
             self._channel.sendall(data)
 
     def more(self, what: str) -> None:
-        """Wait for output. See :class:`remote.transports.box_shell.Session`."""
+        """Wait for output. See :class:`remote.transports.bootstrap.Session`."""
         channel = self._channel
         assert channel is not None
         ended = channel.eof_received or channel.closed  # nothing arrives afterwards

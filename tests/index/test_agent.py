@@ -16,9 +16,9 @@ import pytest
 
 from remote import intake
 from remote.boxes import Box
-from remote.bundle import build
 from remote.events import BoxGreeted
 from remote.protocol import RemoteError
+from remote.transports.bundle import build
 from tests.support.agent import RawAgent, connected, eventually
 from tests.support.index import completion, make_run
 from tests.support.logs import LogReader

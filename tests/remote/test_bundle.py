@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from remote import bundle
-from remote.bundle import build
+from remote.transports import bundle
+from remote.transports.bundle import build
 
 
 def test_the_bundle_is_reproducible() -> None:
-    code = "from remote.bundle import build; print(build().sha256)"
+    code = "from remote.transports.bundle import build; print(build().sha256)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == build().sha256 == hashlib.sha256(build().data).hexdigest()
 

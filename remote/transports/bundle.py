@@ -111,7 +111,7 @@ def _sources() -> dict[str, bytes]:
     """Archive name to content: our packages, and libtmux as installed. Raises RuntimeError without libtmux."""
     import importlib.util
 
-    home = Path(__file__).resolve().parent.parent
+    home = Path(__file__).resolve().parents[2]
     patterns = [pattern for name in PACKAGES for pattern in (f"{name}/*.py", f"{name.split('/')[0]}/__init__.py")]
     patterns += FILES
     found = {
