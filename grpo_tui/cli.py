@@ -242,7 +242,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _greeting(options: Options) -> bytes:
-    from remote.handshake import greeting
+    from remote.transports.transport import greeting
 
     return greeting(options.box, readonly=options.readonly)
 

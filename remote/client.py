@@ -28,19 +28,25 @@ from typing import Any
 
 from grpo_train.run_dir.clock import CLOCK, Clock
 from remote import intake
-from remote.allowance import CREDIT_WORTH, FRAME_COST, ROTATION_COST, Allowance
 from remote.answers import Answers
 from remote.base import Refused, TryAgain, Unreachable
 from remote.boxes import Box
 from remote.events import ClientEvent, ClockMeasured, Link, LinkChanged, LogArrived
 from remote.follows import Follow, LogEvent
-from remote.handshake import await_hello, greeting
 from remote.protocol import OPERATIONS, VALUE_TOPICS, Cursor, Decoder, Flood, ProtocolError, RemoteError, encode_parts
 from remote.requests import Pending, Requests, unreachable
-from remote.timing import Pings, Timing
-from remote.transports import AskHostKey, Transport
 from remote.transports.choice import TransportChoice
-from remote.waiting import FLOODED, Waiting
+from remote.transports.timing import FLOODED, Pings, Timing, Waiting
+from remote.transports.transport import (
+    CREDIT_WORTH,
+    FRAME_COST,
+    ROTATION_COST,
+    Allowance,
+    AskHostKey,
+    Transport,
+    await_hello,
+    greeting,
+)
 
 logger = logging.getLogger(__name__)
 TransportFactory = Callable[[Box, AskHostKey], Transport]
@@ -350,7 +356,7 @@ class BoxClient:
             allowance.spend(self._handle(frame, size))
 
     def _handle(self, frame: dict[str, Any], size: int) -> int:
-        """Act on a frame of ``size`` bytes; returns its cost (see :mod:`remote.allowance`)."""
+        """Act on a frame of ``size`` bytes; returns its cost (see :class:`Allowance`)."""
         kind, cost = frame["type"], size + FRAME_COST
         if kind == "response" and self._requests.answer(frame):
             return 0

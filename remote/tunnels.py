@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from grpo_train.run_dir.errors import UserError
 from remote.base import Unreachable
-from remote.transports import Stream
+from remote.transports.transport import Stream
 
 if TYPE_CHECKING:
     from types import TracebackType

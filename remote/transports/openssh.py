@@ -17,13 +17,14 @@ from grpo_train.run_dir.clock import CLOCK, Clock
 from remote.base import Refused, TryAgain, Unreachable
 from remote.protocol import Flood
 from remote.protocol.pipes import PIPE_BYTES, widen
-from remote.timing import Timing
-from remote.transports import AskHostKey, ErrorTail, Waker, bootstrap
+from remote.transports import bootstrap
 from remote.transports.bootstrap import BoxShell
 from remote.transports.openssh_dial import DialedSsh
 from remote.transports.openssh_log import Log, failure
 from remote.transports.openssh_questions import Announce, AskQuestion, LoginQuestions
 from remote.transports.openssh_setup import BoxSsh
+from remote.transports.timing import Timing
+from remote.transports.transport import AskHostKey, ErrorTail, Waker
 
 LOGIN_STEPS = 3
 """Time limit of a login in steps, besides ``ConnectTimeout``, ``Match exec`` and the questions."""
@@ -40,7 +41,7 @@ DYING_S = 0.05
 
 
 class OpenSshTransport:
-    """One connection to one box. See :class:`remote.transports.Transport`."""
+    """One connection to one box. See :class:`remote.transports.transport.Transport`."""
 
     def __init__(
         self,

@@ -23,12 +23,13 @@ from remote.base import Refused, TryAgain, Unreachable
 from remote.boxes import Box
 from remote.events import HostKeyAsked
 from remote.protocol import Flood
-from remote.timing import Timing
-from remote.transports import AskHostKey, ErrorTail, Waker, bootstrap
+from remote.transports import bootstrap
 from remote.transports.bootstrap import BoxShell
 from remote.transports.host_keys import HostKeys, Verdict, fingerprint
 from remote.transports.ssh_config import Target, resolve, resolve_jump
 from remote.transports.ssh_login import MAX_TRIES, log_in
+from remote.transports.timing import Timing
+from remote.transports.transport import AskHostKey, ErrorTail, Waker
 
 if TYPE_CHECKING:
     import paramiko
@@ -44,7 +45,7 @@ _SILENT = logging.NullHandler()
 
 
 class SshTransport:
-    """One connection to one box. See :class:`remote.transports.Transport`."""
+    """One connection to one box. See :class:`remote.transports.transport.Transport`."""
 
     def __init__(
         self,
@@ -341,7 +342,7 @@ class SshTransport:
 
 
 class DialedChannel:
-    """See :class:`remote.transports.Stream`."""
+    """See :class:`remote.transports.transport.Stream`."""
 
     def __init__(self, channel: paramiko.Channel) -> None:
         self._channel = channel

@@ -19,8 +19,8 @@ import pytest
 from remote.base import Refused, Unreachable
 from remote.boxes import Box
 from remote.events import HostKeyAsked, Link, LinkChanged
-from remote.timing import NetworkDetector, Timing
 from remote.transports.ssh_config import resolve
+from remote.transports.timing import NetworkDetector, Timing
 from tests.support.agent import connected, eventually
 from tests.support.clock import LeapingClock, TestClock
 from tests.support.network import add_link_local, needs_root, own_network

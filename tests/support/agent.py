@@ -35,8 +35,8 @@ from remote.events import ClientEvent, Link, LinkChanged, LogArrived, LogRotated
 from remote.index import process
 from remote.index.answers import Answers
 from remote.protocol import AGENT_SILENCE_S, Decoder, ProtocolError, RemoteError, encode_parts
-from remote.transports import Transport, Waker
 from remote.transports.local import DialedSocket, LocalTransport
+from remote.transports.transport import Transport, Waker
 from tests.support.clock import TestClock
 from tests.support.patience import PATIENCE
 from tests.support.patience import eventually as eventually
@@ -159,7 +159,7 @@ class ThreadAgent(Agent):
 
 
 class ThreadTransport:
-    """An agent in a thread of this process, over two sockets. See :class:`remote.transports.Transport`."""
+    """An agent in a thread of this process, over two sockets. See :class:`remote.transports.transport.Transport`."""
 
     def __init__(self, clock: Clock, agents_clock: Clock | None = None, silence_s: float = AGENT_SILENCE_S) -> None:
         self.address = ""
