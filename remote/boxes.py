@@ -17,6 +17,7 @@ from dataclasses import asdict, field, fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from grpo_train.config.yaml_text import InvalidYaml, compose_yaml, value_of
 from grpo_train.run_dir.credentials import find_secret
@@ -29,18 +30,32 @@ from remote.box_prices import read_price, read_prices
 from remote.box_slurm import read_job_options, read_scheduler
 from remote.box_variables import read_variables
 from remote.protocol import Settings
-from remote.providers.provider import Provider, read_provider
 
 LOCAL_NAME = "local"
+URLS = {"lambda": "https://cloud.lambda.ai/api/v1"}
+"""Each kind, and where its API is."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FORWARD = re.compile(r"(\d{1,5}):(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]*):(\d{1,5})")
 _UMASK = re.compile(r"0?[0-7]{3}")
-READERS: dict[str, Callable[[Any, str], Any]] = {
-    "code": read_code, "env": read_variables, "provider": read_provider, "scheduler": read_scheduler,
-    "slurm": read_job_options,
-}  # fmt: skip
-"""Keys with a reader of their own: (YAML node, file) to value. Raises BoxesError."""
 _HEADER = "# Boxes of grpo-tui. config/boxes.example.yaml documents every key.\nboxes:\n"
+
+
+@dataclass(frozen=True)
+class Provider:
+    """An account of a provider, and the instance that is the box."""
+
+    kind: str
+    key_file: str
+    """File with the API key, for this account alone (0600)."""
+    instance: str = ""
+    """Name of the instance; "" = the name of the box."""
+    url: str = ""
+    """Where the API is; "" = the provider's own place."""
+
+    @property
+    def base(self) -> str:
+        """Where the API is, without a slash at its end."""
+        return (self.url or URLS[self.kind]).rstrip("/")
 
 
 @dataclass(frozen=True)
@@ -382,6 +397,45 @@ def _value(key: str, node: Any, where: str) -> Any:
 
 def _line(node: Any) -> int:
     return int(node.start_mark.line) + 1
+
+
+def read_provider(node: Any, file: str) -> Provider:
+    """The provider of a YAML node. Raises BoxesError that names the line, and never a value that may be a key."""
+    import yaml
+
+    def refuse(at: Any, problem: str, code: str = "bad_config") -> BoxesError:
+        return BoxesError(f"{file}:{at.start_mark.line + 1}: 'provider': {problem}", code=code)
+
+    if not isinstance(node, yaml.MappingNode):
+        raise refuse(
+            node, "expected its kind and the file with its API key, such as {kind: lambda, key_file: ~/.lambda}"
+        )
+    known = [item.name for item in fields(Provider)]
+    found: dict[str, str] = {}
+    for key, value in node.value:
+        name = str(key.value)
+        if name in ("key", "api_key", "token"):
+            raise refuse(key, f"'{name}': the API key belongs into a file of its own: key_file: FILE", "secret")
+        if name not in known:
+            raise refuse(key, f"unknown key '{name}'; {did_you_mean(name, known)}")
+        if not isinstance(value, yaml.ScalarNode):
+            raise refuse(key, f"'{name}' must be a string")
+        found[name] = "" if value.tag == "tag:yaml.org,2002:null" else str(value.value)
+    kind, url = found.get("kind", ""), found.get("url", "")
+    if kind not in URLS:
+        raise refuse(node, f"'kind' must be {' or '.join(URLS)}, not '{kind}'")
+    if not found.get("key_file"):
+        raise refuse(node, "'key_file' is missing: the file with the API key")
+    if url and (urlsplit(url).scheme != "https" or not urlsplit(url).hostname or "@" in url):
+        raise refuse(node, "'url' must start with https:// and hold no password")
+    return Provider(**found)
+
+
+READERS: dict[str, Callable[[Any, str], Any]] = {
+    "code": read_code, "env": read_variables, "provider": read_provider, "scheduler": read_scheduler,
+    "slurm": read_job_options,
+}  # fmt: skip
+"""Keys with a reader of their own: (YAML node, file) to value. Raises BoxesError."""
 
 
 # ------------------------------------------------------------------------------------------------------ writing

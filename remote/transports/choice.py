@@ -17,7 +17,7 @@ from grpo_train.run_dir.clock import CLOCK, Clock
 from remote.base import Refused, TryAgain
 from remote.boxes import Box
 from remote.events import MachineChanged
-from remote.providers.instances import known, last_seen, located
+from remote.providers import known, last_seen, located
 from remote.transports import fallback, machines
 from remote.transports.machines import machine_of
 from remote.transports.openssh import OpenSshTransport
