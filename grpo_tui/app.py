@@ -58,7 +58,7 @@ from remote.events import (
     RunsReported,
     SessionsReported,
 )
-from remote.intake import clean
+from remote.gate import clean
 from remote.protocol import OPERATIONS, RemoteError
 
 FIRST_STYLES = ("app", "home")

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from remote.intake import clean
+from remote.gate import clean
 
 if TYPE_CHECKING:
     from grpo_tui.app import GrpoApp

@@ -57,7 +57,7 @@
 - What waits for the app *must* be bounded, however long it does not read. Of standard error, the last 8 KiB are kept.
 - Closing *must* take less than a second, and a connection *must* leave no descriptor and no thread behind.
 
-**What passes to the app.** Everything from a box passes one gate, :mod:`remote.intake`:
+**What passes to the app.** Everything from a box passes one gate, :mod:`remote.gate`:
 
 - Text *must* be clean: no escape sequence, control character, bidirectional control or line separator is left. A name
   *must* be 1 to 255 printable characters.

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir.clock import CLOCK, Clock
-from remote import intake
+from remote import gate
 from remote.answers import Answers
 from remote.base import Refused, TryAgain, Unreachable
 from remote.boxes import Box
@@ -86,7 +86,7 @@ class BoxClient:
         self._outbox: deque[bytes] = deque()
         self._follows: dict[int, Follow] = {}
         self._topics = {next(self._ids): topic for topic in VALUE_TOPICS}
-        self._known_runs = intake.KnownRows()
+        self._known_runs = gate.KnownRows()
         self._requests = Requests()
         self._link = Link.CONNECTING
         self._link_detail = "not started"
@@ -220,14 +220,14 @@ class BoxClient:
                 if error.refusal is not None:  # once, it may have been a damaged byte
                     ended = error.refusal if str(error.refusal) == suspected else error
                     compares_again, suspected = not suspected, str(error.refusal)
-                reason = intake.message(str(ended))
+                reason = gate.message(str(ended))
             except (TryAgain, Refused, ProtocolError) as error:
-                ended, reason = error, intake.message(str(error))
+                ended, reason = error, gate.message(str(error))
             except Exception as error:  # a bug here or in a library must not end the link for good
-                ended, reason = error, intake.message(f"{type(error).__name__}: {error}")
+                ended, reason = error, gate.message(f"{type(error).__name__}: {error}")
             if isinstance(ended, Refused):
                 ended = self._choice.after(ended)
-                reason = intake.message(str(ended))
+                reason = gate.message(str(ended))
             self.transport = None
             self._go_down(reason)
             if transport is not None:
@@ -276,7 +276,7 @@ class BoxClient:
         """Serve one connection until it ends. Raises Unreachable with the reason."""
         self._go_up()
         self._set_link(Link.CONNECTED, transport.describe())
-        self._emit(intake.greeting(hello, transport.algorithms()))
+        self._emit(gate.greeting(hello, transport.algorithms()))
         timing, pings = self._timing, Pings()
         allowance = Allowance(
             f"{self.box.name} floods the link: it sent more than this program asked for", clock=self.clock
@@ -346,7 +346,7 @@ class BoxClient:
     def _take(self, frames: list[tuple[dict[str, Any], int]], allowance: Allowance, pings: Pings) -> None:
         """Act on received frames. They are released before more are received, because one may take 100 MB."""
         for frame, size in frames:
-            intake.frame(frame)
+            gate.frame(frame)
             if frame["type"] == "pong":
                 skew_s = pings.skew_s
                 if pings.answered(frame["n"], self.clock.monotonic(), frame.get("time"), self.clock.time()):
@@ -361,7 +361,7 @@ class BoxClient:
         if kind == "response" and self._requests.answer(frame):
             return 0
         if kind == "update" and (topic := self._topics.get(frame["id"])):
-            self._emit(intake.topic_event(topic, frame, self._known_runs if topic == "runs" else None))
+            self._emit(gate.topic_event(topic, frame, self._known_runs if topic == "runs" else None))
         if kind in ("data", "rotated", "closed") and (event := self._log_event(kind, frame)):
             self._emit(event)
             if isinstance(event, LogArrived):
@@ -390,7 +390,7 @@ class BoxClient:
 
     def _emit(self, event: ClientEvent) -> None:
         try:
-            self._on_event(intake.clean_event(event))
+            self._on_event(gate.clean_event(event))
         except Exception:  # a bug in the owner must not end the link
             logger.exception("on_event failed for %s", type(event).__name__)
 

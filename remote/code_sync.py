@@ -16,7 +16,7 @@ from pathlib import Path
 from grpo_train.run_dir.code import Code
 from remote.checkout import Checkout, find_checkout, require_clean, write_bundle, write_patch
 from remote.copying import Copier
-from remote.intake import message
+from remote.gate import message
 from remote.protocol import ProtocolError
 from remote.protocol.code import BUNDLE, CLONE, PATCH
 from remote.protocol.copied_files import item_of, send_files

@@ -25,7 +25,7 @@ from grpo_train.run_dir.errors import UserError, code_of
 from remote.base import Refused, TryAgain, Unreachable
 from remote.boxes import Box
 from remote.events import HostKeyAsked, QuestionAsked
-from remote.intake import message
+from remote.gate import message
 from remote.protocol import ProtocolError, RemoteError
 from remote.protocol.copied_files import (
     LOCK,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from grpo_train.run_dir.lazy_dataclass import dataclass
-from remote import intake
+from remote import gate
 from remote.events import LogArrived, LogFailed, LogRotated
 from remote.protocol import INITIAL_CREDIT, Cursor, Flood, ProtocolError, data_of
 
@@ -67,7 +67,7 @@ class Follow:
         return LogRotated(self.subscription, self.path)
 
     def failed(self, frame: dict[str, Any]) -> LogFailed:
-        return LogFailed(self.subscription, self.path, intake.refusal(frame.get("error")).message)
+        return LogFailed(self.subscription, self.path, gate.refusal(frame.get("error")).message)
 
     def consumed(self, count: int) -> int:
         """Record that the owner consumed ``count`` bytes; returns the credit to return now (often 0)."""

@@ -12,7 +12,7 @@ from dataclasses import field
 from typing import Any
 
 from grpo_train.run_dir.lazy_dataclass import dataclass
-from remote import intake
+from remote import gate
 from remote.protocol import OPERATIONS, RemoteError
 
 
@@ -62,7 +62,7 @@ class Requests:
         if pending is None:
             return False
         try:
-            reply = intake.reply(pending.op, frame)
+            reply = gate.reply(pending.op, frame)
         except RemoteError as error:
             pending.future.set_exception(error)
         else:

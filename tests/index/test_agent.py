@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from remote import intake
+from remote import gate
 from remote.boxes import Box
 from remote.events import BoxGreeted
 from remote.protocol import RemoteError
@@ -54,7 +54,7 @@ def lines(first: int, last: int) -> str:
 
 
 def ask(agent: RawAgent, op: str, **params: Any) -> dict[str, Any]:
-    return intake.reply(op, agent.request(op, **params))
+    return gate.reply(op, agent.request(op, **params))
 
 
 def children(agent: RawAgent) -> list[int]:

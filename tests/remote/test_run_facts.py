@@ -21,7 +21,7 @@ from remote.agent.context import BoxContext
 from remote.agent.operations import HANDLERS
 from remote.agent.run_facts import run_facts
 from remote.agent.run_table import RunTable
-from remote.intake import reply
+from remote.gate import reply
 from remote.protocol import Settings
 from remote.protocol.listed_runs import NoteRequest, RunFactsRequest
 from tests.support.clock import TestClock
