@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from textual.screen import Screen
 
     from grpo_tui.app import GrpoApp
-    from remote.code_sync import Synced
+    from remote.code import Synced
     from remote.copying import Copied, Copier
     from remote.events import HostKeyAsked, QuestionAsked
 
@@ -44,7 +44,7 @@ class BoxCopy:
 
     def run(self) -> None:
         """Copy. Returns once it is done, failed or stopped."""
-        from remote.code_sync import sync
+        from remote.code import sync
         from remote.copying import Copied, Copier
 
         request = self.request

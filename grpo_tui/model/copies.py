@@ -48,7 +48,7 @@ class Put:
 
 @dataclass(frozen=True)
 class Sync:
-    """Bring the code of this machine to the box. See :func:`remote.code_sync.sync`."""
+    """Bring the code of this machine to the box. See :func:`remote.code.sync`."""
 
     source: Path | None
     """The checkout; None where the box pulls."""
