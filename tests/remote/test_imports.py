@@ -41,7 +41,12 @@ def test_importing_needs_no_posix_module(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    sorted([*(REMOTE / "agent").rglob("*.py"), *(REMOTE / "protocol").glob("*.py"), REMOTE / "base.py"]),
+    sorted(
+        [
+            REMOTE / "base.py",
+            *(path for part in ("agent", "index", "protocol") for path in (REMOTE / part).rglob("*.py")),
+        ]
+    ),
     ids=lambda path: f"{path.parent.name}/{path.name}",
 )
 def test_the_agent_imports_only_its_bundle(path: Path) -> None:
@@ -52,4 +57,6 @@ def test_the_agent_imports_only_its_bundle(path: Path) -> None:
         for name in names:
             assert name.partition(".")[0] in allowed, name
             if name.startswith(("remote.", "grpo_train.")):
-                assert name.startswith(("remote.base", "remote.agent", "remote.protocol", "grpo_train.run_dir")), name
+                assert name.startswith(
+                    ("remote.base", "remote.agent", "remote.index", "remote.protocol", "grpo_train.run_dir")
+                ), name
