@@ -1,4 +1,4 @@
-"""No module of the link imports itself on a way around, in functions and for types included."""
+"""The link's modules import each other in one direction, types and imports in functions included."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ def test_the_link_has_no_circle() -> None:
         TopologicalSorter(arrows).prepare()
     except CycleError as error:
         raise AssertionError(" → ".join(reversed(error.args[1]))) from None
+
+
+def test_nine_modules_stand_outside_the_links_folders() -> None:
+    assert len([file for file in (REPOSITORY / "remote").glob("*.py") if file.name != "__init__.py"]) <= 9
 
 
 def imports_of(package: str) -> dict[str, set[str]]:
