@@ -63,7 +63,7 @@ from remote.events import (
     RunsReported,
     SessionsReported,
 )
-from remote.intake import clean
+from remote.gate import clean
 
 FIRST_STYLES = ("app", "home")
 """Parsed before the first frame; the others after it."""

@@ -124,7 +124,8 @@ def choose_box(arguments: argparse.Namespace) -> Box:
 
 def _this_machine(boxes: list[Box], root: str) -> Box:
     """This machine, for a root without a box: the same path on a rented box is another directory. Raises BoxesError."""
-    from remote.boxes import LOCAL_NAME, BoxesError, find_box
+    from remote.base import BoxesError
+    from remote.boxes import LOCAL_NAME, find_box
 
     local = find_box(boxes, LOCAL_NAME)
     others = [box.name for box in boxes if not box.is_local]
@@ -241,7 +242,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _greeting(options: Options) -> bytes:
-    from remote.handshake import greeting
+    from remote.transports.transport import greeting
 
     return greeting(options.box, readonly=options.readonly)
 

@@ -40,7 +40,8 @@ class Finder(Provider):
 
     async def startup(self) -> None:
         """Read boxes.yaml once for each palette."""
-        from remote.boxes import BoxesError, load_boxes
+        from remote.base import BoxesError
+        from remote.boxes import load_boxes
 
         try:
             boxes = await asyncio.to_thread(load_boxes, self.desk.options.boxes_file)

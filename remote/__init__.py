@@ -48,8 +48,8 @@
 **What a box may send.** The client does not trust it:
 
 - One byte of a log beyond the granted credit *must* end the connection, and so *must* anything else beyond the
-  allowance (:mod:`remote.allowance`: 32 MiB at once, then 2 MiB/s, each frame at least 4 KiB). Such a flood waits the
-  longest back-off, and its reason is shown.
+  allowance (:mod:`remote.transports.transport`: 32 MiB at once, then 2 MiB/s, each frame at least 4 KiB). Such a flood
+  waits the longest back-off, and its reason is shown.
 - A line *must* stay below 64 KiB, a frame in parts within 16 MiB and 500,000 values. The cost *must* be linear in the
   bytes received.
 - A frame *must not* raise anything but ProtocolError. A response that nobody waits for is dropped.
@@ -57,7 +57,7 @@
 - What waits for the app *must* be bounded, however long it does not read. Of standard error, the last 8 KiB are kept.
 - Closing *must* take less than a second, and a connection *must* leave no descriptor and no thread behind.
 
-**What passes to the app.** Everything from a box passes one gate, :mod:`remote.intake`:
+**What passes to the app.** Everything from a box passes one gate, :mod:`remote.gate`:
 
 - Text *must* be clean: no escape sequence, control character, bidirectional control or line separator is left. A name
   *must* be 1 to 255 printable characters.

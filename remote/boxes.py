@@ -10,42 +10,59 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, field, fields, replace
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
-from grpo_train.config.yaml_text import InvalidYaml, compose_yaml, value_of
+from grpo_train.config.yaml_text import InvalidYaml, compose_yaml, load_yaml, value_of
+from grpo_train.run_dir import ROOT_VARIABLE
 from grpo_train.run_dir.credentials import find_secret
-from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_train.run_dir.suggest import did_you_mean
-from remote.box_code import read_code
-from remote.box_notify import problem_of_notify
-from remote.box_prices import read_price, read_prices
-from remote.box_slurm import read_job_options, read_scheduler
-from remote.box_variables import read_variables
+from grpo_train.run_dir.umask import UMASK_VARIABLE
+from remote.base import BoxesError
 from remote.protocol import Settings
-from remote.providers.provider import Provider, read_provider
+from remote.protocol.slurm import JobOptions
 
 LOCAL_NAME = "local"
+URLS = {"lambda": "https://cloud.lambda.ai/api/v1"}
+"""Each kind of provider, and where its API is."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_FORWARD = re.compile(r"(\d{1,5}):(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]*):(\d{1,5})")
 _UMASK = re.compile(r"0?[0-7]{3}")
-READERS: dict[str, Callable[[Any, str], Any]] = {
-    "code": read_code, "env": read_variables, "provider": read_provider, "scheduler": read_scheduler,
-    "slurm": read_job_options,
-}  # fmt: skip
-"""Keys with a reader of their own: (YAML node, file) to value. Raises BoxesError."""
+_REFERENCE = re.compile(r"\$(?:\{\w+\}|[A-Za-z_]\w*)")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET_VARIABLE = re.compile(r"(?:^|_)(?:TOKEN|KEY)$|SECRET|PASSWORD", re.IGNORECASE)
+_RESERVED: Mapping[str, str] = {
+    ROOT_VARIABLE: "set 'root' of the box",
+    UMASK_VARIABLE: "set 'umask' of the box",
+    "LC_ALL": "the agent needs a UTF-8 locale; set LANG",
+}
 _HEADER = "# Boxes of grpo-tui. config/boxes.example.yaml documents every key.\nboxes:\n"
 
 
-class BoxesError(UserError):
-    """A problem in boxes.yaml: file, line, key, and what to do."""
+@dataclass(frozen=True)
+class Provider:
+    """An account of a provider, and the instance that is the box."""
 
-    code = "bad_config"
+    kind: str
+    key_file: str
+    """File with the API key, for this account alone (0600)."""
+    instance: str = ""
+    """Name of the instance; "" = the name of the box."""
+    url: str = ""
+    """Where the API is; "" = the provider's own place."""
+
+    @property
+    def base(self) -> str:
+        """Where the API is, without a slash at its end."""
+        return (self.url or URLS[self.kind]).rstrip("/")
 
 
 @dataclass(frozen=True)
@@ -231,6 +248,38 @@ def add_box(path: str | Path | None, box: Box) -> Path:
     return file
 
 
+def notify_overrides(notify: Mapping[str, Any], config_text: str, overrides: Sequence[str]) -> list[str]:
+    """The overrides of a launch that stand for a box's ``notify``; [] where the config or an override has its own."""
+    if not notify or any(override.strip().startswith("notify.") for override in overrides):
+        return []
+    try:
+        document = load_yaml(config_text)
+    except InvalidYaml:
+        return []  # the check of the config says so
+    if not isinstance(document, dict) or "notify" in document:
+        return []
+    return [f"notify.{key}={json.dumps(notify[key])}" for key in ("command", "url") if key in notify]
+
+
+def read_forward(text: str) -> tuple[int, str, int]:
+    """Local port, host and port of ``LOCAL:HOST:PORT``. Raises ValueError with what is wrong."""
+    found = _FORWARD.fullmatch(text)
+    if found is None or not all(0 < int(found[group]) < 65_536 for group in (1, 3)):
+        raise ValueError(f"'{text}' must be LOCAL:HOST:PORT, such as 8888:127.0.0.1:8888")
+    return int(found[1]), found[2].strip("[]"), int(found[3])
+
+
+def _problem_of_forwards(value: object) -> str:
+    """Why a value is not a list of forwards, or ""."""
+    if not isinstance(value, list) or not all(isinstance(line, str) for line in value):
+        return "must be a list of LOCAL:HOST:PORT, such as ['8888:127.0.0.1:8888']"
+    try:
+        ports = [read_forward(line)[0] for line in value]
+    except ValueError as error:
+        return str(error)
+    return "" if len(set(ports)) == len(ports) else "has a port of this machine twice"
+
+
 # ------------------------------------------------------------------------------------------------------ reading
 
 
@@ -322,7 +371,7 @@ def _value(key: str, node: Any, where: str) -> Any:
         value = value_of(node)
     except InvalidYaml as error:
         raise BoxesError(f"{where}: '{key}': {error}") from error
-    if key == "notify" and (problem := problem_of_notify(value)):
+    if key == "notify" and (problem := _problem_of_notify(value)):
         raise BoxesError(f"{where}: {problem}")
     if key in ("activate", "engine", "notify"):  # all end up in command lines or records on the box
         given = value.get("command", []) if isinstance(value, dict) else value
@@ -332,9 +381,7 @@ def _value(key: str, node: Any, where: str) -> Any:
     if key == "notify":
         return value
     if key == "forward":
-        from remote.tunnels import problem_of_forwards
-
-        if problem := problem_of_forwards(value):
+        if problem := _problem_of_forwards(value):
             raise BoxesError(f"{where}: 'forward' {problem}")
         return value
     if key == "engine":
@@ -346,9 +393,9 @@ def _value(key: str, node: Any, where: str) -> Any:
             return value
         raise BoxesError(f"{where}: 'port' must be an integer, not {value!r}")
     if key == "price_per_hour":
-        return read_price(value, where)
+        return _read_price(value, where)
     if key == "prices":
-        return read_prices(value, where)
+        return _read_prices(value, where)
     if key in ("follow_links", "persistent"):
         if isinstance(value, bool):
             return value
@@ -368,8 +415,147 @@ def _value(key: str, node: Any, where: str) -> Any:
     return str(node.value)  # as written: an unquoted 0123 or 1.10 is kept verbatim
 
 
+def _read_price(value: Any, where: str) -> float | None:
+    """``price_per_hour``. Raises BoxesError."""
+    if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0):
+        return None if value is None else float(value)
+    raise BoxesError(f"{where}: 'price_per_hour' must be a number (dollars), not {value!r}")
+
+
+def _read_prices(value: Any, where: str) -> dict[str, float]:
+    """``prices``: YAML reads an unquoted day as a date. Raises BoxesError."""
+    found = {}
+    for day, price in value.items() if isinstance(value, dict) else [("", None)]:
+        try:
+            date.fromisoformat(str(day))
+        except ValueError:
+            price = None
+        if isinstance(price, bool) or not isinstance(price, (int, float)) or price < 0:
+            raise BoxesError(f"{where}: 'prices' must be days with dollars per hour, such as {{2026-09-01: 2.49}}")
+        found[str(day)] = float(price)
+    return found
+
+
+def _problem_of_notify(value: Any) -> str:
+    """Why a ``notify`` of boxes.yaml is invalid, or ""."""
+    if not isinstance(value, dict) or not value or set(value) - {"command", "url"}:
+        return "'notify' must have 'command', 'url' or both"
+    command, url = value.get("command", ["x"]), value.get("url", "$X")
+    if not isinstance(command, list) or not command or not all(isinstance(word, str) and word for word in command):
+        return "'notify.command' must be a list of strings, e.g. [/home/ubuntu/notify]"
+    if not isinstance(url, str) or not _REFERENCE.fullmatch(url):
+        return (
+            "'notify.url' must be the name of a variable, such as $NOTIFY_URL, because a webhook's address is a "
+            "secret; set it in .env on the box"
+        )
+    return ""
+
+
 def _line(node: Any) -> int:
     return int(node.start_mark.line) + 1
+
+
+def _read_code(node: Any, file: str) -> str:
+    """The mode of a YAML node. Raises BoxesError."""
+    if node.value not in ("sync", "clone"):
+        problem = f"'code' must be sync (grpo-tui sync brings it) or clone (git pull in 'repo'), not {node.value!r}"
+        raise _refused(node, file, problem)
+    return str(node.value)
+
+
+def _read_variables(node: Any, file: str) -> dict[str, str]:
+    """The variables of a YAML node, as they are written: ``0`` and ``true`` stay what they are.
+
+    Raises BoxesError that names the line, and never the value, which may be a secret.
+    """
+    import yaml
+
+    def refuse(at: Any, problem: str, code: str = "bad_config") -> BoxesError:
+        return BoxesError(f"{file}:{_line(at)}: 'env': {problem}", code=code)
+
+    if not isinstance(node, yaml.MappingNode):
+        raise refuse(node, "expected variables with their values, such as {HF_HOME: /data/hf}")
+    found: dict[str, str] = {}
+    for key, value in node.value:
+        name = str(key.value)
+        if not _VARIABLE.fullmatch(name):
+            raise refuse(key, f"'{name}' is not a variable's name: letters, digits and '_', not starting with a digit")
+        if name in _RESERVED:
+            raise refuse(key, f"'{name}' cannot be set here; {_RESERVED[name]}")
+        if not isinstance(value, yaml.ScalarNode) or value.tag == "tag:yaml.org,2002:null":
+            raise refuse(key, f"the value of '{name}' must be a string")
+        if _SECRET_VARIABLE.search(name) or find_secret(f"{name}={value.value}"):
+            message = f"'{name}' looks like a secret, which process lists would show; put it in .env: grpo-tui env put"
+            raise refuse(key, message, "secret")
+        if not value.value.isprintable():
+            raise refuse(key, f"the value of '{name}' must be one line of printable characters")
+        found[name] = str(value.value)
+    return found
+
+
+def _read_provider(node: Any, file: str) -> Provider:
+    """The provider of a YAML node. Raises BoxesError that names the line, and never a value that may be a key."""
+    import yaml
+
+    def refuse(at: Any, problem: str, code: str = "bad_config") -> BoxesError:
+        return BoxesError(f"{file}:{_line(at)}: 'provider': {problem}", code=code)
+
+    if not isinstance(node, yaml.MappingNode):
+        raise refuse(
+            node, "expected its kind and the file with its API key, such as {kind: lambda, key_file: ~/.lambda}"
+        )
+    known = [item.name for item in fields(Provider)]
+    found: dict[str, str] = {}
+    for key, value in node.value:
+        name = str(key.value)
+        if name in ("key", "api_key", "token"):
+            raise refuse(key, f"'{name}': the API key belongs into a file of its own: key_file: FILE", "secret")
+        if name not in known:
+            raise refuse(key, f"unknown key '{name}'; {did_you_mean(name, known)}")
+        if not isinstance(value, yaml.ScalarNode):
+            raise refuse(key, f"'{name}' must be a string")
+        found[name] = "" if value.tag == "tag:yaml.org,2002:null" else str(value.value)
+    kind, url = found.get("kind", ""), found.get("url", "")
+    if kind not in URLS:
+        raise refuse(node, f"'kind' must be {' or '.join(URLS)}, not '{kind}'")
+    if not found.get("key_file"):
+        raise refuse(node, "'key_file' is missing: the file with the API key")
+    if url and (urlsplit(url).scheme != "https" or not urlsplit(url).hostname or "@" in url):
+        raise refuse(node, "'url' must start with https:// and hold no password")
+    return Provider(**found)
+
+
+def _read_scheduler(node: Any, file: str) -> str:
+    """The scheduler of a YAML node. Raises BoxesError."""
+    if node.value != "slurm":
+        raise _refused(node, file, f"'scheduler' must be slurm, not {node.value!r}; without it a run is a tmux session")
+    return "slurm"
+
+
+def _read_job_options(node: Any, file: str) -> dict[str, Any]:
+    """What jobs ask for, checked. Raises BoxesError that names line and key."""
+    try:
+        value = value_of(node)
+    except InvalidYaml as error:
+        raise _refused(node, file, f"'slurm': {error}") from error
+    if not isinstance(value, dict):
+        raise _refused(node, file, "'slurm' must be a mapping, such as {partition: gpu, gpus: 8, time: \"24:00:00\"}")
+    try:
+        JobOptions().changed({str(key): item for key, item in value.items()})
+    except ValueError as error:
+        raise _refused(node, file, f"'slurm': {error}") from error
+    return {str(key): item for key, item in value.items()}
+
+
+def _refused(node: Any, file: str, problem: str) -> BoxesError:
+    return BoxesError(f"{file}:{_line(node)}: {problem}")
+
+
+READERS: dict[str, Callable[[Any, str], Any]] = {
+    "code": _read_code, "env": _read_variables, "provider": _read_provider, "scheduler": _read_scheduler,
+    "slurm": _read_job_options,
+}  # fmt: skip
+"""Keys with a reader of their own: (YAML node, file) to value. Raises BoxesError."""
 
 
 # ------------------------------------------------------------------------------------------------------ writing

@@ -12,6 +12,10 @@ must return quickly (post a message, do not work), because pings wait for it. Ev
 thread, including from ``on_event``. Futures complete on the client's threads.
 
 **The link is not the job.** ``Link`` is the state of the connection, independent of any run.
+
+**Requests.** Each ends exactly once, with a reply, a refusal or its deadline. One that changes something and has an
+idempotency key is sent again after a reconnect, like one that only reads. Its error ``timeout`` means that the box may
+have it; ``unreachable``, that it was not sent.
 """
 
 from __future__ import annotations
@@ -23,26 +27,58 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from grpo_train.run_dir.clock import CLOCK, Clock
-from remote import intake
-from remote.allowance import CREDIT_WORTH, FRAME_COST, ROTATION_COST, Allowance
-from remote.answers import Answers
+from grpo_train.run_dir.lazy_dataclass import dataclass
+from remote import gate
+from remote.base import Refused, TryAgain, Unreachable
 from remote.boxes import Box
-from remote.events import ClientEvent, ClockMeasured, Link, LinkChanged, LogArrived
-from remote.follows import Follow, LogEvent
-from remote.handshake import await_hello, greeting
-from remote.protocol import OPERATIONS, VALUE_TOPICS, Cursor, Decoder, Flood, ProtocolError, RemoteError, encode_parts
-from remote.requests import Pending, Requests, unreachable
-from remote.timing import Pings, Timing
-from remote.transports import AskHostKey, Refused, Transport, TryAgain, Unreachable
+from remote.events import (
+    ClientEvent,
+    ClockMeasured,
+    HostKeyAsked,
+    Link,
+    LinkChanged,
+    LogArrived,
+    LogFailed,
+    LogRotated,
+    QuestionAsked,
+)
+from remote.protocol import (
+    INITIAL_CREDIT,
+    OPERATIONS,
+    VALUE_TOPICS,
+    Cursor,
+    Decoder,
+    Flood,
+    ProtocolError,
+    RemoteError,
+    data_of,
+    encode_parts,
+)
 from remote.transports.choice import TransportChoice
-from remote.waiting import FLOODED, Waiting
+from remote.transports.timing import FLOODED, Pings, Timing, Waiting
+from remote.transports.transport import (
+    CREDIT_WORTH,
+    FRAME_COST,
+    ROTATION_COST,
+    Allowance,
+    AskHostKey,
+    Transport,
+    await_hello,
+    greeting,
+)
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 TransportFactory = Callable[[Box, AskHostKey], Transport]
+RETURN_AT = INITIAL_CREDIT // 8
+"""Credit is returned in portions of at least this many bytes, or once nothing is outstanding."""
+HASH_LENGTH = 64
+LogEvent: TypeAlias = LogArrived | LogRotated | LogFailed
 WATCH_S = 0.25
 """Between two looks of the watchdog."""
 
@@ -79,7 +115,7 @@ class BoxClient:
         self._outbox: deque[bytes] = deque()
         self._follows: dict[int, Follow] = {}
         self._topics = {next(self._ids): topic for topic in VALUE_TOPICS}
-        self._known_runs = intake.KnownRows()
+        self._known_runs = gate.KnownRows()
         self._requests = Requests()
         self._link = Link.CONNECTING
         self._link_detail = "not started"
@@ -213,14 +249,14 @@ class BoxClient:
                 if error.refusal is not None:  # once, it may have been a damaged byte
                     ended = error.refusal if str(error.refusal) == suspected else error
                     compares_again, suspected = not suspected, str(error.refusal)
-                reason = intake.message(str(ended))
+                reason = gate.message(str(ended))
             except (TryAgain, Refused, ProtocolError) as error:
-                ended, reason = error, intake.message(str(error))
+                ended, reason = error, gate.message(str(error))
             except Exception as error:  # a bug here or in a library must not end the link for good
-                ended, reason = error, intake.message(f"{type(error).__name__}: {error}")
+                ended, reason = error, gate.message(f"{type(error).__name__}: {error}")
             if isinstance(ended, Refused):
                 ended = self._choice.after(ended)
-                reason = intake.message(str(ended))
+                reason = gate.message(str(ended))
             self.transport = None
             self._go_down(reason)
             if transport is not None:
@@ -269,7 +305,7 @@ class BoxClient:
         """Serve one connection until it ends. Raises Unreachable with the reason."""
         self._go_up()
         self._set_link(Link.CONNECTED, transport.describe())
-        self._emit(intake.greeting(hello, transport.algorithms()))
+        self._emit(gate.greeting(hello, transport.algorithms()))
         timing, pings = self._timing, Pings()
         allowance = Allowance(
             f"{self.box.name} floods the link: it sent more than this program asked for", clock=self.clock
@@ -339,7 +375,7 @@ class BoxClient:
     def _take(self, frames: list[tuple[dict[str, Any], int]], allowance: Allowance, pings: Pings) -> None:
         """Act on received frames. They are released before more are received, because one may take 100 MB."""
         for frame, size in frames:
-            intake.frame(frame)
+            gate.frame(frame)
             if frame["type"] == "pong":
                 skew_s = pings.skew_s
                 if pings.answered(frame["n"], self.clock.monotonic(), frame.get("time"), self.clock.time()):
@@ -349,12 +385,12 @@ class BoxClient:
             allowance.spend(self._handle(frame, size))
 
     def _handle(self, frame: dict[str, Any], size: int) -> int:
-        """Act on a frame of ``size`` bytes; returns its cost (see :mod:`remote.allowance`)."""
+        """Act on a frame of ``size`` bytes; returns its cost (see :class:`Allowance`)."""
         kind, cost = frame["type"], size + FRAME_COST
         if kind == "response" and self._requests.answer(frame):
             return 0
         if kind == "update" and (topic := self._topics.get(frame["id"])):
-            self._emit(intake.topic_event(topic, frame, self._known_runs if topic == "runs" else None))
+            self._emit(gate.topic_event(topic, frame, self._known_runs if topic == "runs" else None))
         if kind in ("data", "rotated", "closed") and (event := self._log_event(kind, frame)):
             self._emit(event)
             if isinstance(event, LogArrived):
@@ -383,7 +419,7 @@ class BoxClient:
 
     def _emit(self, event: ClientEvent) -> None:
         try:
-            self._on_event(intake.clean_event(event))
+            self._on_event(gate.clean_event(event))
         except Exception:  # a bug in the owner must not end the link
             logger.exception("on_event failed for %s", type(event).__name__)
 
@@ -401,3 +437,259 @@ class BoxClient:
             since, transport = self._sending_since, self.transport
             if since is not None and transport is not None and now - since > self._timing.lost_after:
                 transport.close()
+
+
+@dataclass
+class Pending:
+    """One request."""
+
+    id: int
+    op: str
+    params: dict[str, Any]
+    deadline: float
+    future: Future[dict[str, Any]] = field(default_factory=Future)
+    sent: bool = False
+    """On the present connection."""
+    sent_before: bool = False
+
+    @property
+    def changes(self) -> bool:
+        """Whether it changes something; if not, it waits for a lost link."""
+        return OPERATIONS[self.op].changes(self.params)
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether it is sent again after a reconnect."""
+        return not self.changes or bool(self.params.get("idempotency_key") and (self.sent or self.sent_before))
+
+    def frame(self) -> dict[str, Any]:
+        return {"type": "request", "id": self.id, "op": self.op, "params": self.params}
+
+
+class Requests:
+    """The table of pending requests. Futures are completed outside the lock: their callbacks may send new requests."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pending: dict[int, Pending] = {}
+
+    def add(self, pending: Pending) -> None:
+        pending.future.set_running_or_notify_cancel()  # cannot be canceled from here on
+        with self._lock:
+            self._pending[pending.id] = pending
+
+    def answer(self, frame: dict[str, Any]) -> bool:
+        """Complete the request of a ``response`` frame; returns whether there was one that waited for it."""
+        with self._lock:
+            pending = self._pending.pop(frame["id"], None)
+        if pending is None:
+            return False
+        try:
+            reply = gate.reply(pending.op, frame)
+        except RemoteError as error:
+            pending.future.set_exception(error)
+        else:
+            pending.future.set_result(reply)
+        return True
+
+    def unsent(self) -> list[Pending]:
+        """Requests to send on a new connection, oldest first."""
+        with self._lock:
+            return [pending for pending in self._pending.values() if not pending.sent]
+
+    def link_lost(self, reason: str) -> None:
+        """Keep repeatable requests for the next connection; fail the others, whose outcome is unknown."""
+        with self._lock:
+            lost = [p for p in self._pending.values() if not p.repeatable]
+            for pending in lost:
+                del self._pending[pending.id]
+            for pending in self._pending.values():
+                pending.sent_before |= pending.sent
+                pending.sent = False
+        for pending in lost:
+            if not pending.sent:
+                pending.future.set_exception(unreachable(pending.op, reason))
+                continue
+            pending.future.set_exception(
+                RemoteError(
+                    "unreachable",
+                    f"the link broke before '{pending.op}' was answered: {reason}",
+                    "the outcome is unknown; check the runs once the link is back",
+                )
+            )
+
+    def fail_all(self, reason: str) -> None:
+        with self._lock:
+            lost = list(self._pending.values())
+            self._pending.clear()
+        for pending in lost:
+            unknown = pending.changes and (pending.sent or pending.sent_before)
+            pending.future.set_exception((unanswered if unknown else unreachable)(pending.op, reason))
+
+    def expire(self, now: float) -> None:
+        """Fail requests whose deadline has passed."""
+        with self._lock:
+            late = [pending for pending in self._pending.values() if pending.deadline <= now]
+            for pending in late:
+                del self._pending[pending.id]
+        for pending in late:
+            if pending.changes and (pending.sent or pending.sent_before):
+                error = unanswered(pending.op, "no answer in time")
+            elif pending.sent:
+                error = RemoteError("timeout", f"'{pending.op}' was not answered in time", "retry")
+            else:
+                error = unreachable(pending.op, "the link did not come up in time")
+            pending.future.set_exception(error)
+
+
+def unreachable(op: str, reason: str) -> RemoteError:
+    return RemoteError(
+        "unreachable",
+        f"'{op}' was not sent: {reason}",
+        "runs on the box are not affected; the link reconnects automatically",
+    )
+
+
+def unanswered(op: str, reason: str) -> RemoteError:
+    return RemoteError("timeout", f"'{op}' was sent but not answered: {reason}", "check the runs once the link is back")
+
+
+@dataclass
+class Follow:
+    """One followed log. It outlives connections and is subscribed under the same id on each."""
+
+    subscription: int
+    path: str
+    cursor: Cursor | None
+    tail_bytes: int | None
+    unconsumed: int = 0
+    """Bytes passed to the owner and not yet consumed; deducted from the credit, also after a reconnect."""
+    returnable: int = 0
+    credit: int = 0
+    """Bytes that the box may still send on this connection."""
+
+    def subscribe_frame(self) -> dict[str, Any]:
+        """The frame that subscribes to everything after the cursor, on a new connection."""
+        self.returnable = 0
+        self.credit = max(0, INITIAL_CREDIT - self.unconsumed)
+        params: dict[str, Any] = {"path": self.path, "cursor": self.cursor.to_json() if self.cursor else None}
+        if self.tail_bytes is not None:
+            params["tail_bytes"] = self.tail_bytes
+        return {"type": "subscribe", "id": self.subscription, "topic": "log", "params": params, "credit": self.credit}
+
+    def event(self, kind: str, frame: dict[str, Any]) -> LogEvent:
+        """Accept a ``data``, ``rotated`` or ``closed`` frame. Raises ProtocolError."""
+        if kind == "data":
+            return self.data(frame)
+        return self.rotated() if kind == "rotated" else self.failed(frame)
+
+    def data(self, frame: dict[str, Any]) -> LogArrived:
+        """Accept a ``data`` frame.
+
+        Raises Flood for more bytes than were granted, and ProtocolError when it does not continue where the previous
+        one ended.
+        """
+        data, offset = data_of(frame), int(frame["offset"])
+        self.credit -= len(data)
+        if self.credit < 0:
+            raise Flood(f"{self.path}: {-self.credit} bytes more than the credit that was granted")
+        known = self.cursor
+        if known is not None and offset != known.offset:
+            raise ProtocolError(f"{self.path}: expected byte {known.offset}, received {offset}")
+        self.cursor = _cursor_after(frame, known or Cursor(self.path), offset + len(data))
+        self.unconsumed += len(data)
+        return LogArrived(self.subscription, self.path, offset, data, self.cursor)
+
+    def rotated(self) -> LogRotated:
+        self.cursor = Cursor(self.path)
+        return LogRotated(self.subscription, self.path)
+
+    def failed(self, frame: dict[str, Any]) -> LogFailed:
+        return LogFailed(self.subscription, self.path, gate.refusal(frame.get("error")).message)
+
+    def consumed(self, count: int) -> int:
+        """Record that the owner consumed ``count`` bytes; returns the credit to return now (often 0)."""
+        count = min(count, self.unconsumed)
+        self.unconsumed -= count
+        self.returnable += count
+        if self.returnable < RETURN_AT and self.unconsumed:
+            return 0
+        granted, self.returnable = self.returnable, 0
+        self.credit += granted
+        return granted
+
+
+def _cursor_after(frame: dict[str, Any], known: Cursor, offset: int) -> Cursor:
+    """The cursor after a ``data`` frame. Raises ProtocolError."""
+    try:
+        length, digest = frame.get("head") or (known.head_length, known.head_sha256)
+        device, inode = frame.get("file") or (known.device, known.inode)
+        cursor = Cursor(
+            known.path, offset, int(length), str(digest), str(frame.get("tail", "")), int(device), int(inode)
+        )
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ProtocolError(f"malformed 'data' frame: {error}") from error
+    if len(cursor.head_sha256) > HASH_LENGTH or len(cursor.tail_sha256) > HASH_LENGTH:
+        raise ProtocolError("malformed 'data' frame: a hash is too long")
+    return cursor
+
+
+class _Answer(Generic[T]):
+    """One answer that a thread waits for."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._value: T | None = None
+        self._given = threading.Event()
+
+    def give(self, value: T | None) -> None:
+        self._value = value
+        self._given.set()
+
+    def clear(self) -> None:
+        self._value = None
+        self._given.clear()
+
+    def wait(self) -> T | None:
+        """The answer, which is not kept."""
+        self._clock.wait(self._given)
+        value, self._value = self._value, None
+        return value
+
+
+class Answers:
+    """The user's answers to one client's questions. They are neither stored nor logged."""
+
+    def __init__(self, emit: Callable[[ClientEvent], None], closing: threading.Event, clock: Clock) -> None:
+        self._emit = emit
+        self._closing = closing
+        self._host_key: _Answer[bool] = _Answer(clock)
+        self._question: _Answer[str] = _Answer(clock)
+
+    def host_key(self, accept: bool) -> None:
+        """The answer to HostKeyAsked."""
+        self._host_key.give(accept)
+
+    def question(self, answer: str | None) -> None:
+        """The answer to QuestionAsked; None if it was dismissed."""
+        self._question.give(answer)
+
+    def ask_host_key(self, question: HostKeyAsked) -> bool:
+        """Ask, and wait for the answer; False once the client closes."""
+        self._host_key.clear()
+        self._emit(question)
+        return not self._closing.is_set() and bool(self._host_key.wait()) and not self._closing.is_set()
+
+    def ask_question(self, question: QuestionAsked) -> str | None:
+        """Ask, and wait for the answer; None at once for a notice, and once the client closes."""
+        self._question.clear()
+        self._emit(question)
+        if question.kind == "touch" or self._closing.is_set():
+            return None
+        answer = self._question.wait()
+        return None if self._closing.is_set() else answer
+
+    def close(self) -> None:
+        """End the waits; ``closing`` is set."""
+        self._host_key.give(None)
+        self._question.give(None)

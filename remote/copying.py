@@ -22,10 +22,10 @@ from typing import TypeVar
 
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.errors import UserError, code_of
+from remote.base import Refused, TryAgain, Unreachable
 from remote.boxes import Box
 from remote.events import HostKeyAsked, QuestionAsked
-from remote.handshake import await_hello, greeting
-from remote.intake import message
+from remote.gate import message
 from remote.protocol import ProtocolError, RemoteError
 from remote.protocol.copied_files import (
     LOCK,
@@ -40,9 +40,9 @@ from remote.protocol.copied_files import (
     staging_of,
 )
 from remote.protocol.copies import Begun, Ended, Item, Wire, check_path, put_items, take_begun, take_items
-from remote.timing import Timing
-from remote.transports import Refused, Transport, TryAgain, Unreachable
 from remote.transports.choice import TransportChoice
+from remote.transports.timing import Timing
+from remote.transports.transport import Transport, await_hello, greeting
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
 MAX_TRIES = 6

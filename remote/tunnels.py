@@ -9,7 +9,6 @@ ones are refused until it is back.
 
 from __future__ import annotations
 
-import re
 import socket
 import struct
 import threading
@@ -17,7 +16,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from grpo_train.run_dir.errors import UserError
-from remote.transports import Stream, Unreachable
+from remote.base import Unreachable
+from remote.transports.transport import Stream
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -30,26 +30,6 @@ NEXT_PORTS = 50
 MAX_CONNECTIONS = 128
 HOLD_AGAIN_S = 1.0
 _BLOCK = 1 << 16
-_FORWARD = re.compile(r"(\d{1,5}):(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]*):(\d{1,5})")
-
-
-def read_forward(text: str) -> tuple[int, str, int]:
-    """Local port, host and port of ``LOCAL:HOST:PORT``. Raises ValueError with what is wrong."""
-    found = _FORWARD.fullmatch(text)
-    if found is None or not all(0 < int(found[group]) < 65_536 for group in (1, 3)):
-        raise ValueError(f"'{text}' must be LOCAL:HOST:PORT, such as 8888:127.0.0.1:8888")
-    return int(found[1]), found[2].strip("[]"), int(found[3])
-
-
-def problem_of_forwards(value: object) -> str:
-    """Why a value is not a list of forwards, or ""."""
-    if not isinstance(value, list) or not all(isinstance(line, str) for line in value):
-        return "must be a list of LOCAL:HOST:PORT, such as ['8888:127.0.0.1:8888']"
-    try:
-        ports = [read_forward(line)[0] for line in value]
-    except ValueError as error:
-        return str(error)
-    return "" if len(set(ports)) == len(ports) else "has a port of this machine twice"
 
 
 class Tunnel:

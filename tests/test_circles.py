@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from graphlib import CycleError, TopologicalSorter
 
+import pytest
+
 from tests.support.engine import REPOSITORY
 
 
@@ -37,5 +39,10 @@ def circle_in(package: str) -> list[str]:
     return []
 
 
-def test_no_circles_in_the_app() -> None:
-    assert circle_in("grpo_tui") == []
+@pytest.mark.parametrize("package", ["grpo_tui", "remote"])
+def test_no_circles(package: str) -> None:
+    assert circle_in(package) == []
+
+
+def test_modules_outside_the_links_folders() -> None:
+    assert len([file for file in (REPOSITORY / "remote").glob("*.py") if file.name != "__init__.py"]) <= 9

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -21,7 +21,7 @@ from grpo_train.backup.layout import (
 )
 from grpo_train.backup.snapshot import MAX_MANIFEST_BYTES, Part, Snapshot, parse_snapshot
 from grpo_train.backup.store import Entry, Store, StoreError
-from grpo_train.run_dir.safe_json import Unreadable
+from grpo_train.run_dir.safe_json import Unreadable, leave_out
 
 _MAX_COMPLETE_BYTES = 4096
 _LOOK_BACK = 3

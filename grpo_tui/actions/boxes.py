@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 async def choose_box(app: Desk) -> None:
     """Switch to another box, or add one."""
     from grpo_tui.screens.boxes import ADD, AddBoxScreen, BoxesScreen
-    from remote.boxes import BoxesError, add_box, load_boxes
+    from remote.base import BoxesError
+    from remote.boxes import add_box, load_boxes
 
     file = app.options.boxes_file
     try:
@@ -81,7 +82,7 @@ async def reconnect(app: Desk) -> None:
 
     The box as boxes.yaml defines it now: the user may have edited it.
     """
-    from remote.boxes import BoxesError
+    from remote.base import BoxesError
 
     if not app.store.connected or app.store.failed_check():
         current = app.connection.box

@@ -46,7 +46,7 @@ async def sync(app: Desk) -> None:
     """Bring the commit of the checkout here to the box, and the changes if the user wants them."""
     from grpo_tui.model.copies import Sync
     from grpo_tui.screens.uncommitted import UncommittedScreen
-    from remote.checkout import find_checkout
+    from remote.code import find_checkout
     from remote.protocol.code import CLONE
 
     if (copy := app.copy_at_work) is not None:

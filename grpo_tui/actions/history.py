@@ -60,7 +60,8 @@ async def open_run(app: Desk) -> None:
 
 async def _box_of(app: Desk, record: Record) -> Box | None:
     """The box of a run in boxes.yaml, with the root that the run is under."""
-    from remote.boxes import BoxesError, load_boxes
+    from remote.base import BoxesError
+    from remote.boxes import load_boxes
 
     try:
         boxes = await asyncio.to_thread(load_boxes, app.options.boxes_file)

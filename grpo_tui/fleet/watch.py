@@ -17,7 +17,7 @@ from grpo_train.run_dir import LIVE_STATES
 from grpo_train.run_dir.files import parse_time
 from grpo_tui.fleet.glance import OTHER_MACHINE, Glance, gpu_counts
 from grpo_tui.model.connection import MakeClient, make_box_client
-from remote.boxes import Box
+from remote.boxes import Box, Provider
 from remote.events import (
     ClientEvent,
     ClockMeasured,
@@ -31,8 +31,7 @@ from remote.events import (
     TopicFailed,
 )
 from remote.protocol import STALE_AFTER_S
-from remote.providers.instances import instances, last_error, last_seen
-from remote.providers.provider import Provider, ProviderError
+from remote.providers import ProviderError, instances, last_error, last_seen
 
 LINK_S = 15.0
 """How long :func:`look` lets a box take to connect, and then to answer."""

@@ -15,7 +15,7 @@ from textual.widgets import Select, TextArea
 
 from grpo_tui.forms.form import FieldError, Request, RequestScreen, checked_config, field, text_field
 from grpo_tui.model.tasks import RequestFunction, TaskNames
-from remote.box_notify import notify_overrides
+from remote.boxes import notify_overrides
 from remote.protocol import RemoteError
 from remote.protocol.jobs import LaunchRequest
 

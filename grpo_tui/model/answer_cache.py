@@ -16,7 +16,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from remote import intake
+from remote import gate
 from remote.events import RunsReported
 from remote.protocol import RemoteError
 from remote.protocol.index import pack_series
@@ -164,8 +164,8 @@ def _plain(op: str, answer: dict[str, Any]) -> dict[str, Any]:
 def _admitted(op: str, answer: Any) -> dict[str, Any]:
     """An answer that passed the gate. Raises RemoteError."""
     if op != RUNS:
-        return intake.reply(op, {"ok": True, "result": answer})
-    event = intake.topic_event("runs", {"value": answer})
+        return gate.reply(op, {"ok": True, "result": answer})
+    event = gate.topic_event("runs", {"value": answer})
     if not isinstance(event, RunsReported):
         raise RemoteError("bad_reply", "not a list of runs")
     return {"runs": event.runs}

@@ -10,7 +10,7 @@ from grpo_train.run_dir.files import to_float
 from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.lines import LineSplitter
 from remote.events import LogArrived, LogFailed, LogRotated
-from remote.intake import answer_row
+from remote.gate import answer_row
 from remote.protocol.ask import MAX_COUNT, MAX_PROMPT
 
 KEPT_QUESTIONS = 50

@@ -15,7 +15,7 @@ from grpo_tui.model.formatting import byte_size, short_duration
 
 if TYPE_CHECKING:
     from remote.boxes import Box
-    from remote.code_sync import Synced
+    from remote.code import Synced
     from remote.copying import Copied, Copier
     from remote.events import HostKeyAsked, QuestionAsked
 
@@ -57,7 +57,7 @@ class Put:
 
 @dataclass(frozen=True)
 class Sync:
-    """Bring the code of this machine to the box. See :func:`remote.code_sync.sync`."""
+    """Bring the code of this machine to the box. See :func:`remote.code.sync`."""
 
     source: Path | None
     """The checkout; None where the box pulls."""
@@ -143,7 +143,7 @@ class BoxCopy:
         self, accept: Callable[[HostKeyAsked], bool], answer: Callable[[QuestionAsked], str | None], readonly: bool
     ) -> None:
         """Copy; ``accept`` and ``answer`` are called on this thread. Returns once it is done, failed or stopped."""
-        from remote.code_sync import sync
+        from remote.code import sync
         from remote.copying import Copied, Copier
 
         request = self.request

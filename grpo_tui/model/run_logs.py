@@ -14,7 +14,7 @@ from grpo_tui.model.formatting import one_line
 from grpo_tui.model.health import Health, records_of
 from grpo_tui.model.lines import LineBuffer, LineSplitter
 from grpo_tui.model.run_events import RunEvents
-from remote.intake import log_row, log_text
+from remote.gate import log_row, log_text
 from remote.protocol.index import HUGE
 
 Span = tuple[int, int]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.lazy_dataclass import dataclass
-from remote.boxes import Box
-from remote.tunnels import LOOPBACK, Tunnel, read_forward
+from remote.boxes import Box, read_forward
+from remote.tunnels import LOOPBACK, Tunnel
 
 if TYPE_CHECKING:
     from remote.client import BoxClient

@@ -12,7 +12,7 @@ from grpo_tui.model.formatting import one_line
 from grpo_tui.screens.dialog import Question
 
 if TYPE_CHECKING:
-    from remote.checkout import Checkout
+    from remote.code import Checkout
 
 SHOWN = 12
 

@@ -15,8 +15,7 @@ from grpo_train.run_dir.errors import UserError
 from grpo_tui.model.unanswered import OUTCOMES, requester
 from grpo_tui.shell.arguments import config_of
 from grpo_tui.shell.connection import Connection
-from remote.box_notify import notify_overrides
-from remote.boxes import Box
+from remote.boxes import Box, notify_overrides
 from remote.protocol import RemoteError
 from remote.protocol.jobs import EvaluateRequest
 

@@ -13,10 +13,11 @@ from grpo_tui.fleet.glance import OTHER_MACHINE, OTHER_MACHINE_HINT
 from grpo_tui.model.box_clock import SET_CLOCK, TOLERATED_S
 from grpo_tui.shell.arguments import config_of
 from grpo_tui.shell.connection import Connection
+from remote.base import Refused
 from remote.boxes import Box
 from remote.events import BoxGreeted, ClockMeasured, LinkChanged, MachineChanged
 from remote.protocol import RemoteError
-from remote.transports import Refused, machines
+from remote.transports import machines
 from remote.transports.choice import choose
 
 DOCTOR_S = 180.0

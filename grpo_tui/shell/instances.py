@@ -11,8 +11,8 @@ from grpo_train.run_dir.errors import UserError
 from grpo_tui.history.tables import print_table
 from grpo_tui.model.formatting import money
 from remote.boxes import Box, default_path, load_boxes
-from remote.providers.instances import instance_name
-from remote.providers.instances import instances as list_instances
+from remote.providers import instance_name
+from remote.providers import instances as list_instances
 
 
 def instances(arguments: argparse.Namespace) -> int:

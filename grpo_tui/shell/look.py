@@ -21,7 +21,7 @@ from grpo_tui.model.tracking import tracking_of
 from grpo_tui.shell.connection import Connection
 from remote.boxes import Box
 from remote.events import ClientEvent, GpuSampled, LogArrived, LogFailed, LogRotated, TopicFailed
-from remote.intake import log_text
+from remote.gate import log_text
 from remote.protocol import Cursor, RemoteError
 from remote.protocol.logs import MAX_CHARACTERS, MAX_LINES
 from remote.protocol.rows import UNREADABLE

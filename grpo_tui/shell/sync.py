@@ -13,7 +13,7 @@ from grpo_tui.shell.copying import PARTIAL, copying
 from remote.boxes import Box
 
 if TYPE_CHECKING:
-    from remote.code_sync import Synced
+    from remote.code import Synced
 
 
 def sync(box: Box, arguments: argparse.Namespace) -> int:
@@ -30,7 +30,7 @@ def sync(box: Box, arguments: argparse.Namespace) -> int:
 
 def bring(box: Box, *, with_changes: bool, readonly: bool) -> Synced:
     """Sync, with a progress line on a terminal. Raises UserError."""
-    from remote.code_sync import sync as sync_code
+    from remote.code import sync as sync_code
 
     with copying(box, "sync", readonly=readonly) as copier:
         return sync_code(copier, with_changes=with_changes)

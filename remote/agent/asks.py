@@ -18,7 +18,7 @@ from grpo_train.run_dir.version import FORMAT
 from remote.agent.context import BoxContext
 from remote.agent.engine import find_engine, running_version
 from remote.agent.jobs import end_process, option, run_in_session
-from remote.agent.once import Record, once
+from remote.agent.once import Record
 from remote.agent.sessions import Sessions
 from remote.protocol import RemoteError
 from remote.protocol.ask import (
@@ -33,7 +33,6 @@ from remote.protocol.ask import (
 )
 
 
-@once
 def open_ask(box: BoxContext, request: OpenAskRequest, record: Record) -> OpenAskReply:
     """Start a process that loads checkpoints and waits for questions.
 
@@ -61,7 +60,6 @@ def open_ask(box: BoxContext, request: OpenAskRequest, record: Record) -> OpenAs
     return {**reply, "ask": record.key, "answers": str((folder / ANSWERS).relative_to(box.root))}
 
 
-@once
 def ask(box: BoxContext, request: AskRequest, record: Record) -> AskReply:
     """Pass a question on. Raises RemoteError ``ask_ended`` when the process is gone."""
     if not record.key:
@@ -79,7 +77,6 @@ def ask(box: BoxContext, request: AskRequest, record: Record) -> AskReply:
     return {"question": record.key}
 
 
-@once
 def cancel_answer(box: BoxContext, request: CancelAnswerRequest, record: Record) -> CancelAnswerReply:
     """Stop the answer to one question. Raises RemoteError ``ask_ended`` when its process was closed."""
     record.begin()
@@ -90,7 +87,6 @@ def cancel_answer(box: BoxContext, request: CancelAnswerRequest, record: Record)
     return {"question": request.question}
 
 
-@once
 def close_ask(box: BoxContext, request: CloseAskRequest, record: Record) -> CloseAskReply:
     """End a process, and remove its session, questions and answers; done already is done."""
     record.begin()

@@ -12,7 +12,7 @@ from grpo_train.run_dir.sessions import session_name
 from remote.agent.ask_engine import ask_engine
 from remote.agent.context import BoxContext
 from remote.agent.jobs import option, run_in_session
-from remote.agent.once import Record, once
+from remote.agent.once import Record
 from remote.protocol import RemoteError
 from remote.protocol.backups import (
     ArchiveRequest,
@@ -40,7 +40,6 @@ STORE_WAIT_S = 150.0
 # --------------------------------------------------------------------------------------------------------- commands
 
 
-@once
 def back_up(box: BoxContext, request: BackUpRequest, record: Record) -> JobReply:
     """Back up a run in a session ``backup_<run>``. Raises RemoteError ``not_ours`` for a run of another account.
 
@@ -53,7 +52,6 @@ def back_up(box: BoxContext, request: BackUpRequest, record: Record) -> JobReply
     return _start(box, "backup", run.name, arguments, request, record)
 
 
-@once
 def restore(box: BoxContext, request: RestoreRequest, record: Record) -> JobReply:
     """Restore a run in a session ``restore_<run>``, or in the run's own where it is resumed then."""
     name = check_name(request.as_name or _IDENTITY.sub("", request.run))
@@ -66,7 +64,6 @@ def restore(box: BoxContext, request: RestoreRequest, record: Record) -> JobRepl
     return _start(box, "restore", name, arguments, request, record)
 
 
-@once
 def archive(box: BoxContext, request: ArchiveRequest, record: Record) -> JobReply:
     """Archive a run, or a copy of a checkpoint, in a session ``archive_<run>``."""
     run = open_run(box.root, request.run)
@@ -76,7 +73,6 @@ def archive(box: BoxContext, request: ArchiveRequest, record: Record) -> JobRepl
     return _start(box, "archive", run.name, arguments, request, record)
 
 
-@once
 def clean_up(box: BoxContext, request: CleanUpRequest, record: Record) -> JobReply:
     """Remove checkpoints that the backup holds, in a session ``cleanup_<run>``. The client has confirmed the plan."""
     run = open_run(box.root, request.run)
@@ -84,7 +80,6 @@ def clean_up(box: BoxContext, request: CleanUpRequest, record: Record) -> JobRep
     return _start(box, "cleanup", run.name, arguments, request, record)
 
 
-@once
 def verify_backup(box: BoxContext, request: VerifyBackupRequest, record: Record) -> JobReply:
     """Read the backup of a run back in a session ``verify_<run>``."""
     run = open_run(box.root, request.run)

@@ -1,7 +1,8 @@
 """Starts the agent from the bytes of its bundle, which the laptop sends when the box does not have it.
 
 The bundle is stored in the first place that accepts it, and the agent starts from there. Where the disk is full or
-read-only, its modules are imported from memory. ``remote/bootstrap.py`` has the command that reads the bytes.
+read-only, its modules are imported from memory. :mod:`remote.transports.bootstrap` has the command that reads the
+bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ problems: list[str] = []
 
 
 def start(data: bytes, name: str, places: Sequence[str]) -> None:
-    """Become the agent. ``name``: hash of the bundle. Returns when an agent in memory has ended."""
+    """Become the stored agent, or return with its modules in memory. ``name``: hash of the bundle."""
     failed = []
     for place in places:
         try:
@@ -33,10 +34,8 @@ def start(data: bytes, name: str, places: Sequence[str]) -> None:
             failed.append(f"{place}: {error.strerror or error}")
     sys.meta_path.insert(0, BundleImporter(data))
     from remote.agent import from_memory  # the module as the agent imports it
-    from remote.agent.serve import main
 
     from_memory.bundle, from_memory.sha256, from_memory.problems = data, name, failed
-    sys.exit(main(["serve"]))
 
 
 def store(data: bytes, place: Path) -> None:

@@ -1,18 +1,15 @@
 """Requests that change something: launch, evaluate, stop, kill; also :mod:`remote.agent.resuming` and
 :mod:`remote.agent.backups`.
 
-Command lines are lists, for tmux, too. With ``dry_run`` a command checks everything, start nothing, and return the
+Command lines are lists, for tmux, too. With ``dry_run`` a command checks everything, starts nothing, and returns the
 exact ``argv``. A request with an idempotency key is carried out once (:mod:`remote.agent.once`).
 """
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
 from pathlib import Path
@@ -21,7 +18,6 @@ from typing import Any, NamedTuple
 from grpo_train.run_dir import RunDir, RunDirError, check_name, create_run, open_run, prepare_root
 from grpo_train.run_dir.code import Code
 from grpo_train.run_dir.errors import code_of
-from grpo_train.run_dir.files import open_lock
 from grpo_train.run_dir.kill import (
     TERM_WAIT_S,
     KillResult,
@@ -33,15 +29,15 @@ from grpo_train.run_dir.kill import (
 from grpo_train.run_dir.processes import boot_id, is_alive, signal_quietly
 from grpo_train.run_dir.root import Launch, find_by_key
 from grpo_train.run_dir.sessions import session_name
-from remote.agent.ask_engine import ask_engine
 from remote.agent.code import for_session
 from remote.agent.code import record as record_code
 from remote.agent.context import BoxContext
-from remote.agent.ends import LAUNCH_LOCK, NOT_STARTED
-from remote.agent.engine import Engine, find_engine, running_version
-from remote.agent.once import Record, once
+from remote.agent.ends import NOT_STARTED
+from remote.agent.engine import find_engine
+from remote.agent.once import Record
 from remote.agent.sessions import Sessions
 from remote.agent.slurm.jobs import is_slurm, job_of, kill_job, launch_job, on_a_node, stop_job
+from remote.agent.start import check_launch, examine, launch_lock, require_free
 from remote.agent.tmux_directory import socket_path
 from remote.protocol import RemoteError
 from remote.protocol.jobs import (
@@ -54,19 +50,13 @@ from remote.protocol.jobs import (
     StopReply,
     StopRequest,
 )
-from remote.protocol.slurm import JobOptions
 
 SIGKILL_WAIT_S = 2.0
-CHECK_S = 30.0
-"""For the check of a launch, which reads the data and, on a machine with a GPU, imports torch."""
-UNCHECKED = ("slow_engine", "old_engine", "no_answer")
-"""Codes of an engine that cannot check a start: it starts nevertheless, and the reply says so."""
 
 
 # ----------------------------------------------------------------------------------------------------------- launch
 
 
-@once
 def launch(box: BoxContext, request: LaunchRequest, record: Record) -> LaunchReply:
     """Create a run and start its supervisor in a session of the same name.
 
@@ -127,44 +117,6 @@ def _has_started(run: RunDir) -> bool:
     return run.status_file.exists() and not (isinstance(error, dict) and error.get("code") == NOT_STARTED)
 
 
-def require_free(box: BoxContext, name: str) -> None:
-    """Raise RemoteError ``name_taken`` if a run has the name; "" is free."""
-    if name and (box.root / "training_runs" / name).exists():
-        raise RemoteError("name_taken", f"a run named {name} already exists under {box.root}", "choose another name")
-
-
-def check_launch(box: BoxContext, request: LaunchRequest, job: JobOptions | None = None) -> str:
-    """Have the engine check a launch as its start will; returns what there is to know about it.
-
-    ``job``: it will be a SLURM job. An engine that is too old or too slow to answer does not prevent a launch. Raises
-    RemoteError with the engine's code and message, and ``no_engine``.
-    """
-    fields = {key: getattr(request, key) for key in ("config_text", "config_name", "overrides", "nproc", "ckpt")}
-    asked = {**fields, "job": job and {"nodes": job.nodes, "gpus": job.gpus}}
-    try:
-        running_version(box, find_engine(box))
-        answer = ask_engine(box, ["check-launch"], CHECK_S, text=json.dumps(asked))
-    except RemoteError as error:
-        if error.code not in UNCHECKED:
-            raise
-        return not_checked(error)
-    return "\n".join(map(str, answer.get("notes") or [])) if isinstance(answer, dict) else ""
-
-
-def not_checked(error: RemoteError) -> str:
-    """What to say of a start that the engine did not check."""
-    return f"the config was not checked on the box: {error.message}"
-
-
-def examine(box: BoxContext, engine: Engine) -> None:
-    """Check that the engine runs. Raises RemoteError ``no_engine``; one that is slow to answer may still run."""
-    try:
-        running_version(box, engine)
-    except RemoteError as error:
-        if error.code != "slow_engine":
-            raise
-
-
 def _launch_record(box: BoxContext, request: LaunchRequest, code: Code | None) -> dict[str, Any]:
     """Contents of ``launch.json``."""
     launch = Launch(
@@ -195,29 +147,9 @@ def set_options(overrides: list[str]) -> list[str]:
     return [word for override in overrides for word in ("--set", override)]
 
 
-@contextmanager
-def launch_lock(root: Path) -> Iterator[None]:
-    """One launch at a time: after a reconnect, a second agent may get a request that the first still works on.
-
-    While it is held, a run may have no session yet (:mod:`remote.agent.ends`).
-    """
-    import fcntl
-
-    descriptor = open_lock(root / "training_runs" / LAUNCH_LOCK)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError:
-            pass  # a mount without locks: create_run's own checks remain
-        yield
-    finally:
-        os.close(descriptor)
-
-
 # --------------------------------------------------------------------------------------------------------- evaluate
 
 
-@once
 def evaluate(box: BoxContext, request: EvaluateRequest, record: Record) -> JobReply:
     """Evaluate checkpoints of a run, or one given by path, in a session ``eval_<run>``.
 
@@ -281,7 +213,6 @@ def run_in_session(
 # ---------------------------------------------------------------------------------------------------- stop and kill
 
 
-@once
 def stop(box: BoxContext, request: StopRequest, record: Record) -> StopReply:
     """Ask a run to save and stop after the current step. Where a full disk takes no request, end it by SIGTERM."""
     run = open_run(box.root, request.run)
@@ -308,7 +239,6 @@ def stop(box: BoxContext, request: StopRequest, record: Record) -> StopReply:
     return reply
 
 
-@once
 def kill(box: BoxContext, request: KillRequest, record: Record) -> KillReply:
     """End a run now, without saving (see :func:`grpo_train.run_dir.kill.kill_run`), or an evaluation's session."""
     if request.session:

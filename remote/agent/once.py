@@ -67,10 +67,9 @@ class Record:
             os.fsync(self._descriptor)
 
 
-def once(
-    handler: Callable[[BoxContext, Request, Record], Reply],
-) -> Callable[[BoxContext, Request], Reply]:
-    """Answer a repeated idempotency key from the record of the first request.
+def once(op: str, handler: Callable[[BoxContext, Request, Record], Reply]) -> Callable[[BoxContext, Request], Reply]:
+    """Answer a repeated idempotency key from the record of the first request. ``op``: the operation's name, under which
+    requests are recorded; agents of other versions read the records, too.
 
     Raises RemoteError ``not_received`` for a ``recall`` of a key that this box does not know.
     """
@@ -78,11 +77,11 @@ def once(
     @functools.wraps(handler)
     def answer(box: BoxContext, request: Any) -> Any:
         key = "" if getattr(request, "dry_run", False) else request.idempotency_key
-        with _record(box.root, handler.__name__, key) as record:
+        with _record(box.root, op, key) as record:
             if record.reply is not None:
                 return {**record.reply, **({"started": False} if "started" in record.reply else {})}
             if key and request.recall and record.found is None and find_by_key(box.root, key) is None:
-                raise RemoteError("not_received", f"the box has not received this {handler.__name__}")
+                raise RemoteError("not_received", f"the box has not received this {op}")
             try:
                 reply = handler(box, request, record)
             except Exception:

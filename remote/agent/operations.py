@@ -48,6 +48,7 @@ from remote.agent import (
 )
 from remote.agent.context import BoxContext
 from remote.agent.engine import find_engine, last_line, run_engine
+from remote.agent.once import Record, once
 from remote.agent.report import report
 from remote.agent.run_facts import run_facts
 from remote.agent.run_table import RunTable
@@ -249,7 +250,7 @@ INDEXED = (
     "read_log", "search_log", "log_bytes", "gpu_history",
 )  # fmt: skip
 """The operations that the process of indexes answers."""
-HANDLERS: dict[str, Callable[[BoxContext, Any], Any]] = {
+READS: dict[str, Callable[[BoxContext, Any], Any]] = {
     "doctor": doctor.doctor,
     "list_runs": list_runs,
     "show_run": show_run,
@@ -266,16 +267,19 @@ HANDLERS: dict[str, Callable[[BoxContext, Any], Any]] = {
     "box_facts": host.box_facts,
     "checkpoint_sizes": checkpoints.checkpoint_sizes,
     "spare_checkpoints": checkpoints.spare_checkpoints,
-    **{op: index.handler(op) for op in INDEXED},
-    "launch": jobs.launch,
-    "resume": resuming.resume,
-    "evaluate": jobs.evaluate,
     "list_destinations": backups.list_destinations,
     "list_backups": backups.list_backups,
     "stored_history": backups.stored_history,
     "plan_resume": resuming.plan_resume,
     "plan_cleanup": backups.plan_cleanup,
     "safe_to_terminate": safe_to_terminate,
+    **{op: index.handler(op) for op in INDEXED},
+}
+"""Handlers of the operations that only read."""
+CHANGES: dict[str, Callable[[BoxContext, Any, Record], Any]] = {
+    "launch": jobs.launch,
+    "resume": resuming.resume,
+    "evaluate": jobs.evaluate,
     "back_up": backups.back_up,
     "restore": backups.restore,
     "archive": backups.archive,
@@ -294,3 +298,5 @@ HANDLERS: dict[str, Callable[[BoxContext, Any], Any]] = {
     "open_shell": shells.open_shell,
     "send_line": shells.send_line,
 }
+"""Handlers of the operations that change something; each request is carried out once."""
+HANDLERS = {**READS, **{op: once(op, handler) for op, handler in CHANGES.items()}}

@@ -8,7 +8,7 @@ from grpo_train.run_dir.env_file import account_file
 from grpo_train.run_dir.files import atomic_write
 from remote.agent.context import BoxContext
 from remote.agent.engine import not_installed
-from remote.agent.once import Record, once
+from remote.agent.once import Record
 from remote.agent.sessions import Sessions
 from remote.protocol import RemoteError
 from remote.protocol.jobs import JobReply
@@ -18,7 +18,6 @@ SETUP_SESSION = "setup"
 SCRIPT = "scripts/setup.sh"
 
 
-@once
 def place_env(box: BoxContext, request: PlaceEnvRequest, record: Record) -> PlaceEnvReply:
     """Put the variables where every job of this account reads them, readable by this account only.
 
@@ -35,7 +34,6 @@ def place_env(box: BoxContext, request: PlaceEnvRequest, record: Record) -> Plac
     return {"path": str(file), "replaced": replaced}
 
 
-@once
 def set_up(box: BoxContext, request: SetUpRequest, record: Record) -> JobReply:
     """Run the checkout's setup script in the session ``setup``; one that is running already is left to it.
 

@@ -15,10 +15,11 @@ from remote.agent.ask_engine import ask_engine
 from remote.agent.code import for_resume, worktree
 from remote.agent.code import record as record_code
 from remote.agent.context import BoxContext
-from remote.agent.jobs import UNCHECKED, not_checked, option, run_in_session, set_options, started_since
-from remote.agent.once import Record, once
+from remote.agent.jobs import option, run_in_session, set_options, started_since
+from remote.agent.once import Record
 from remote.agent.sessions import Sessions
 from remote.agent.slurm.jobs import is_slurm, resume_job
+from remote.agent.start import UNCHECKED, not_checked
 from remote.protocol import RemoteError
 from remote.protocol.jobs import PlanResumeReply, PlanResumeRequest, ResumeReply, ResumeRequest
 
@@ -26,7 +27,6 @@ PLAN_WAIT_S = 45.0
 """The engine imports torch to check the GPUs."""
 
 
-@once
 def resume(box: BoxContext, request: ResumeRequest, record: Record) -> ResumeReply:
     """Resume a run from a checkpoint, in the run's session.
 

@@ -1,9 +1,6 @@
-"""The agent: reads frames on standard input, writes frames on standard output.
-
-    python -I HASH.pyz serve [--silence SECONDS]
+"""One conversation of an agent with one client, in frames.
 
 It is stateless: everything it reports comes from the run directories and tmux, so several agents can serve one box.
-It exits at the end of its input, and after a silence, because a cut network does not end the input.
 """
 
 from __future__ import annotations
@@ -15,11 +12,12 @@ import socket
 import sys
 import threading
 import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from grpo_train.run_dir.clock import CLOCK, Clock
+from grpo_train.run_dir.clock import Clock
 from grpo_train.run_dir.credentials import find_secret
 from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.owners import account, not_readable
@@ -27,13 +25,11 @@ from grpo_train.run_dir.umask import set_umask
 from grpo_train.run_dir.version import FORMAT, VERSION
 from remote.agent import from_memory, housekeeping
 from remote.agent.context import BoxContext
-from remote.agent.environment import clean
 from remote.agent.follow import Follower
 from remote.agent.outbox import Outbox
 from remote.agent.tail import Tail
 from remote.agent.watch import Watcher
 from remote.protocol import (
-    AGENT_SILENCE_S,
     INITIAL_CREDIT,
     OPERATIONS,
     PROTOCOL_VERSION,
@@ -55,47 +51,18 @@ FINISH_S = 45.0
 """Time for pending requests that change something (a kill) to end after the client is gone."""
 ENGINE_WAIT_S = 0.3
 """Time for the engine's files to be read before hello: a hanging disk must not delay it."""
-
-
-def main(arguments: list[str]) -> int:
-    """Serve one client and exit the process; returns only for a usage error."""
-    if arguments[:1] != ["serve"]:
-        print("usage: python -I AGENT.pyz serve [--silence SECONDS]", file=sys.stderr)
-        return 2
-    silence_s = float(arguments[2]) if arguments[1:2] == ["--silence"] else AGENT_SILENCE_S
-    source, sink = _take_streams()
-    environment = clean(os.environ)  # without a UTF-8 locale tmux's output cannot be read
-    os.environ.clear()
-    os.environ.update(environment)
-    agent = Agent(source, Outbox(sink, CLOCK), silence_s, CLOCK)
-    try:
-        agent.serve()
-        if agent.copies is not None:
-            from remote.agent.copying import serve
-
-            serve(agent.copies, source, sink, as_remote_error)
-    except ProtocolError as error:
-        print(f"agent: {error}", file=sys.stderr)
-    agent.finish()
-    sys.stderr.flush()
-    os._exit(0)  # threads that hang in a dead pipe or mount must not keep the process alive
-
-
-def _take_streams() -> tuple[int, int]:
-    """Move the streams of frames aside: prints go to stderr, and children can neither read nor write frames."""
-    source, sink = os.dup(0), os.dup(1)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.dup2(2, 1)
-    os.close(null)
-    return source, sink
+Handlers = Mapping[str, Callable[[BoxContext, Any], Any]]
+"""By the name of their operation."""
 
 
 class Agent:
     """One conversation with one client."""
 
-    def __init__(self, source: int, outbox: Outbox, silence_s: float, clock: Clock) -> None:
-        self._source, self._clock = source, clock
+    def __init__(
+        self, source: int, outbox: Outbox, silence_s: float, clock: Clock, handlers: Callable[[], Handlers]
+    ) -> None:
+        """``handlers``: called for each request, so that they may be imported after the hello."""
+        self._source, self._clock, self._handlers = source, clock, handlers
         self._outbox = outbox
         self._silence_s = silence_s
         self._pending: dict[threading.Thread, bool] = {}
@@ -219,14 +186,12 @@ class Agent:
 
     def _answer(self, request_id: int, operation: Operation, params: Any, box: BoxContext) -> None:
         try:
-            from remote.agent.operations import HANDLERS
-
             request = read_request(operation.request, params)
             if operation.changes(vars(request)):
                 refuse_read_only(box, operation)
             if operation.changes_state:
                 refuse_secrets(request)
-            result = HANDLERS[operation.name](box, request)
+            result = self._handlers()[operation.name](box, request)
             self._outbox.put({"type": "response", "id": request_id, "ok": True, "result": result})
         except Exception as error:
             self._refuse(request_id, as_remote_error(error, box))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from grpo_train.run_dir.credentials import find_secret
 from remote.agent.context import BoxContext
-from remote.agent.once import Record, once
+from remote.agent.once import Record
 from remote.agent.sessions import Sessions
 from remote.protocol import RemoteError
 from remote.protocol.shells import OpenShellReply, OpenShellRequest, SendLineReply, SendLineRequest
@@ -15,7 +15,6 @@ from remote.protocol.shells import OpenShellReply, OpenShellRequest, SendLineRep
 SHELL_SESSION = "shell"
 
 
-@once
 def open_shell(box: BoxContext, request: OpenShellRequest, record: Record) -> OpenShellReply:
     """Open a session named ``shell``, ``shell_2`` …, which ends with its shell. Raises RemoteError."""
     sessions = Sessions(box)
@@ -34,7 +33,6 @@ def _name(number: int) -> str:
     return SHELL_SESSION if number == 1 else f"{SHELL_SESSION}_{number}"
 
 
-@once
 def send_line(box: BoxContext, request: SendLineRequest, record: Record) -> SendLineReply:
     """Type a line and Enter into a session.
 

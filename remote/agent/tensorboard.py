@@ -11,7 +11,7 @@ from grpo_train.run_dir.files import read_json
 from grpo_train.run_dir.sessions import session_name
 from remote.agent.context import BoxContext
 from remote.agent.jobs import run_in_session
-from remote.agent.once import Record, once
+from remote.agent.once import Record
 from remote.agent.sessions import Sessions
 from remote.protocol import RemoteError
 from remote.protocol.tensorboard import OpenTensorBoardReply, OpenTensorBoardRequest
@@ -21,7 +21,6 @@ POLL_S = 0.1
 OUTPUT_LINES = 5
 
 
-@once
 def open_tensorboard(box: BoxContext, request: OpenTensorBoardRequest, record: Record) -> OpenTensorBoardReply:
     """Start TensorBoard, and wait until it listens. Raises RemoteError ``no_tensorboard`` with what it said."""
     run = open_run(box.root, request.run)

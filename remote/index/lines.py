@@ -1,4 +1,4 @@
-"""Lines of a log as rows, by the rules of the gate on the laptop (:func:`remote.intake.log_row`): what it cannot read
+"""Lines of a log as rows, by the rules of the gate on the laptop (:func:`remote.gate.log_row`): what it cannot read
 is skipped here too, so that a row that is followed live and one from the index are the same."""
 
 from __future__ import annotations

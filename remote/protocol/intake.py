@@ -1,4 +1,4 @@
-"""Validation of JSON against declared types; requests are validated here, what a box sends in :mod:`remote.intake`.
+"""Validation of JSON against declared types; requests are validated here, what a box sends in :mod:`remote.gate`.
 
 Supported types: str, int (64 bits), float (finite), bool, None, Any, ``list[...]`` and ``dict[str, ...]`` (at most
 :data:`MAX_ITEMS` items), unions, TypedDicts, and ``Annotated`` with a :class:`Rule`. Unknown keys are ignored: the

@@ -1,7 +1,7 @@
 """What a box sends, field by field: frames, facts about the host, and the rows of each list. Any field may be missing
 except a row's name.
 
-:mod:`remote.intake` admits what has these types. A row that has not is replaced by one that says so, see :data:`ROWS`.
+:mod:`remote.gate` admits what has these types. A row that has not is replaced by one that says so, see :data:`ROWS`.
 """
 
 from __future__ import annotations

@@ -14,15 +14,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grpo_train.run_dir.clock import CLOCK, Clock
+from remote.base import Refused, TryAgain
 from remote.boxes import Box
 from remote.events import MachineChanged
-from remote.providers.instances import known, last_seen, located
-from remote.timing import Timing
-from remote.transports import AskHostKey, Refused, Transport, TryAgain, fallback, machines
+from remote.providers import known, last_seen, located
+from remote.transports import fallback, machines
 from remote.transports.machines import machine_of
 from remote.transports.openssh import OpenSshTransport
 from remote.transports.openssh_questions import Announce, AskQuestion
 from remote.transports.openssh_setup import OLDEST, BoxSsh, find_program, live
+from remote.transports.timing import Timing
+from remote.transports.transport import AskHostKey, Transport
 
 Kind = Literal["local", "openssh", "paramiko"]
 WSL = "Windows has no tmux: use grpo-tui inside WSL"

@@ -9,8 +9,8 @@ from __future__ import annotations
 import subprocess
 import time
 
+from remote.base import Refused, Unreachable
 from remote.boxes import Box
-from remote.transports import Refused, Unreachable
 from remote.transports.notes import Notes
 from remote.transports.openssh_setup import BoxSsh, Configuration, Program
 from remote.transports.ssh_config import read_configuration

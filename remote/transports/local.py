@@ -12,9 +12,10 @@ from contextlib import suppress
 
 from grpo_train.run_dir.clock import CLOCK, Clock
 from remote.agent.environment import clean
-from remote.bootstrap import receiving_argv, start_marker
-from remote.bundle import build, stored
-from remote.transports import ErrorTail, Refused, Unreachable, Waker
+from remote.base import Refused, Unreachable
+from remote.transports.bootstrap import receiving_argv, start_marker
+from remote.transports.bundle import build, stored
+from remote.transports.transport import ErrorTail, Waker
 
 START_S = 15.0
 DIAL_S = 10.0
@@ -87,7 +88,7 @@ def _write(process: subprocess.Popen[bytes], data: bytes) -> None:
 
 
 class LocalTransport:
-    """The agent as a child process. See :class:`remote.transports.Transport`."""
+    """The agent as a child process. See :class:`remote.transports.transport.Transport`."""
 
     def __init__(self, environment: Mapping[str, str] | None = None, clock: Clock = CLOCK) -> None:
         self.address = ""
@@ -207,7 +208,7 @@ class LocalTransport:
 
 
 class DialedSocket:
-    """See :class:`remote.transports.Stream`."""
+    """See :class:`remote.transports.transport.Stream`."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.settimeout(None)

@@ -1,6 +1,6 @@
 """The agent over the system's ``ssh``: one child, one session, so that whatever ``ssh NAME`` reaches is reached.
 
-The session runs the loop of :mod:`remote.transports.box_shell`. The child is also the master that attaching uses, and
+The session runs the loop of :mod:`remote.transports.bootstrap`. The child is also the master that attaching uses, and
 ends with this program: its input ends.
 """
 
@@ -14,16 +14,17 @@ import threading
 from contextlib import suppress
 
 from grpo_train.run_dir.clock import CLOCK, Clock
-from remote import bootstrap
+from remote.base import Refused, TryAgain, Unreachable
 from remote.protocol import Flood
 from remote.protocol.pipes import PIPE_BYTES, widen
-from remote.timing import Timing
-from remote.transports import AskHostKey, ErrorTail, Refused, TryAgain, Unreachable, Waker
-from remote.transports.box_shell import BoxShell
+from remote.transports import bootstrap
+from remote.transports.bootstrap import BoxShell
 from remote.transports.openssh_dial import DialedSsh
 from remote.transports.openssh_log import Log, failure
 from remote.transports.openssh_questions import Announce, AskQuestion, LoginQuestions
 from remote.transports.openssh_setup import BoxSsh
+from remote.transports.timing import Timing
+from remote.transports.transport import AskHostKey, ErrorTail, Waker
 
 LOGIN_STEPS = 3
 """Time limit of a login in steps, besides ``ConnectTimeout``, ``Match exec`` and the questions."""
@@ -40,7 +41,7 @@ DYING_S = 0.05
 
 
 class OpenSshTransport:
-    """One connection to one box. See :class:`remote.transports.Transport`."""
+    """One connection to one box. See :class:`remote.transports.transport.Transport`."""
 
     def __init__(
         self,
@@ -124,7 +125,7 @@ class OpenSshTransport:
         self._ssh.succeeded()
 
     def more(self, what: str) -> None:
-        """Wait for output, and answer questions. See :class:`remote.transports.box_shell.Session`."""
+        """Wait for output, and answer questions. See :class:`remote.transports.bootstrap.Session`."""
         if self._closed:
             raise Unreachable("the connection was closed")
         left = self._deadline - self._clock.monotonic()

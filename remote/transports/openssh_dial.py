@@ -8,13 +8,13 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from remote.transports import Unreachable
+from remote.base import Unreachable
 
 EXIT_S = 2.0
 
 
 class DialedSsh:
-    """See :class:`remote.transports.Stream`. An address that refuses ends the stream."""
+    """See :class:`remote.transports.transport.Stream`. An address that refuses ends the stream."""
 
     def __init__(self, command: list[str], link_has_ended: Callable[[], bool]) -> None:
         """Start ssh. Raises Unreachable."""

@@ -10,10 +10,10 @@ import re
 from collections import deque
 
 from grpo_train.run_dir.clock import CLOCK, Clock
-from remote.allowance import MIB, Allowance
-from remote.transports import Refused, Unreachable
+from remote.base import Refused, Unreachable
 from remote.transports.machines import changed_key
 from remote.transports.openssh_setup import BoxSsh
+from remote.transports.transport import MIB, Allowance
 
 KEPT = 400
 LONGEST = 2_000

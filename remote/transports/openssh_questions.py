@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from grpo_train.run_dir.clock import Clock
+from remote.base import Refused, Unreachable
 from remote.events import HostKeyAsked, MachineChanged, QuestionAsked, QuestionWithdrawn
-from remote.transports import AskHostKey, Refused, Unreachable
 from remote.transports.openssh_setup import BoxSsh
 from remote.transports.questions import Prompt
+from remote.transports.transport import AskHostKey
 
 AskQuestion = Callable[[QuestionAsked], "str | None"]
 """Called on the owner thread; blocks until the user has answered (None: dismissed). A notice returns at once."""

@@ -22,8 +22,8 @@ from dataclasses import field
 from pathlib import Path
 
 from grpo_train.run_dir.lazy_dataclass import dataclass
+from remote.base import Refused
 from remote.boxes import Box
-from remote.transports import Refused
 from remote.transports.host_keys import HostKeys
 from remote.transports.host_keys import fingerprint as fingerprint_of
 from remote.transports.known_hosts import Line, lookup_name, marked, renamed
@@ -350,10 +350,10 @@ class BoxSsh:
         }
 
     def _write_askpass(self) -> None:
-        import remote.askpass
+        from remote.transports import askpass
 
         script = self.folder / "askpass"
-        argv = shlex.join([sys.executable, "-I", "-S", str(Path(remote.askpass.__file__).resolve())])
+        argv = shlex.join([sys.executable, "-I", "-S", str(Path(askpass.__file__).resolve())])
         script.write_text(f'#!/bin/sh\nexec {argv} "$@"\n')
         script.chmod(0o700)
 

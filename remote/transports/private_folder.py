@@ -9,7 +9,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from remote.transports import Refused
+from remote.base import Refused
 
 LONGEST = 70
 """A Unix socket's path has at most 104 characters, and ssh adds 17 to that of a control socket."""

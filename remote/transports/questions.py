@@ -1,4 +1,4 @@
-"""Questions of ssh, which arrive from :mod:`remote.askpass` over a Unix socket.
+"""Questions of ssh, which arrive from :mod:`remote.transports.askpass` over a Unix socket.
 
 Only this user can open the socket. ssh (8.5 or newer) puts ``(user@host)`` before whatever a server asks, so a prompt
 without it is ssh's own.

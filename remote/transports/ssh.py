@@ -19,16 +19,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_train.run_dir.clock import CLOCK, Clock
-from remote import bootstrap
+from remote.base import Refused, TryAgain, Unreachable
 from remote.boxes import Box
 from remote.events import HostKeyAsked
 from remote.protocol import Flood
-from remote.timing import Timing
-from remote.transports import AskHostKey, ErrorTail, Refused, TryAgain, Unreachable, Waker
-from remote.transports.box_shell import BoxShell
+from remote.transports import bootstrap
+from remote.transports.bootstrap import BoxShell
 from remote.transports.host_keys import HostKeys, Verdict, fingerprint
 from remote.transports.ssh_config import Target, resolve, resolve_jump
 from remote.transports.ssh_login import MAX_TRIES, log_in
+from remote.transports.timing import Timing
+from remote.transports.transport import AskHostKey, ErrorTail, Waker
 
 if TYPE_CHECKING:
     import paramiko
@@ -44,7 +45,7 @@ _SILENT = logging.NullHandler()
 
 
 class SshTransport:
-    """One connection to one box. See :class:`remote.transports.Transport`."""
+    """One connection to one box. See :class:`remote.transports.transport.Transport`."""
 
     def __init__(
         self,
@@ -207,7 +208,7 @@ class SshTransport:
             self._channel.sendall(data)
 
     def more(self, what: str) -> None:
-        """Wait for output. See :class:`remote.transports.box_shell.Session`."""
+        """Wait for output. See :class:`remote.transports.bootstrap.Session`."""
         channel = self._channel
         assert channel is not None
         ended = channel.eof_received or channel.closed  # nothing arrives afterwards
@@ -341,7 +342,7 @@ class SshTransport:
 
 
 class DialedChannel:
-    """See :class:`remote.transports.Stream`."""
+    """See :class:`remote.transports.transport.Stream`."""
 
     def __init__(self, channel: paramiko.Channel) -> None:
         self._channel = channel

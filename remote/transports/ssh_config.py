@@ -14,7 +14,7 @@ from pathlib import Path
 
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.lazy_dataclass import dataclass
-from remote.transports import Refused, Unreachable
+from remote.base import Refused, Unreachable
 
 RESOLVE_S = 30.0
 """Limit of ``ssh -G``, which runs the commands of ``Match exec``."""

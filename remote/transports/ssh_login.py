@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from remote.base import Refused, Unreachable
 from remote.boxes import Box
-from remote.transports import Refused, Unreachable
 from remote.transports.ssh_config import Target
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from remote import intake
+from remote import gate
 from tests.support.agent import RawAgent
 
 METRICS = [
@@ -88,7 +88,7 @@ class Bench:
         frame = self.agent.request(op, run=run, **params)
         taken = time.perf_counter() - began
         self.bytes = len(json.dumps(frame))
-        return intake.reply(op, frame), taken
+        return gate.reply(op, frame), taken
 
     def whole(self, op: str, run: str, **params: Any) -> tuple[float, float]:
         """Seconds until the first reply and until the true one."""

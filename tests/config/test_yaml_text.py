@@ -11,7 +11,8 @@ from grpo_train.config import ConfigError, load_config
 from grpo_train.config.yaml_text import InvalidYaml, compose_yaml, load_yaml, value_of
 from grpo_tui.alarms_file import AlarmsError
 from grpo_tui.user_files import read_user_file
-from remote.boxes import BoxesError, parse_boxes
+from remote.base import BoxesError
+from remote.boxes import parse_boxes
 
 WIDE = "a0: &a0 [x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 8)}]\n" for n in range(1, 12)

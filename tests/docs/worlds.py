@@ -19,8 +19,7 @@ import yaml
 from grpo_train.policy.locate import HUB_SOURCE
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.files import read_jsonl
-from remote.boxes import Box, add_box
-from remote.providers.provider import Provider
+from remote.boxes import Box, Provider, add_box
 from tests.docs.pages import Reader
 from tests.support.data import data_file
 from tests.support.engine import MICRO, REPOSITORY, config_text

@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from remote.boxes import Box
-from remote.providers.provider import Provider
+from remote.boxes import Box, Provider
 from tests.remote.test_shell import Shell
 from tests.support.accounts import NewUser, new_user, new_users_work
 from tests.support.engine import REPOSITORY

@@ -14,11 +14,11 @@ from typing import Any
 import psutil
 import pytest
 
-from remote import intake
+from remote import gate
 from remote.boxes import Box
-from remote.bundle import build
 from remote.events import BoxGreeted
 from remote.protocol import RemoteError
+from remote.transports.bundle import build
 from tests.support.agent import RawAgent, connected, eventually
 from tests.support.index import completion, make_run
 from tests.support.logs import LogReader
@@ -54,7 +54,7 @@ def lines(first: int, last: int) -> str:
 
 
 def ask(agent: RawAgent, op: str, **params: Any) -> dict[str, Any]:
-    return intake.reply(op, agent.request(op, **params))
+    return gate.reply(op, agent.request(op, **params))
 
 
 def children(agent: RawAgent) -> list[int]:

@@ -220,7 +220,7 @@ def meets(row: dict[str, Any], where: list[Any]) -> bool:
 @settings(max_examples=60)
 @given(rollouts(odd=False), conditions, st.integers(1, 4), st.none() | st.integers(0, 4))
 def test_a_search_finds_what_meets_the_condition(text: bytes, where: list[Any], limit: int, step: int | None) -> None:
-    from remote.intake import log_row
+    from remote.gate import log_row
 
     lines = text.splitlines(keepends=True)
     starts = [0, *itertools.accumulate(map(len, lines))]

@@ -25,7 +25,7 @@ from grpo_tui.widgets.gpu import GPUS_SHOWN, GpuPanel
 from grpo_tui.widgets.lines_panel import Palette
 from grpo_tui.widgets.runs import RunsPanel
 from grpo_tui.widgets.sources import CHECKPOINT_LINES, EVALUATION_LINES, CheckpointsSource, wrapped
-from remote import intake
+from remote import gate
 from remote.boxes import Box
 from remote.protocol.index import Columns
 from remote.protocol.intake import matches, mismatch
@@ -87,18 +87,18 @@ def test_health_records_are_short() -> None:
 
 def test_a_list_of_10000_gpus_shows_the_first() -> None:
     store = Store("b")
-    store.apply(intake.topic_event("gpu", {"value": {"gpus": [GPU] * 10_000}}))
+    store.apply(gate.topic_event("gpu", {"value": {"gpus": [GPU] * 10_000}}))
     assert GpuPanel(store).lines_wanted() == GPUS_SHOWN
 
 
 def many_checkpoints() -> Store:
     store = Store("b")
-    store.apply(intake.topic_event("runs", {"value": {"runs": [{"run": "r", "state": "running"}]}}))
+    store.apply(gate.topic_event("runs", {"value": {"runs": [{"run": "r", "state": "running"}]}}))
     store.select("r")
     result = {**RESULTS["show_run"], "run": "r"}
     result["checkpoints"] = [{**result["checkpoints"][0], "step": step} for step in range(10_000)]
     tables = [{"name": f"r_{index}", "metrics": [{**TABLE, "step": "9999"}]} for index in range(1_000)]
-    store.show("r", intake.reply("show_run", {"ok": True, "result": {**result, "evaluations": tables}}))
+    store.show("r", gate.reply("show_run", {"ok": True, "result": {**result, "evaluations": tables}}))
     return store
 
 

@@ -15,11 +15,12 @@ import pytest
 
 from grpo_train.run_dir import RunDir, open_run, write_manifest
 from grpo_train.run_dir.files import atomic_write, read_json
-from remote.agent import jobs
 from remote.agent.context import BoxContext
 from remote.agent.ends import GONE, GONE_AFTER_S
+from remote.agent.operations import HANDLERS
 from remote.agent.run_table import RunTable
 from remote.agent.sessions import Sessions
+from remote.agent.start import launch_lock
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import Link, LinkChanged, RunsReported, SessionsReported
@@ -162,7 +163,7 @@ def test_a_launch_that_was_never_started(box: Box, root: Path, monkeypatch: pyte
     context = dataclasses.replace(BoxContext.from_settings(settings, clock), given_repo=None)
     with monkeypatch.context() as patch:
         patch.setattr(Sessions, "start", lambda *_: None)
-        jobs.launch(context, request)
+        HANDLERS["launch"](context, request)
     for record in (root / "training_runs").glob(".requests*/launch-*"):
         record.unlink()
     run = open_run(root, "r")
@@ -170,12 +171,12 @@ def test_a_launch_that_was_never_started(box: Box, root: Path, monkeypatch: pyte
     table, other = RunTable(context), RunTable(elsewhere)
     assert [row["state"] for row in table.rows()] == ["starting"]
     clock.advance(GONE_AFTER_S + 1)
-    with jobs.launch_lock(root):  # a launch is in progress
+    with launch_lock(root):  # a launch is in progress
         assert [row["state"] for row in table.rows()] == ["starting"]
     assert [row["state"] for row in other.rows()] == ["starting"]
     (row,) = table.rows()
     assert (row["state"], row["error"]) == ("crashed", {"code": "not_started", "summary": GONE})
-    assert jobs.launch(context, request)["started"]
+    assert HANDLERS["launch"](context, request)["started"]
     eventually(lambda: run.observed_state().state == "running")
-    assert not jobs.launch(context, request)["started"]
-    jobs.kill(context, KillRequest(run="r"))
+    assert not HANDLERS["launch"](context, request)["started"]
+    HANDLERS["kill"](context, KillRequest(run="r"))

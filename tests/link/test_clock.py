@@ -17,7 +17,7 @@ from grpo_tui.model.store import Store
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import ClientEvent, ClockMeasured, Link, LinkChanged, RunsReported
-from remote.timing import Pings, SleepDetector
+from remote.transports.timing import Pings, SleepDetector
 from tests.support.agent import Recorder, ThreadTransport
 from tests.support.clock import TestClock
 

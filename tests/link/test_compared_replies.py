@@ -18,7 +18,7 @@ from grpo_tui.model.store import Store
 from grpo_tui.widgets.braille import Bitmap, plot_marks, ticks, view_of_marks
 from grpo_tui.widgets.compare_tables import CompareSource, ConfigSource, EvaluationsSource, StandingSource
 from grpo_tui.widgets.lines_panel import Palette
-from remote import intake
+from remote import gate
 from remote.protocol import RemoteError
 from remote.protocol.packed import pack
 from tests.link.test_gate import EXAMPLES, unsafe
@@ -43,9 +43,9 @@ def test_any_value_about_a_compared_run(reply: tuple[str, Any], size: float) -> 
     comparison, paired, store = Comparison(), PairedResults(), Store("box", 2.5)
     comparison.follow(["middle", "last"], {"middle": RunRow("middle", "running", step=9, nproc=10**15)})
     comparison.show(["kl"], 2)
-    received = {op: intake.reply(op, {"ok": True, "result": result}) for op, result in REPLIES.items()}
+    received = {op: gate.reply(op, {"ok": True, "result": result}) for op, result in REPLIES.items()}
     with suppress(RemoteError):  # it was refused; the others stay
-        received[reply[0]] = intake.reply(reply[0], {"ok": True, "result": reply[1]})
+        received[reply[0]] = gate.reply(reply[0], {"ok": True, "result": reply[1]})
     for run in comparison.runs:
         run.curves.request()
         for row in received["series"]["series"]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from grpo_train.run_dir.clock import SystemClock
-from remote.transports import Unreachable
+from remote.base import Unreachable
 from remote.transports.ssh_config import read_configuration
 from tests.support.opening import Lane, mask, opening
 from tests.support.proxy import Fault

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remote.allowance import Allowance
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import BoxGreeted, HostKeyAsked, Link, LinkChanged
@@ -28,7 +27,8 @@ from remote.protocol import (
     encode_parts,
 )
 from remote.protocol.frames import MAX_JOINED, MAX_VALUES, PART_LENGTH
-from remote.timing import Pings, Timing
+from remote.transports.timing import Pings, Timing
+from remote.transports.transport import Allowance
 from tests.support import flooded_client
 from tests.support.agent import connected, eventually
 from tests.support.clock import TestClock

@@ -28,13 +28,13 @@ from grpo_tui.widgets.health import HealthSource
 from grpo_tui.widgets.lines_panel import LineSource, Palette
 from grpo_tui.widgets.sources import CheckpointsSource, CompletionSource, log_sources
 from grpo_tui.widgets.step_panel import StepSource
-from remote import intake
+from remote import gate
+from remote.base import Unreachable
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import ClientEvent, Link, LinkChanged, RunsReported
 from remote.protocol import OPERATIONS, Decoder, ProtocolError, RemoteError
 from remote.protocol.index import Columns
-from remote.transports import Unreachable
 from tests.support.any_json import HELLO, LOG_ROWS, ODD, RESULTS, UPDATES, mutated, nested, values
 
 EXAMPLES = settings(
@@ -115,7 +115,7 @@ NO_ROWS = {
 
 def unsafe(text: str) -> str:
     """The characters of a text that may steer a terminal."""
-    return "".join(c for c in text if c not in ALLOWED and intake.clean(c) != c)
+    return "".join(c for c in text if c not in ALLOWED and gate.clean(c) != c)
 
 
 def lines(store: Store) -> list[Text]:
@@ -158,7 +158,7 @@ def test_any_value_in_an_update(frame: Any) -> None:
 @given(st.lists(values, max_size=4))
 def test_any_rows_beside_good_ones(rows: list[Any]) -> None:
     good, last = {"run": "first good one", "state": "running"}, {"run": "last good one", "state": "running"}
-    event = intake.topic_event("runs", {"value": {"runs": [good, *rows, last]}})
+    event = gate.topic_event("runs", {"value": {"runs": [good, *rows, last]}})
     assert isinstance(event, RunsReported)
     assert (event.runs[0], event.runs[-1]) == (good, last)
     assert len({row["run"] for row in event.runs}) == len(event.runs)
@@ -228,7 +228,7 @@ def test_any_error(error: Any) -> None:
 @given(mutated([HELLO]))
 def test_any_value_in_a_hello(hello: Any) -> None:
     try:
-        event = intake.greeting(json.loads(json.dumps(hello)))
+        event = gate.greeting(json.loads(json.dumps(hello)))
     except ProtocolError:
         return
     laptop = Laptop()
@@ -294,7 +294,7 @@ def test_odd_values_in_every_metric(value: Any) -> None:
     row = {"step": 1, **{chart.metric: value for chart in CHARTS}, "time/step": value, "time/a": value}
     logs.feed("train_log", 0, b"".join(json.dumps({**row, "step": step}).encode() + b"\n" for step in (1, 2, 3, value)))
     store = Store("b")
-    store.apply(intake.topic_event("runs", {"value": {"runs": [{"run": "r", "state": "running", "total_steps": 9}]}}))
+    store.apply(gate.topic_event("runs", {"value": {"runs": [{"run": "r", "state": "running", "total_steps": 9}]}}))
     store.select("r")
     store.logs = logs
     progress.eta(store, store.run)

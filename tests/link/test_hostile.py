@@ -15,7 +15,7 @@ import pytest
 
 from grpo_train.run_dir import RunDir, create_run
 from grpo_train.run_dir.processes import boot_id, start_ticks
-from remote import intake
+from remote import gate
 from remote.boxes import Box
 from remote.events import RunsReported
 from remote.transports.ssh import attach_argv
@@ -81,9 +81,9 @@ def nested(depth: int) -> Any:
 @pytest.mark.parametrize("field", ["error", "processes"])
 def test_an_unknown_field_inside_a_row_costs_one_row(field: str, extra: Any) -> None:
     bad = {"run": "bad", "state": "crashed", "error": {"code": "x", "summary": "y", field: extra}}
-    update = intake.topic_event("runs", {"value": {"runs": [{"run": "good", "state": "running"}, bad]}})
+    update = gate.topic_event("runs", {"value": {"runs": [{"run": "good", "state": "running"}, bad]}})
     assert isinstance(update, RunsReported)
-    reply = intake.reply("list_runs", {"ok": True, "result": {"runs": [{"run": "good", "state": "running"}, bad]}})
+    reply = gate.reply("list_runs", {"ok": True, "result": {"runs": [{"run": "good", "state": "running"}, bad]}})
     for runs in (update.runs, reply["runs"]):
         assert runs[0] == {"run": "good", "state": "running"}
         assert runs[1]["run"] == "bad"

@@ -17,8 +17,9 @@ import pytest
 from grpo_train.run_dir import create_run, open_run
 from grpo_train.run_dir.files import read_json
 from grpo_train.run_dir.version import FORMAT, VERSION
-from remote.agent import doctor, jobs
+from remote.agent import doctor
 from remote.agent.context import BoxContext
+from remote.agent.operations import HANDLERS
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import Link, RunsReported
@@ -240,7 +241,7 @@ def test_a_slow_engine_may_still_be_launched(tmp_path: Path, monkeypatch: pytest
     box = BoxContext.from_settings({"root": str(tmp_path), "engine": [str(path)]}, clock)
     for times in (1, 2):
         for _ in range(3):
-            assert jobs.launch(box, LaunchRequest("x", dry_run=True))["argv"]
+            assert HANDLERS["launch"](box, LaunchRequest("x", dry_run=True))["argv"]
         with pytest.raises(RemoteError, match="did not answer --version within 25 s"):
             doctor.CHECKS["engine"](box)
         assert len(asked) == times

@@ -16,11 +16,11 @@ from typing import Any
 import paramiko
 import pytest
 
+from remote.base import Refused, Unreachable
 from remote.boxes import Box
 from remote.events import HostKeyAsked, Link, LinkChanged
-from remote.timing import NetworkDetector, Timing
-from remote.transports import Refused, Unreachable
 from remote.transports.ssh_config import resolve
+from remote.transports.timing import NetworkDetector, Timing
 from tests.support.agent import connected, eventually
 from tests.support.clock import LeapingClock, TestClock
 from tests.support.network import add_link_local, needs_root, own_network
@@ -186,7 +186,7 @@ CHANGE_OF_NETWORK = """
     from remote.boxes import Box
     from remote.client import BoxClient
     from remote.events import Link
-    from remote.transports import Refused
+    from remote.base import Refused
     from tests.support.agent import Recorder
     from tests.support.clock import TestClock
 

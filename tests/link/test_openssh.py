@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from remote.boxes import Box, BoxesError, at_address, parse_boxes
+from remote.base import BoxesError, Refused
+from remote.boxes import Box, at_address, parse_boxes
 from remote.client import BoxClient
 from remote.events import BoxGreeted, HostKeyAsked, Link, LinkChanged
-from remote.transports import Refused
 from remote.transports.choice import attach_argv, choose
 from remote.transports.openssh_setup import Program, live
 from tests.support.agent import Recorder, agents, connected, eventually

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from remote.intake import clean
+from remote.gate import clean
 from tests.support.agent import eventually
 from tests.support.any_json import PLANTED
 from tests.support.hostile_box import app_command

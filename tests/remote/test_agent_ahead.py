@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from remote.boxes import Box
-from remote.handshake import await_hello, greeting
 from remote.protocol import encode_parts
 from remote.transports import local
 from remote.transports.local import LocalTransport
+from remote.transports.transport import await_hello, greeting
 
 
 @pytest.fixture

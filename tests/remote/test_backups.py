@@ -156,8 +156,8 @@ def test_one_backup_of_a_run_at_a_time(box: Box, root: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a directory away")
 def test_the_run_of_another_account_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from remote.agent import backups
     from remote.agent.context import BoxContext
+    from remote.agent.operations import HANDLERS
     from remote.protocol import Settings
     from remote.protocol.backups import BackUpRequest
 
@@ -165,5 +165,5 @@ def test_the_run_of_another_account_is_refused(root: Path, monkeypatch: pytest.M
     os.chown(run.path, 65_534, 65_534)
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
     with pytest.raises(RemoteError) as caught:
-        backups.back_up(BoxContext(Settings(), root, None), BackUpRequest("a.b"))
+        HANDLERS["back_up"](BoxContext(Settings(), root, None), BackUpRequest("a.b"))
     assert caught.value.code == "not_ours"

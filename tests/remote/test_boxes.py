@@ -9,10 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grpo_train.config import load_config
 from remote import boxes
-from remote.boxes import Box, BoxesError, add_box, at_address, find_box, load_boxes, local_box, parse_boxes
+from remote.base import BoxesError
+from remote.boxes import Box, add_box, at_address, find_box, load_boxes, local_box, notify_overrides, parse_boxes
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "config" / "boxes.example.yaml"
+NOTIFY = {"command": ["/x/notify", "it's"], "url": "$NOTIFY_URL"}
 
 
 def test_the_example_is_valid_and_local_is_added() -> None:
@@ -207,3 +210,39 @@ def test_variables_that_are_refused(text: str, code: str, reason: str) -> None:
 def test_variables_are_a_mapping() -> None:
     with pytest.raises(BoxesError, match=r"b\.yaml:4: 'env': expected variables"):
         parse_boxes("boxes:\n  - name: a\n    host: b\n    env: [X=1]\n", "b.yaml")
+
+
+def test_a_launch_gets_the_notify_of_its_box() -> None:
+    text = 'boxes:\n  - {name: a, host: h, notify: {command: [/x/notify, "it\'s"], url: $NOTIFY_URL}}\n'
+    (box,) = parse_boxes(text)
+    assert box.notify == NOTIFY
+    config = "run: {total_steps: 3}\ntask: {name: addition}\n"
+    loaded = load_config(config, notify_overrides(box.notify, config, []))
+    assert (loaded.notify.command, loaded.notify.url) == (NOTIFY["command"], NOTIFY["url"])
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides"),
+    [("notify: {url: $MINE}\n", []), ("run: {}\n", ["notify.command=[x]"]), ("run: [", []), ("- a\n", [])],
+)
+def test_the_own_notify_of_a_config_wins(text: str, overrides: list[str]) -> None:
+    assert notify_overrides(NOTIFY, text, overrides) == []
+    assert notify_overrides({}, "run: {}\n", []) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("3", "'command', 'url' or both"),
+        ("{}", "'command', 'url' or both"),
+        ("{events: [finished]}", "'command', 'url' or both"),
+        ("{command: notify}", "'notify.command' must be a list"),
+        ("{url: 'https://hooks.example.com/x'}", "a webhook's address is a secret"),
+    ],
+)
+def test_a_mistake_in_notify_names_file_line_and_key(value: str, problem: str) -> None:
+    with pytest.raises(BoxesError) as caught:
+        parse_boxes(f"boxes:\n  - name: a\n    host: h\n    notify: {value}\n", "b.yaml")
+    assert str(caught.value).startswith("b.yaml:4: ")
+    assert problem in str(caught.value)
+    assert "hooks.example" not in str(caught.value)

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from remote import bundle
-from remote.bundle import build
+from remote.transports import bundle
+from remote.transports.bundle import build
 
 
 def test_the_bundle_is_reproducible() -> None:
-    code = "from remote.bundle import build; print(build().sha256)"
+    code = "from remote.transports.bundle import build; print(build().sha256)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == build().sha256 == hashlib.sha256(build().data).hexdigest()
 
@@ -32,8 +32,8 @@ def test_it_contains_what_the_agent_needs() -> None:
         names = archive.namelist()
         assert archive.read("grpo_train/__init__.py") == b""
     assert names == sorted(names)
-    needed = {"__main__.py", "remote/protocol/operations.py", "remote/agent/serve.py", "grpo_train/run_dir/root.py"}
-    assert needed | {"libtmux/server.py"} <= set(names)
+    needed = {"__main__.py", "remote/protocol/operations.py", "remote/agent/program.py", "grpo_train/run_dir/root.py"}
+    assert needed | {"libtmux/server.py", "remote/base.py"} <= set(names)
     unwanted = ("libtmux/test", "libtmux/pytest", "remote/client", "grpo_train/config", "grpo_train/cli")
     assert not [name for name in names if name.startswith(unwanted)]
 

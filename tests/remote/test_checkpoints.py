@@ -12,7 +12,7 @@ import pytest
 from grpo_train.run_dir import RunDir, create_run, write_manifest
 from grpo_train.run_dir.files import atomic_symlink, utc_now
 from grpo_train.run_dir.processes import identity
-from remote import intake
+from remote import gate
 from remote.agent import checkpoints
 from remote.agent.checkpoints import Sizes
 from remote.agent.context import BoxContext
@@ -46,13 +46,13 @@ def save(run: RunDir, step: int, size: int = 1_000) -> Path:
 def sizes(root: Path) -> dict[str, Any]:
     box = BoxContext.from_settings({"root": str(root)})
     result = checkpoints.checkpoint_sizes(box, CheckpointSizesRequest())
-    return intake.reply("checkpoint_sizes", {"ok": True, "result": result})
+    return gate.reply("checkpoint_sizes", {"ok": True, "result": result})
 
 
 def spare(root: Path) -> tuple[list[tuple[str, int]], list[str]]:
     box = BoxContext.from_settings({"root": str(root)})
     result = checkpoints.spare_checkpoints(box, SpareCheckpointsRequest())
-    reply = intake.reply("spare_checkpoints", {"ok": True, "result": result})
+    reply = gate.reply("spare_checkpoints", {"ok": True, "result": result})
     return [(row["run"], int(row["step"])) for row in reply["spare"]], reply["problems"]
 
 

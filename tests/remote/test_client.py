@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from remote.base import Refused, Unreachable
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import BoxGreeted, Link, LinkChanged, LogArrived, LogFailed, LogRotated, RunsReported
 from remote.protocol import INITIAL_CREDIT, Cursor, Decoder, RemoteError, encode, encode_data, encode_parts
-from remote.transports import Refused, Unreachable
 from tests.support.agent import Recorder, connected, eventually
 from tests.support.clock import TestClock
 from tests.support.patience import PATIENCE

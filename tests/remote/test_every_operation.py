@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from remote import intake
+from remote import gate
 from remote.protocol import OPERATIONS, RemoteError
 from tests.remote.conftest import FAKE_ENGINE
 from tests.support.agent import RawAgent
@@ -113,7 +113,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RawAgent]:
 def test_every_operation_over_the_bundle(agent: RawAgent, op: str) -> None:
     answer = agent.request(op, **PARAMETERS.get(op, {}))
     try:
-        intake.reply(op, answer)
+        gate.reply(op, answer)
         code = ""
     except RemoteError as error:
         code = error.code

@@ -19,7 +19,7 @@ from grpo_tui.fleet.glance import gpu_counts
 from remote.agent import doctor
 from remote.agent.watch import gpu_value
 from remote.events import GpuSampled
-from remote.intake import topic_event
+from remote.gate import topic_event
 from remote.protocol import RemoteError
 from tests.support.agent import eventually
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from remote import intake
+from remote import gate
 from remote.agent import host
 from remote.agent.context import BoxContext
 from remote.protocol.host import BoxFactsRequest
@@ -16,7 +16,7 @@ from tests.support.clock import LeapingClock
 
 def facts(root: Path) -> dict[str, Any]:
     box = BoxContext.from_settings({"root": str(root)})
-    return intake.reply("box_facts", {"ok": True, "result": host.box_facts(box, BoxFactsRequest())})
+    return gate.reply("box_facts", {"ok": True, "result": host.box_facts(box, BoxFactsRequest())})
 
 
 def test_this_machine_has_facts(tmp_path: Path) -> None:

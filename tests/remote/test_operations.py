@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import typing
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from remote.agent.operations import HANDLERS
+from remote.agent.context import BoxContext
+from remote.agent.operations import CHANGES, HANDLERS
 from remote.protocol import OPERATIONS, RemoteError
 from remote.protocol.intake import matches, read_request
 
@@ -103,3 +109,21 @@ def test_replies_are_matched_against_their_type() -> None:
     assert matches({"left": [], "forced": False, "session": "s", "more": 1}, kill)
     for reply in ({"left": []}, {"left": ["1"], "forced": False}, {"left": [], "forced": 0}, [], None):
         assert not matches(reply, kill), reply
+
+
+@pytest.mark.parametrize("op", sorted(CHANGES))
+def test_a_request_that_an_agent_of_another_version_carried_out_is_not_repeated(op: str, tmp_path: Path) -> None:
+    """Records carry the operation's name, whatever the handler is called."""
+    folder = tmp_path / "training_runs" / f".requests-{os.geteuid()}"
+    folder.mkdir(parents=True)
+    digest = hashlib.sha256(b"key").hexdigest()[:32]
+    rows = ({"time": 1.0, "found": {}}, {"reply": {"run": "r", "started": True}})
+    (folder / f"{op}-{digest}.jsonl").write_text("".join(f"\n{json.dumps(row)}\n" for row in rows))
+    request = SimpleNamespace(idempotency_key="key", recall=False)
+    box = BoxContext.from_settings({"root": str(tmp_path)})
+    assert HANDLERS[op](box, request) == {"run": "r", "started": False}
+    assert [file.name for file in folder.iterdir()] == [f"{op}-{digest}.jsonl"]
+
+
+def test_what_changes_state_is_carried_out_once() -> None:
+    assert set(CHANGES) == {name for name, operation in OPERATIONS.items() if operation.changes_state}

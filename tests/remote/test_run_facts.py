@@ -18,10 +18,10 @@ from grpo_train.run_dir.files import to_json
 from grpo_train.run_dir.notes import NOTE
 from remote.agent import held_out
 from remote.agent.context import BoxContext
-from remote.agent.notes import note
+from remote.agent.operations import HANDLERS
 from remote.agent.run_facts import run_facts
 from remote.agent.run_table import RunTable
-from remote.intake import reply
+from remote.gate import reply
 from remote.protocol import Settings
 from remote.protocol.listed_runs import NoteRequest, RunFactsRequest
 from tests.support.clock import TestClock
@@ -102,9 +102,12 @@ def test_the_list_has_the_newest_held_out_accuracy(box: BoxContext) -> None:
 
 def test_notes_and_alarms_are_in_the_list(box: BoxContext) -> None:
     run = create_run(box.root, {"config_text": ""}, "a")
-    table = RunTable(box)
+    note, table = HANDLERS["note"], RunTable(box)
     assert table.rows()[0]["note"] == ""
-    assert note(box, NoteRequest("a", "  best\nso far ", idempotency_key="k")) == {"run": "a", "note": "best so far"}
+    assert note(box, NoteRequest("a", "  best\nso far ", idempotency_key="k")) == {
+        "run": "a",
+        "note": "best so far",
+    }
     assert table.rows()[0]["note"] == "best so far"
     assert note(box, NoteRequest("a", "again", idempotency_key="k"))["note"] == "best so far", "one key, one change"
     (run.path / NOTE).write_bytes(b"\xff" * 4_000)

@@ -17,7 +17,8 @@ from grpo_tui.attach import plan_job
 from remote.agent.once import Record
 from remote.agent.slurm.commands import queue
 from remote.agent.slurm.jobs import stop_job
-from remote.boxes import Box, BoxesError, parse_boxes
+from remote.base import BoxesError
+from remote.boxes import Box, parse_boxes
 from remote.client import BoxClient
 from remote.protocol import RemoteError
 from remote.protocol.jobs import StopRequest

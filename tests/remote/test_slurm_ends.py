@@ -16,7 +16,7 @@ from remote.agent.context import BoxContext
 from remote.agent.slurm.commands import final_state
 from remote.agent.slurm.states import Jobs, _record_end
 from remote.boxes import Box
-from remote.intake import reply
+from remote.gate import reply
 from remote.protocol import RemoteError, Settings
 from tests.support.agent import eventually
 

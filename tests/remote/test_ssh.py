@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from remote import bootstrap
+from remote.base import Refused
 from remote.boxes import Box
-from remote.bundle import build
 from remote.events import BoxGreeted, Link, LinkChanged
 from remote.protocol import LOST_AFTER_S
-from remote.transports import Refused
+from remote.transports import bootstrap
+from remote.transports.bundle import build
 from remote.transports.ssh import SshTransport, attach_argv
 from remote.transports.ssh_config import parse_jump, resolve
 from tests.support.agent import agents, connected, eventually

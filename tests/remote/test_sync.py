@@ -17,9 +17,9 @@ import pytest
 from grpo_train.run_dir import write_manifest
 from grpo_train.run_dir.errors import UserError
 from remote.agent import code as codes
-from remote.boxes import Box, BoxesError, parse_boxes
-from remote.checkout import find_checkout, write_bundle
-from remote.code_sync import Synced, sync
+from remote.base import BoxesError
+from remote.boxes import Box, parse_boxes
+from remote.code import Synced, find_checkout, sync, write_bundle
 from remote.copying import Copier
 from tests.remote.conftest import FAKE_ENGINE
 from tests.remote.test_shell import Shell

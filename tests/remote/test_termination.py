@@ -20,7 +20,7 @@ from grpo_train.run_dir.processes import identity
 from remote.agent import termination
 from remote.agent.context import BoxContext
 from remote.agent.termination import safe_to_terminate
-from remote.intake import reply as admitted
+from remote.gate import reply as admitted
 from remote.protocol import RemoteError, Settings
 from remote.protocol.termination import SafeToTerminateRequest
 from tests.remote.test_backups import ENGINE

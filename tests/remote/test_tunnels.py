@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from grpo_train.run_dir.errors import UserError
-from remote.boxes import Box
+from remote.boxes import Box, read_forward
 from remote.client import BoxClient
 from remote.events import ClientEvent, HostKeyAsked, Link, LinkChanged
-from remote.tunnels import Tunnel, read_forward
+from remote.tunnels import Tunnel
 from tests.support.agent import eventually
 from tests.support.proxy import ChaosProxy
 from tests.support.sshd import Sshd

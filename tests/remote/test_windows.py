@@ -16,8 +16,9 @@ from platformdirs import windows
 
 from grpo_train.run_dir import create_run
 from grpo_tui import cli
+from remote.base import Refused
 from remote.boxes import Box, add_box, load_boxes, local_box
-from remote.transports import Refused, choice
+from remote.transports import choice
 from remote.transports.openssh_setup import Configuration
 from remote.transports.ssh_config import resolve
 from tests.support.engine import REPOSITORY

@@ -21,10 +21,10 @@ import pytest
 
 from remote.agent.log_file import sha256
 from remote.boxes import Box
-from remote.bundle import build
 from remote.events import LogRotated
-from remote.transports import AskHostKey
+from remote.transports.bundle import build
 from remote.transports.local import LocalTransport
+from remote.transports.transport import AskHostKey
 from tests.link.test_logs import HEAD, kill_the_agent_of_a_restored_log
 from tests.support.agent import RawAgent, connected, eventually
 from tests.support.engine import REPOSITORY

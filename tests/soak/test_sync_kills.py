@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from grpo_train.run_dir.code import Code
-from remote.checkout import find_checkout, write_bundle, write_patch
+from remote.code import find_checkout, write_bundle, write_patch
 from tests.remote.test_sync import Clone
 from tests.support.engine import REPOSITORY
 

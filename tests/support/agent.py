@@ -24,18 +24,19 @@ from typing import Any, TypeVar
 import pytest
 
 from grpo_train.run_dir.clock import CLOCK, Clock
-from remote.agent import copying, index
+from remote.agent import copying, index, program
 from remote.agent.context import BoxContext
 from remote.agent.outbox import Outbox
 from remote.agent.serve import Agent, as_remote_error
+from remote.base import Unreachable
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import ClientEvent, Link, LinkChanged, LogArrived, LogRotated
 from remote.index import process
 from remote.index.answers import Answers
 from remote.protocol import AGENT_SILENCE_S, Decoder, ProtocolError, RemoteError, encode_parts
-from remote.transports import Transport, Unreachable, Waker
 from remote.transports.local import DialedSocket, LocalTransport
+from remote.transports.transport import Transport, Waker
 from tests.support.clock import TestClock
 from tests.support.patience import PATIENCE
 from tests.support.patience import eventually as eventually
@@ -158,7 +159,7 @@ class ThreadAgent(Agent):
 
 
 class ThreadTransport:
-    """An agent in a thread of this process, over two sockets. See :class:`remote.transports.Transport`."""
+    """An agent in a thread of this process, over two sockets. See :class:`remote.transports.transport.Transport`."""
 
     def __init__(self, clock: Clock, agents_clock: Clock | None = None, silence_s: float = AGENT_SILENCE_S) -> None:
         self.address = ""
@@ -177,7 +178,7 @@ class ThreadTransport:
 
     def _serve(self) -> None:
         far = self._far.fileno()
-        agent = ThreadAgent(far, Outbox(far, self._clock), self._silence_s, self._clock)
+        agent = ThreadAgent(far, Outbox(far, self._clock), self._silence_s, self._clock, program.handlers)
         try:
             agent.serve()
             if agent.copies is not None:

@@ -153,7 +153,7 @@ def run(protocol: str) -> None:
 
     from grpo_tui.cli import main
     from grpo_tui.forms.form import RequestScreen
-    from remote.transports.box_shell import BoxShell
+    from remote.transports.bootstrap import BoxShell
     from remote.transports.openssh import OpenSshTransport
     from remote.transports.ssh import SshTransport
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.files import to_float, to_json
-from remote import intake
+from remote import gate
 from remote.index.answers import Answers
 from remote.protocol import OPERATIONS
 from remote.protocol.index import HUGE, Columns
@@ -47,7 +47,7 @@ class Box:
         """One reply, through JSON and the gate. Raises RemoteError."""
         request = read_request(OPERATIONS[op].request, {"run": run, **params})
         result = self.answers.answer(op, self.root, self.root / "training_runs" / run, False, request)
-        return intake.reply(op, json.loads(json.dumps({"ok": True, "result": result})))
+        return gate.reply(op, json.loads(json.dumps({"ok": True, "result": result})))
 
     def whole(self, op: str, run: str = "one", **params: Any) -> Row:
         """The reply once the index stands."""
@@ -66,7 +66,7 @@ def rows_of(data: bytes, spans: list[tuple[int, int]], longest: int = 1 << 20) -
     found, skipped, offset = [], 0, 0
     for line in data.split(b"\n")[:-1]:
         if not any(low <= offset < high for low, high in spans):
-            row = intake.log_row(line) if len(line) <= longest else None
+            row = gate.log_row(line) if len(line) <= longest else None
             step = to_float(row.get("step")) if row else None
             if row is not None and step is not None and abs(step) <= 1e12:
                 found.append((offset, {**row, "step": float(int(step))}))

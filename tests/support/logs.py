@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from remote.follows import Follow
+from remote.client import Follow
 from remote.protocol import Cursor
 from tests.support.agent import RawAgent
 from tests.support.patience import PATIENCE

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from remote.bundle import build
+from remote.transports.bundle import build
 from tests.support.agent import eventually
 from tests.support.patience import PATIENCE
 

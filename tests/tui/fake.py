@@ -13,8 +13,8 @@ from typing import Any
 from grpo_train.run_dir.clock import CLOCK
 from remote.boxes import Box
 from remote.events import BoxGreeted, Link, LinkChanged, LogArrived
+from remote.gate import reply, topic_event
 from remote.index.answers import Answers
-from remote.intake import reply, topic_event
 from remote.protocol import OPERATIONS, Cursor, RemoteError
 from remote.protocol.intake import read_request
 from tests.tui.fake_ask import ASK_ANSWERS

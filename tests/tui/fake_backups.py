@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from remote.intake import reply
+from remote.gate import reply
 
 if TYPE_CHECKING:
     from tests.tui.fake import FakeClient

@@ -13,7 +13,8 @@ from grpo_train.run_dir.identity import identity_of
 from grpo_tui import cli
 from grpo_tui.history.spending import spending
 from grpo_tui.history.writer import HistoryWriter
-from remote.boxes import Box, BoxesError, parse_boxes
+from remote.base import BoxesError
+from remote.boxes import Box, parse_boxes
 from tests.support.histories import BEGAN, HOUR, make_run
 from tests.support.patience import PATIENCE
 from tests.tui.conftest import Start

@@ -21,6 +21,7 @@ from remote.agent.engine import Engine, find_engine
 from remote.agent.once import Record
 from remote.agent.slurm.commands import QueuedJob, comment, queue, run_slurm
 from remote.agent.slurm.script import batch_script
+from remote.agent.start import check_launch, examine, launch_lock, require_free
 from remote.protocol import RemoteError
 from remote.protocol.jobs import JobReply, KillReply, KillRequest, LaunchReply, LaunchRequest, StopReply, StopRequest
 from remote.protocol.slurm import JobOptions
@@ -60,8 +61,6 @@ def launch_job(
     box: BoxContext, request: LaunchRequest, record: Record, launch: dict[str, object], shell_argv: list[str]
 ) -> LaunchReply:
     """Create a run and submit its job. A refusal leaves nothing behind."""
-    from remote.agent.jobs import check_launch, launch_lock, require_free
-
     name = check_name(request.run_name) if request.run_name else ""
     engine, options, note = find_engine(box), job_options(box, request.slurm), ""
 
@@ -165,8 +164,6 @@ def resume_job(
     box: BoxContext, run: RunDir, arguments: list[str], dry_run: bool, record: Record, started_before: bool
 ) -> JobReply:
     """Submit a job that resumes a run; ``arguments`` are those of the engine."""
-    from remote.agent.jobs import examine
-
     engine = find_engine(box)
     job = queue(box.root).get(run.name)
     repeated = started_before or (job is not None and bool(record.key) and job.key == record.key)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from grpo_tui.model.answer_cache import FILE, AnswerCache
-from remote.intake import reply
+from remote.gate import reply
 from remote.protocol.index import unpack_series
 from tests.support.any_json import RESULTS
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from grpo_tui.model.inbox import JOINED, Inbox
+from remote.client import Follow
 from remote.events import (
     ClientEvent,
     GpuSampled,
@@ -16,7 +17,6 @@ from remote.events import (
     RunsReported,
     TopicFailed,
 )
-from remote.follows import Follow
 from remote.protocol import INITIAL_CREDIT, Cursor
 
 

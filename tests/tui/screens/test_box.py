@@ -16,7 +16,7 @@ from grpo_tui.screens.send_line import LineScreen
 from grpo_tui.screens.spare import SpareScreen
 from grpo_tui.widgets.box_charts import GpuChart
 from remote.events import ClockMeasured, Link, LinkChanged, TopicFailed
-from remote.intake import topic_event
+from remote.gate import topic_event
 from remote.protocol import OPERATIONS, RemoteError
 from tests.tui.conftest import BOX, Session, Start, fill, opened
 from tests.tui.fake import GPUS, FakeClient, learning_box

@@ -12,7 +12,7 @@ import pytest
 
 from grpo_tui.screens.compare import CompareScreen
 from grpo_tui.widgets.compare_chart import CompareChart
-from remote import intake
+from remote import gate
 from remote.events import Link, LinkChanged
 from remote.protocol import RemoteError
 from tests.tui.conftest import BOX, Session, Start
@@ -45,7 +45,7 @@ def compare_evaluations(client: FakeClient, params: dict[str, Any]) -> dict[str,
         for run in params["others"]
         for step in params["steps"]
     ]
-    return intake.reply("compare_evaluations", {"ok": True, "result": {"comparisons": found, "problems": []}})
+    return gate.reply("compare_evaluations", {"ok": True, "result": {"comparisons": found, "problems": []}})
 
 
 def box(client: FakeClient) -> None:

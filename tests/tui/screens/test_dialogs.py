@@ -24,7 +24,7 @@ from grpo_tui.screens.tunnels import TunnelsScreen
 from grpo_tui.screens.uncommitted import UncommittedScreen
 from grpo_tui.widgets.excerpt import Excerpt
 from remote.boxes import Box
-from remote.checkout import Checkout
+from remote.code import Checkout
 from remote.events import Link, LinkChanged, QuestionAsked, TopicFailed
 from tests.tui.conftest import Session, Start, opened
 from tests.tui.fake import FakeClient, learning_box

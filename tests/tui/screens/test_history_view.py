@@ -12,7 +12,7 @@ from grpo_tui import cli
 from grpo_tui.model.history_table import Asked
 from grpo_tui.screens.record import RecordScreen
 from grpo_tui.screens.tracking import TrackingScreen
-from remote.intake import reply
+from remote.gate import reply
 from remote.protocol import RemoteError
 from tests.support.histories import fill_history
 from tests.tui.conftest import Session, Start, opened

@@ -9,7 +9,7 @@ from grpo_tui.forms.resume import ResumeScreen
 from grpo_tui.screens.code_differs import CodeDiffersScreen
 from grpo_tui.screens.home import HomeScreen
 from grpo_tui.screens.workflow_edits import WorkflowEditsScreen
-from remote.intake import reply
+from remote.gate import reply
 from remote.protocol import RemoteError
 from tests.tui.conftest import Session, Start, press_button, select
 from tests.tui.fake import DEFAULT_ANSWERS, FakeClient, learning_box

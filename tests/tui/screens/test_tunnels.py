@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from grpo_tui.screens.tunnels import TunnelsScreen
-from remote.boxes import BoxesError, parse_boxes
+from remote.base import BoxesError
+from remote.boxes import parse_boxes
 from remote.protocol import RemoteError
 from tests.tui.conftest import BOX, Start, opened
 from tests.tui.fake import FakeClient, learning_box

@@ -12,7 +12,7 @@ from textual.command import CommandPalette
 from grpo_tui.forms.evaluate import EvalScreen
 from grpo_tui.forms.launch import LaunchScreen
 from grpo_tui.screens.dialog import ConfirmScreen
-from remote import intake
+from remote import gate
 from remote.events import TopicFailed
 from tests.support.any_json import GPU, LOG_ROWS, MARKUP, ODD, ROW, SESSION, paths, replaced
 from tests.tui.conftest import Start, opened
@@ -140,7 +140,7 @@ async def test_any_value_in_any_field_leaves_the_app_running(start: Start) -> No
             for topic in ("runs", "sessions", "gpu"):
                 key = "gpus" if topic == "gpu" else topic
                 value = {key: [bad, *good_rows] if key == kind else good[key]}
-                client.on_event(intake.topic_event(topic, {"value": value}))
+                client.on_event(gate.topic_event(topic, {"value": value}))
             log, line, path = dice.choice(logs)
             data = json.dumps(replaced(line, path, dice.choice(ODD))).encode() + b"\n"
             client.append(f"{LOGS}/{files[log]}.jsonl", data)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from remote.events import BoxGreeted, GpuSampled, Link, LinkChanged, RunsReported, SessionsReported, TopicFailed
-from remote.intake import KnownRows, clean, clean_event, frame, greeting, log_row, log_text, reply, topic_event
+from remote.gate import KnownRows, clean, clean_event, frame, greeting, log_row, log_text, reply, topic_event
 from remote.protocol import ProtocolError, RemoteError
 from remote.protocol.versions import UNKNOWN, EngineVersion
 

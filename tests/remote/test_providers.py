@@ -13,14 +13,11 @@ import pytest
 from grpo_tui import cli
 from grpo_tui.ending import _print_clean
 from grpo_tui.fleet.watch import Fleet, priced_and_placed
-from remote.boxes import Box, BoxesError, add_box, parse_boxes
+from remote import providers
+from remote.base import BoxesError, Refused, Unreachable
+from remote.boxes import Box, Provider, add_box, parse_boxes
 from remote.events import Link
-from remote.providers import https
-from remote.providers import instances as listing
-from remote.providers.instances import instances, last_seen, located
-from remote.providers.lambda_cloud import list_instances
-from remote.providers.provider import Provider, ProviderError
-from remote.transports import Refused, Unreachable
+from remote.providers import ProviderError, instances, last_seen, list_instances, located
 from remote.transports.choice import attach_argv
 from tests.support.agent import connected, eventually
 from tests.support.canaries import ProcessWatch
@@ -34,7 +31,7 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LambdaApi]:
     """Its earlier answer is as good as old when it will give another one."""
 
     def forget() -> None:
-        for account in listing._accounts.values():
+        for account in providers._accounts.values():
             account.asked_at = None
 
     with LambdaApi(tmp_path) as server:
@@ -167,9 +164,9 @@ def test_a_request_is_repeated_after_429(api: LambdaApi, after: str) -> None:
     assert len(api.requests) == 2
 
 
-@pytest.mark.parametrize(("after", "asked"), [("0", https.TRIES), ("3600", 1)])
+@pytest.mark.parametrize(("after", "asked"), [("0", providers.TRIES), ("3600", 1)])
 def test_429_is_not_repeated_for_long(api: LambdaApi, after: str, asked: int) -> None:
-    for _ in range(https.TRIES):
+    for _ in range(providers.TRIES):
         api.plan(429, b"", Retry_After=after)
     with pytest.raises(ProviderError, match="asked too often") as caught:
         instances(provider_of(api), clock=LeapingClock())
@@ -188,7 +185,7 @@ def test_boxes_of_an_account_share_one_answer_for_a_while(api: LambdaApi) -> Non
     assert located(box_of(api), clock=clock).host == "192.0.2.10"
     assert located(dataclasses.replace(box_of(api), name="b"), clock=clock).host == "192.0.2.11"
     assert len(api.requests) == 1
-    clock.advance(listing.FRESH_S)
+    clock.advance(providers.FRESH_S)
     assert located(box_of(api), clock=clock).host == "192.0.2.10"
     assert len(api.requests) == 2
 

@@ -5,6 +5,10 @@ one the answer is incomplete: the box has not refused anything (see :mod:`remote
 
 The first script starts the agent where the box has it: a known box costs one round trip. Another one gets the bundle
 over the standard input of the agent (:mod:`remote.agent.from_memory`), in a second one.
+
+All scripts run in one session of one login: a loop in ``sh`` reads one encoded script per line. The account's shell
+sees one constant command without a character that any shell reads differently. Lines that are not for the loop are
+ignored, so what the agent reads first may follow the script that may start it: no answer is awaited.
 """
 
 from __future__ import annotations
@@ -14,11 +18,12 @@ import re
 import secrets
 import shlex
 from collections.abc import Callable
+from typing import Protocol
 
+from remote.base import Refused, Unreachable
 from remote.boxes import Box
-from remote.bundle import build
-from remote.transports import Refused, Unreachable
-from remote.transports.box_shell import BoxShell
+from remote.protocol.text import clean
+from remote.transports.bundle import build
 
 PROBE_STEPS = 2
 UPLOAD_STEPS = 8
@@ -51,7 +56,8 @@ _RECEIVE = (
     'signal.alarm(0); print("", marker, sep=chr(10), flush=True); '
     'hashlib.sha256(data).hexdigest() == want or sys.exit("the agent arrived incomplete"); '
     'code = zipfile.ZipFile(io.BytesIO(data)).read("remote/agent/from_memory.py"); '
-    'module = {"__name__": "start"}; exec(code, module); module["start"](data, want, places)'
+    'module = {"__name__": "start"}; exec(code, module); module["start"](data, want, places); '
+    'from remote.agent.program import main; sys.exit(main(["serve"]))'
 )
 """A buffer of 1 byte, so that nothing after the bundle is read."""
 _UTF8 = "LC_ALL=C.UTF-8; export LC_ALL"
@@ -156,3 +162,65 @@ def _first_script(box: Box, begin: str, end: str, started: str) -> str:
 def _in_home(path: str) -> str:
     """A path for a script; ``~/`` is the home directory."""
     return f'"$HOME"/{shlex.quote(path[2:])}' if path.startswith("~/") else shlex.quote(path)
+
+
+class Session(Protocol):
+    """The session in which the loop runs."""
+
+    output: bytes
+    """Received, not yet read."""
+
+    def limit(self, steps: int) -> None:
+        """Begin a time limit, in steps."""
+
+    def write(self, data: bytes, what: str) -> None:
+        """Send within the time limit. Raises Unreachable or Refused."""
+
+    def more(self, what: str) -> None:
+        """Wait for more output within the time limit. Raises Unreachable, Refused or Flood."""
+
+
+class BoxShell:
+    """The loop of one session. ``command`` starts it; it prints the line ``ready``."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._startup = ""
+        """What the account's shell printed before the loop ran."""
+        self._token = secrets.token_hex(8)
+        self.ready = f"grpo-ready-{self._token}"
+        self.command = (
+            f"sh -c 'echo; echo {self.ready}; while read -r line; do case $line in {self._token}*) "
+            f'eval "$(printf %b "${{line#{self._token}}}")";; esac; done\''
+        )
+
+    def run(self, script: str, following: bytes, steps: int, what: str) -> None:
+        """Run a script within a time limit. ``following``: bytes that it, or what it becomes, reads first."""
+        self._session.limit(steps)
+        encoded = "".join(
+            chr(byte) if 32 <= byte < 127 and byte not in b"\\" else f"\\0{byte:03o}" for byte in script.encode()
+        )
+        self._session.write(f"{self._token}{encoded}\n".encode() + following, what)
+
+    def until(self, what: str, *markers: str) -> tuple[str, str]:
+        """The output before a line that is one of the markers, and that marker. Raises as :meth:`Session.more`."""
+        lines = {marker: f"\n{marker}\n".encode() for marker in markers}
+        while True:
+            for marker, line in lines.items():
+                before, found, rest = self._session.output.partition(line)
+                if found:
+                    self._session.output = rest
+                    if marker == self.ready:
+                        self._startup = before.decode(errors="replace")
+                    return before.decode(errors="replace"), marker
+            self._session.more(what)
+
+    def waits_for(self, errors: bytearray) -> str:
+        """The last output of a shell that hangs, for a message: its startup file may ask a question. "" without output.
+
+        ``errors``: its standard error.
+        """
+        text = self._startup + (self._session.output + b"\n" + errors).decode(errors="replace")
+        lines = [line for line in clean(text).splitlines() if line.strip()]
+        asks = "; a startup file such as ~/.bashrc must not ask anything in a login without a terminal"
+        return f": its shell printed '{lines[-1].strip()[-200:]}'{asks}" if lines else ""

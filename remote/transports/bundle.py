@@ -23,11 +23,12 @@ compiled.use()
 if sys.argv[1:2] == ["index"]:
     from remote.index.process import main
 else:
-    from remote.agent.serve import main
+    from remote.agent.program import main
 sys.exit(main(sys.argv[1:]))
 """
 PACKAGES = ("remote/protocol", "remote/agent", "remote/agent/slurm", "remote/index", "grpo_train/run_dir")
 """Carried whole, with the ``__init__.py`` of each parent."""
+FILES = ("remote/base.py",)
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _LIBTMUX_LEFT_OUT = ("test", "pytest_plugin.py", "__pycache__")
 
@@ -110,8 +111,9 @@ def _sources() -> dict[str, bytes]:
     """Archive name to content: our packages, and libtmux as installed. Raises RuntimeError without libtmux."""
     import importlib.util
 
-    home = Path(__file__).resolve().parent.parent
+    home = Path(__file__).resolve().parents[2]
     patterns = [pattern for name in PACKAGES for pattern in (f"{name}/*.py", f"{name.split('/')[0]}/__init__.py")]
+    patterns += FILES
     found = {
         file.relative_to(home).as_posix(): file.read_bytes() for pattern in patterns for file in home.glob(pattern)
     }
