@@ -39,6 +39,7 @@ from remote.boxes import Box
 from remote.events import (
     ClientEvent,
     ClockMeasured,
+    FilesLeftOut,
     HostKeyAsked,
     Link,
     LinkChanged,
@@ -387,8 +388,11 @@ class BoxClient:
     def _handle(self, frame: dict[str, Any], size: int) -> int:
         """Act on a frame of ``size`` bytes; returns its cost (see :class:`Allowance`)."""
         kind, cost = frame["type"], size + FRAME_COST
-        if kind == "response" and self._requests.answer(frame):
-            return 0
+        if kind == "response":
+            if files := gate.left_out(frame):
+                self._emit(FilesLeftOut(files))
+            if self._requests.answer(frame):
+                return 0
         if kind == "update" and (topic := self._topics.get(frame["id"])):
             self._emit(gate.topic_event(topic, frame, self._known_runs if topic == "runs" else None))
         if kind in ("data", "rotated", "closed") and (event := self._log_event(kind, frame)):

@@ -150,6 +150,13 @@ class LogFailed:
     message: str
 
 
+@dataclass(frozen=True)
+class FilesLeftOut:
+    """Files of the box that a request could not read, or not whole, and went on without, with the reasons."""
+
+    files: dict[str, str]
+
+
 ClientEvent: TypeAlias = (
     LinkChanged
     | ClockMeasured
@@ -165,4 +172,5 @@ ClientEvent: TypeAlias = (
     | LogArrived
     | LogRotated
     | LogFailed
+    | FilesLeftOut
 )

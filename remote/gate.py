@@ -119,6 +119,13 @@ def reply(op: str, response: dict[str, Any]) -> dict[str, Any]:
         raise RemoteError("bad_reply", f"the box sent a malformed {kind.__name__}: {error}") from None
 
 
+def left_out(response: dict[str, Any]) -> dict[str, str]:
+    """The files that a request went on without, with the reasons."""
+    files = response.get("left_out")
+    rows = files.items() if isinstance(files, dict) else ()
+    return {message(file): message(reason) for file, reason in rows if isinstance(reason, str)}
+
+
 def refusal(error: Any) -> RemoteError:
     """The error of a ``response``, ``closed`` or ``update`` frame, whatever it is."""
     fields = error if isinstance(error, dict) else {"message": error if isinstance(error, str) else "no reason given"}

@@ -10,6 +10,8 @@ import json
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -34,13 +36,24 @@ class Unreadable(UserError):
 left_out: dict[str, str] = {}
 """Files that this process could not read, or not whole, and went on without, with the first reason: a command names
 them when it ends."""
+_noted: ContextVar[dict[str, str]] = ContextVar("left_out", default=left_out)
 
 
 def leave_out(path: Path | str, reason: str | Exception) -> None:
-    """Go on without a file, or a part of it, and say so at the end: see :data:`left_out`."""
+    """Go on without a file, or a part of it, and note it for the end: see :data:`left_out`."""
     name = os.fspath(path)
     text = (reason.strerror if isinstance(reason, OSError) else "") or str(reason)
-    left_out.setdefault(name, text.removeprefix(f"{os.path.basename(name)}: ").removeprefix(f"{name}: "))
+    _noted.get().setdefault(name, text.removeprefix(f"{os.path.basename(name)}: ").removeprefix(f"{name}: "))
+
+
+@contextmanager
+def noting_left_out() -> Iterator[dict[str, str]]:
+    """What this thread leaves out in the block, apart from :data:`left_out`."""
+    token = _noted.set({})
+    try:
+        yield _noted.get()
+    finally:
+        _noted.reset(token)
 
 
 class OverLimit(Unreadable):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 from grpo_tui.shell import person
 from remote.boxes import Box
 from remote.client import BoxClient
-from remote.events import BoxGreeted, ClientEvent, HostKeyAsked, Link, LinkChanged, QuestionAsked
+from remote.events import BoxGreeted, ClientEvent, FilesLeftOut, HostKeyAsked, Link, LinkChanged, QuestionAsked
 from remote.protocol import RemoteError
 
 CONNECT_S = 40.0
@@ -40,6 +41,7 @@ class Connection:
         self._changed = threading.Condition()
         self._last: dict[type, Any] = {}
         """The newest event of each kind."""
+        self._left_out: dict[str, str] = {}
         self._asked: list[HostKeyAsked | QuestionAsked] = []
         self.client = BoxClient(box, self._take, readonly=readonly)
         self.client.start()
@@ -79,8 +81,11 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """End the link. Runs are not affected."""
+        """End the link, and name the files that the box could not read. Runs are not affected."""
         self.client.close()
+        for file, reason in self._left_out.items():
+            print(f"warning: {self.box.name}: {file} is left out: {reason}", file=sys.stderr)
+        self._left_out.clear()
 
     def request(self, op: str, timeout: float = REPLY_S, **params: Any) -> dict[str, Any]:
         """The reply of the box. Raises RemoteError."""
@@ -100,6 +105,8 @@ class Connection:
             self._last[type(event)] = event
             if isinstance(event, LinkChanged) and event.state in (Link.LOST, Link.REFUSED):
                 self._why = self._why or event.detail
+            elif isinstance(event, FilesLeftOut):
+                self._left_out |= event.files
             elif isinstance(event, (HostKeyAsked, QuestionAsked)):
                 self._asked.append(event)
             self._changed.notify_all()

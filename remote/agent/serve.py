@@ -14,6 +14,7 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from grpo_train.run_dir.clock import Clock
 from grpo_train.run_dir.credentials import find_secret
 from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.owners import account, not_readable
+from grpo_train.run_dir.safe_json import noting_left_out
 from grpo_train.run_dir.umask import set_umask
 from grpo_train.run_dir.version import FORMAT, VERSION
 from remote.agent import from_memory, housekeeping
@@ -45,6 +47,8 @@ from remote.protocol.versions import UNKNOWN, EngineVersion
 
 MAX_REQUESTS = 32
 """Pending requests; more are refused as ``busy``."""
+MAX_LEFT_OUT = 100
+"""Files that one response names as left out."""
 POLL_S = 0.5
 """Between two looks whether the client still reads."""
 FINISH_S = 45.0
@@ -191,8 +195,10 @@ class Agent:
                 refuse_read_only(box, operation)
             if operation.changes_state:
                 refuse_secrets(request)
-            result = self._handlers()[operation.name](box, request)
-            self._outbox.put({"type": "response", "id": request_id, "ok": True, "result": result})
+            with noting_left_out() as files:
+                result = self._handlers()[operation.name](box, request)
+            left_out = {"left_out": dict(islice(files.items(), MAX_LEFT_OUT))} if files else {}
+            self._outbox.put({"type": "response", "id": request_id, "ok": True, "result": result, **left_out})
         except Exception as error:
             self._refuse(request_id, as_remote_error(error, box))
         finally:

@@ -180,6 +180,8 @@ class Evaluation(_Evaluation, total=False):
     started_at: Time
     """Of its newest start."""
     updated_at: Time
+    problem: str
+    """Why its status cannot be read."""
     metrics: list[dict[str, str | None]]
     """Rows of its table, as text."""
 

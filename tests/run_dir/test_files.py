@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_train.run_dir import safe_json
 from grpo_train.run_dir.files import (
     JsonlWriter,
     atomic_symlink,
@@ -25,6 +24,7 @@ from grpo_train.run_dir.files import (
     to_json,
     utc_now,
 )
+from grpo_train.run_dir.safe_json import noting_left_out
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -159,16 +159,14 @@ def test_damaged_json_reads_as_none(tmp_path: Path, content: bytes) -> None:
         (last_jsonl, b"\xff\n{}\n", ""),
     ],
 )
-def test_what_is_left_out_is_noted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Path], object], content: bytes, reason: str
-) -> None:
-    monkeypatch.setattr(safe_json, "left_out", {})
+def test_what_is_left_out_is_noted(tmp_path: Path, read: Callable[[Path], object], content: bytes, reason: str) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
-    found = read(path)
-    if isinstance(found, Iterator):
-        list(found)
-    assert safe_json.left_out == ({str(path): reason} if reason else {})
+    with noting_left_out() as files:
+        found = read(path)
+        if isinstance(found, Iterator):
+            list(found)
+    assert files == ({str(path): reason} if reason else {})
 
 
 def test_configs_may_hold_infinities(tmp_path: Path) -> None:

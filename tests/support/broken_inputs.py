@@ -627,6 +627,19 @@ RAW = re.compile(
 """What only Python says."""
 
 
+CARRIED = ("checkpoint", "weights", "model", "logs", "evaluation", "results", "config")
+SILENT: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        ["grpo-train backup", "grpo-train backup-all", "grpo-train cleanup", "grpo-train archive", "grpo-tui get"],
+        CARRIED,  # copied byte for byte
+    ),
+    **dict.fromkeys(["grpo-tui put", "grpo-train fetch"], (*CARRIED, "data")),
+    **dict.fromkeys(
+        ["grpo-tui tail", "grpo-tui gpu", "grpo-tui sessions", "grpo-tui launch", "grpo-tui resume", "grpo-tui eval"],
+        ("run", "launch", *OF_RESULTS, "logs"),  # the agent reads the list of runs ahead, for whatever is asked next
+    ),
+}
+"""By command the kinds of files that it reads and need not name: it does not use what they say."""
 UNREADABLE = ("binary", "utf-16", "directory", "link to itself")
 """Ways to break a file after which nothing of it can be used: a command that reads it fails or names it."""
 
@@ -663,7 +676,9 @@ def failures(
         except subprocess.TimeoutExpired:
             problem, code = "hangs", -1
         else:
-            is_left = broken.how in UNREADABLE and broken.place in reads and _state(path) == before
+            silent = {place for kind in SILENT.get(command.name, ()) for place in FILES[kind]}
+            must_name = broken.how in UNREADABLE and broken.place in {*reads} - silent
+            is_left = must_name and _state(path) == before
             problem, code = problem_of(done, path.name if is_left else ""), done.returncode
             problem += f": {done.stderr[-2000:]}" if problem else ""
         if exits is not None:
