@@ -1,63 +1,52 @@
-"""Modules loaded by an import, measured in fresh interpreters."""
+"""Every import of this project's own modules, in product, tests, soak, bench and scripts, finds what it names."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
-import pytest
+import ast
+from functools import cache
+from pathlib import Path
 
 from tests.support.engine import REPOSITORY
-from tests.support.patience import PATIENCE
 
-HEAVY = ("torch", "transformers", "peft", "datasets", "tensorboard")
-
-
-def loaded(module: str) -> set[str]:
-    """Top-level names in ``sys.modules`` after importing a module in a fresh interpreter."""
-    program = f"import {module}, sys; print(*{{name.partition('.')[0] for name in sys.modules}})"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60 * PATIENCE, cwd=REPOSITORY
-    )
-    assert done.returncode == 0, done.stderr
-    return set(done.stdout.split())
+OWN = ("grpo_train", "remote", "grpo_tui", "tests")
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "run_dir",
-        "config",
-        "train.preflight",
-        "supervisor.supervisor",
-        "cli",
-        "evaluation.runner",
-        "report.page",
-        "policy.device",
-        "policy.locate",
-        "tasks",
-        "tracking.gpu",
-    ],
-)
-def test_module_does_not_load_torch(module: str) -> None:
-    assert not loaded(f"grpo_train.{module}") & set(HEAVY)
+def file_of(module: str) -> Path | None:
+    """The file of a module or package; a folder without ``__init__.py``; None where there is neither."""
+    place = REPOSITORY.joinpath(*module.split("."))
+    return next((file for file in (place.with_suffix(".py"), place / "__init__.py", place) if file.exists()), None)
 
 
-def test_run_dir_loads_only_the_standard_library() -> None:
-    names = loaded("grpo_train.run_dir, grpo_train.run_dir.files, grpo_train.run_dir.processes")
-    plain = loaded("sys")  # loaded by the hooks of an editable install
-    assert {n for n in names - plain if not n.startswith("_")} <= set(sys.stdlib_module_names) | {"grpo_train"}
+@cache
+def names_in(file: Path) -> frozenset[str]:
+    """The names that a module has at its top, in conditions and ``try``, too."""
+    if file.is_dir():
+        return frozenset()
+    found: set[str] = set()
+    stack: list[ast.AST] = [ast.parse(file.read_text(encoding="utf-8"))]
+    while stack:
+        for node in ast.iter_child_nodes(stack.pop()):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                found.add(node.name)
+            elif isinstance(node, (ast.Import, ast.ImportFrom)):
+                found |= {(each.asname or each.name).partition(".")[0] for each in node.names}
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.add(node.id)
+            else:
+                stack.append(node)
+    return frozenset(found)
 
 
-def test_package_init_is_empty() -> None:
-    assert (REPOSITORY / "grpo_train" / "__init__.py").read_text() == ""
-
-
-def test_training_loads_neither_link_nor_app() -> None:
-    assert not loaded("grpo_train.train.loop, grpo_train.train.worker") & {
-        "remote",
-        "grpo_tui",
-        "textual",
-        "paramiko",
-        "typer",
-    }
+def test_imports_find_what_they_name() -> None:
+    wrong = []
+    for file in sorted(path for folder in (*OWN, "scripts") for path in (REPOSITORY / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or (node.module or "").partition(".")[0] not in OWN:
+                continue
+            module = str(node.module)
+            place = file_of(module)
+            names = names_in(place) if place else frozenset()
+            for each in node.names:
+                if each.name != "*" and not {each.name, "__getattr__"} & names and not file_of(f"{module}.{each.name}"):
+                    wrong.append(f"{file.relative_to(REPOSITORY)}:{node.lineno}: {module} has no {each.name}")
+    assert wrong == []

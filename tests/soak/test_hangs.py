@@ -4,17 +4,37 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from grpo_train.run_dir import list_evaluations
-from grpo_train.run_dir.processes import find_by_run_id, run_id_of
+from grpo_train.run_dir import RunDir, list_evaluations
+from grpo_train.run_dir.processes import find_by_run_id, run_id_of, variable_in
 from grpo_train.run_dir.signs import read_sign
 from grpo_train.supervisor.watchdog import signs_file
-from tests.supervisor.test_watchdog import HANGS, hung, ranks, recovered, train
-from tests.support.engine import events, run_of, running, wait_for, write_config
+from tests.support.engine import (
+    GRPO_TRAIN,
+    Running,
+    events,
+    rows,
+    run_of,
+    running,
+    steps_logged,
+    wait_for,
+    write_config,
+)
 
+STALL_S = 6.0
+"""A step takes 0.25 s; this one must not be mistaken for a hang on a busy machine, and only costs time."""
+HANGS: dict[str, Any] = {
+    "run__max_restarts": 2,
+    "run__restart_wait": [0.1],
+    "run__stall_timeout": STALL_S,
+    "run__total_steps": 6,
+}
 BLOCKED_WRITE = """
 import os
 from pathlib import Path
@@ -29,6 +49,39 @@ def reward(attempt, verdict):
         os.write(os.open(fifo, os.O_WRONLY), bytes(1 << 24))  # nobody reads it
     return 1.0
 """
+
+
+def train(root: Path, run: RunDir, cfg: Path) -> list[str]:
+    return [*GRPO_TRAIN, "train", "--cfg", str(cfg), "--run-name", run.name, "--root", str(root)]
+
+
+def ranks(run: RunDir) -> list[int]:
+    """Pids of the training processes."""
+
+    def is_rank(pid: int) -> bool:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return words[1:3] == [b"-m", b"grpo_train.train"] or variable_in(pid, "RANK") != ""
+
+    return [pid for pid in find_by_run_id(run_id_of(run.path)) if is_rank(pid)]
+
+
+@contextmanager
+def hung(root: Path, run: RunDir, cfg: Path) -> Iterator[Running]:
+    """A training run whose second step is logged."""
+    with running(train(root, run, cfg), root, run_id_of(run.path)) as supervisor:
+        wait_for(lambda: len(steps_logged(run)) >= 2 or supervisor.poll() is not None, "two steps", timeout=300)
+        yield supervisor
+
+
+def recovered(run: RunDir, supervisor: Running) -> tuple[str, dict[str, Any]]:
+    """Console and the event of the hang of a run that has finished after one restart."""
+    output, _ = supervisor.communicate(timeout=600)
+    status = run.read_status() or {}
+    assert (supervisor.returncode, status["state"], status["restarts"]) == (0, "finished", 1), output
+    assert steps_logged(run) == [1, 2, 3, 4, 5, 6]
+    (event,) = [row for row in rows(run, "events.jsonl") if row["event"] == "stalled"]
+    assert event["silent_s"] >= STALL_S
+    return (run.logs / "console.log").read_text(), event
 
 
 @pytest.mark.parametrize("how_many", [1, 2], ids=["one rank", "all ranks"])
