@@ -41,7 +41,7 @@ def without_files() -> dict[str, str]:
 
 def _read(file: Path) -> dict[str, str]:
     try:
-        text = file.read_text(encoding="utf-8-sig") if file.exists() else ""
+        text = file.read_text(encoding="utf-8-sig") if os.path.lexists(file) else ""
         if "\0" in text:
             raise ValueError("it has null bytes")
         values = dotenv_values(stream=io.StringIO(text))

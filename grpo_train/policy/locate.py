@@ -49,7 +49,8 @@ def resolve_backbone(name: str, root: Path) -> str:
             return str(candidate)
     if name == "tiny":
         raise PolicyError(
-            f"no tiny model at {root / target}; create it with grpo-train tiny-model --out {root / target}"
+            f"no tiny model at {root / target}: it has no config.json; create it with "
+            f"grpo-train tiny-model --out {root / target}"
         )
     if _is_hub_id(target, root):
         return target

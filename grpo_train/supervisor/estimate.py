@@ -60,6 +60,8 @@ def _shape(name: str) -> str:
 
 
 def _is_like(run: RunDir, config: Config) -> bool:
+    if not run.config_file.exists():  # it never started
+        return False
     try:
         other = load_config(read_config_text(run.config_file), source=str(run.config_file))
     except (OSError, UnicodeDecodeError, ConfigError) as error:
