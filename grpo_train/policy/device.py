@@ -69,7 +69,8 @@ def check_device(setting: str, nproc: int) -> None:
     try:
         gpus = _query_gpus()
     except GpuReadError as error:
-        raise _no_gpu(f"{str(error).rstrip('.')}. Repair the driver, or set model.device: cpu to train on the CPU") from error
+        reason = str(error).rstrip(".")
+        raise _no_gpu(f"{reason}. Repair the driver, or set model.device: cpu to train on the CPU") from error
     if not gpus and not has_device_files():
         if setting == "cuda" and not probe_torch().available:
             raise _no_gpu("model.device is cuda, but this machine has no GPU; set model.device: auto or cpu")
