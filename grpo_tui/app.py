@@ -64,7 +64,7 @@ from remote.events import (
     RunsReported,
     SessionsReported,
 )
-from remote.intake import clean
+from remote.protocol.text import clean
 
 FIRST_STYLES = ("app", "home")
 """Parsed before the first frame; the others after it."""
@@ -411,4 +411,6 @@ class GrpoApp(Desk):
         self.receipt("Ctrl+C is disabled here", "q or Ctrl+Q quits; runs on the box continue")
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        return importlib.import_module("grpo_tui.palette").commands(self)
+        from grpo_tui.palette import commands
+
+        return commands(self)

@@ -33,8 +33,8 @@ from grpo_tui.model.unanswered import UnansweredRequests, requester
 from grpo_tui.options import Options
 from grpo_tui.preferences import Preferences
 from remote.boxes import Box
-from remote.intake import clean
 from remote.protocol import OPERATIONS, RemoteError
+from remote.protocol.text import clean
 
 
 @dataclass

@@ -216,11 +216,11 @@ class ChartsScreen(CrosshairScreen):
             panel.tick()
 
     def beside_crosshair(self, by: int) -> float | None:
-        shown = self.step.shown
-        if shown is None or shown["x"] != self.view.crosshair:
+        at, shown = self.view.crosshair, self.step.shown
+        if shown is None or shown["x"] != at:
             return None
-        beside = shown["next" if by > 0 else "previous"]
-        return shown["x"] if beside is None else beside
+        beside: float | None = shown["next" if by > 0 else "previous"]
+        return at if beside is None else beside
 
     @property
     def crosshair_step(self) -> int | None:
