@@ -15,6 +15,7 @@ from grpo_tui.model import progress
 from grpo_tui.model.checkpoints import checkpoint_views
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
+from grpo_tui.screens.dialog import ConfirmScreen
 from remote.protocol import RemoteError
 
 MOST_LISTED = 20
@@ -61,8 +62,6 @@ async def kill(app: Desk) -> None:
     if app.situation().marked:
         await _kill_marked(app)
         return
-    from grpo_tui.screens.dialog import ConfirmScreen
-
     store, row = app.store, app.store.run
     if row is None:
         return
@@ -105,8 +104,6 @@ def _instead(app: Desk, row: RunRow) -> str:
 
 
 async def _kill_evaluation(app: Desk, run: str, session: str) -> None:
-    from grpo_tui.screens.dialog import ConfirmScreen
-
     lines = [
         Content.from_markup("Kill the evaluation of [bold]$run[/] on [bold]$box[/]?", run=run, box=app.store.box),
         Content.from_markup("[$grpo-muted]Results of finished checkpoints are kept.[/]"),
@@ -226,8 +223,6 @@ async def _confirmed(
     app: Desk, title: str, verb: str, rows: list[RunRow], lines: list[Content], why: Why, note: str, how: str = ""
 ) -> bool:
     """Whether the user confirms. Without a run to act on, says why."""
-    from grpo_tui.screens.dialog import ConfirmScreen
-
     others = [row for row in _marked(app) if row not in rows]
     if not rows:
         reason = why(app.store, others[0]) if others else "no run is marked"

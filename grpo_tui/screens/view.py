@@ -19,7 +19,6 @@ from grpo_tui.actions import ACTIONS
 from grpo_tui.kit.desk import Desk
 from grpo_tui.model.store import Store
 from grpo_tui.model.tracking import Tracking, tracking_of
-from grpo_tui.screens.tracking import TrackingScreen
 from grpo_tui.widgets.header import HeaderBar
 from grpo_tui.widgets.key_bar import KeyBar, ViewBar
 from grpo_tui.widgets.line_input import LineInput
@@ -155,7 +154,7 @@ class ViewScreen(Screen[None]):
         return self.GOES_TO_STEPS and self.query_one("#go-to", Input).display
 
     def action_ask_for_step(self) -> None:
-        """Put the crosshair on a step by its number."""
+        """Go to a step by its number."""
         line = self.query_one("#go-to", Input)
         line.display, line.value = True, ""
         line.focus()
@@ -175,6 +174,8 @@ class ViewScreen(Screen[None]):
 
     def action_show_tracking(self) -> None:
         """Show whether the run is in W&B, its page, and what failed last."""
+        from grpo_tui.screens.tracking import TrackingScreen
+
         if (tracking := self.tracking()) is None:
             self.app.warn("no run under the cursor")
         else:
