@@ -6,11 +6,12 @@ import importlib
 import inspect
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar
 
 from textual import events
+from textual.actions import parse
 from textual.app import App, SystemCommand
 from textual.binding import Binding
 from textual.message import Message
@@ -19,8 +20,7 @@ from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
 from grpo_tui import background, last_screen, toasts
-from grpo_tui.actions import tunnels
-from grpo_tui.actions.keymap import with_keymap
+from grpo_tui.actions import Action, with_keymap
 from grpo_tui.attach import RunForeground, call_in_foreground
 from grpo_tui.covering_driver import covering_driver
 from grpo_tui.history.writer import HistoryWriter
@@ -53,6 +53,7 @@ from grpo_tui.startup import Startup
 from grpo_tui.themes import DARK, LIGHT, OWN_VARIABLES, THEMES
 from grpo_tui.views import Views
 from grpo_tui.widgets.runs import RunsPanel
+from grpo_tui.widgets.summary import SummaryPanel
 from remote.boxes import Box
 from remote.events import (
     BoxGreeted,
@@ -63,7 +64,7 @@ from remote.events import (
     RunsReported,
     SessionsReported,
 )
-from remote.gate import clean
+from remote.protocol.text import clean
 
 FIRST_STYLES = ("app", "home")
 """Parsed before the first frame; the others after it."""
@@ -84,7 +85,7 @@ class GrpoApp(Desk):
     CSS_PATH = [f"styles/{name}.tcss" for name in FIRST_STYLES]  # noqa: RUF012
     AUTO_FOCUS = None
     BINDINGS: ClassVar = [Binding("ctrl+z", "act('suspend')", show=False, priority=True, id="suspend")]
-    COMMANDS = App.COMMANDS | {lambda: importlib.import_module("grpo_tui.finder").Finder}
+    COMMANDS = App.COMMANDS | {lambda: importlib.import_module("grpo_tui.palette").Finder}
 
     def __init__(
         self,
@@ -180,7 +181,7 @@ class GrpoApp(Desk):
         elif isinstance(event, BoxGreeted):
             self._to_examine = True
             self.set_timer(EXAMINE_AFTER_S, self._examine)
-            self.work("forwards", partial(tunnels.open_forwards, self))
+            self.work("forwards", partial(background.open_forwards, self))
             self.work("unanswered requests", partial(background.ask_again, self))
 
     def _beat(self) -> None:
@@ -265,6 +266,11 @@ class GrpoApp(Desk):
         output = await background.last_output(self, session) or f"exit code {code}, no output"
         self.notify(output, title=job_failed(session, run, code), severity="error", timeout=60, markup=False)
 
+    @property
+    def chosen_checkpoint(self) -> int | None:
+        panel = self.home.query_one(SummaryPanel)
+        return panel.checkpoint.step if panel.has_focus and panel.checkpoint is not None else None
+
     def on_select_run(self, event: SelectRun) -> None:
         if any(row.name == event.run for row in self.store.runs or ()):
             self._select(event.run)
@@ -327,6 +333,30 @@ class GrpoApp(Desk):
 
     # actions ---------------------------------------------------------------------------------------------
 
+    def help_of(self, action: Action) -> str:
+        return action.help or (inspect.getdoc(self.target_of(action).func) or "").partition("\n")[0].removesuffix(".")
+
+    def target_of(self, action: Action) -> partial[Awaitable[None] | None]:
+        """What an action runs: a command, or a method of the view that is shown, else of the app."""
+        file, name, arguments = parse(action.do)
+        if file:
+            return partial(getattr(importlib.import_module(f"grpo_tui.commands.{file}"), name), self)
+        name = f"action_{name}"
+        return partial(getattr(self.views.shown, name, None) or getattr(self, name), *arguments)
+
+    def action_show_view(self, view: str) -> None:
+        """Turn to another view of the selection."""
+        self.views.show(view)
+
+    def action_step_back(self) -> None:
+        """Go back one step: zoomed panel, filter, crosshair, then Home."""
+        if not self.views.shown.back():
+            self.views.show("home")
+
+    def action_show_help(self) -> None:
+        """Show all keys."""
+        self.views.show_help()
+
     async def action_act(self, name: str) -> None:
         if (run := self.home.query_one(RunsPanel).settle()) is not None:
             self._select(run)  # a key acts on the run under the cursor
@@ -337,12 +367,12 @@ class GrpoApp(Desk):
             reason = f"{self.store.selected} is not in the list; {self.key('back')} shows all runs"
         if reason:
             self.warn(reason, title=f"{action.label}: not available")
-        elif inspect.iscoroutinefunction(action.run):
+        elif inspect.iscoroutinefunction(target := self.target_of(action)):
             if action.opens_form:
                 self.held_keys.hold()
-            self.work(f"action {name}", partial(action.run, self))
+            self.work(f"action {name}", target)
         else:
-            action.run(self)
+            target()
 
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, (events.InputEvent, events.Resize)):
@@ -381,4 +411,6 @@ class GrpoApp(Desk):
         self.receipt("Ctrl+C is disabled here", "q or Ctrl+Q quits; runs on the box continue")
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        return importlib.import_module("grpo_tui.commands").commands(self)
+        from grpo_tui.palette import commands
+
+        return commands(self)

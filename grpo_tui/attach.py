@@ -1,14 +1,21 @@
-"""Attaching to tmux sessions: the command, and the keys that detach. No Textual."""
+"""Attaching to tmux sessions: the command, the keys that detach, and handing over the terminal."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import shlex
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.boxes import Box
+
+if TYPE_CHECKING:
+    from grpo_tui.kit.desk import Desk
 
 RunForeground = Callable[[list[str]], int]
 """Runs a command in the terminal while the app is suspended; returns its exit status."""
@@ -95,3 +102,42 @@ def call_in_foreground(argv: list[str]) -> int:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+async def attach_to(app: Desk, session: str, plan: Callable[[Box, str], Handover] = plan) -> None:
+    """Attach to a tmux session, or to what else ``plan`` makes of a name; detach to return here."""
+    from grpo_tui.screens.dialog import AttachScreen
+
+    try:
+        handover = await asyncio.to_thread(plan, app.connection.box, session)
+    except Exception as error:  # no OpenSSH, an alias that does not resolve, …
+        app.show_error("cannot attach", str(error))
+        return
+    screen = AttachScreen(session, app.store.box, shlex.join(handover.argv), handover.detach, handover.note)
+    if await app.show_dialog(screen):
+        code, problem = run_in_terminal(app, handover.argv, f"to return: {handover.detach}")
+        if problem:
+            app.show_error("cannot attach", problem)
+        elif code:
+            app.warn(f"the command exited with code {code}", title=f"attach to {session}")
+
+
+def run_in_terminal(app: Desk, argv: list[str], note: str) -> tuple[int, str]:
+    """Hand the terminal to a command: (exit status, why it could not be started).
+
+    Synchronous, and no exception leaves the ``with`` block: either would leave the terminal broken.
+    """
+    from textual.app import SuspendNotSupported
+
+    problem, code = "", 0
+    try:
+        with app.suspend():
+            try:
+                print(f"\n{' '.join(argv)}\n{note}\n", file=sys.__stdout__, flush=True)
+                code = app.run_foreground(argv)
+            except BaseException as error:
+                problem = str(error) or type(error).__name__
+    except SuspendNotSupported:
+        problem = "this terminal cannot be suspended"
+    app.refresh(layout=True)
+    return code, problem

@@ -324,3 +324,12 @@ async def last_output(app: Desk, session: str) -> str:
     if lines and lines[-1].startswith("Pane is dead"):  # printed by tmux itself
         lines.pop()
     return one_line(" ".join(lines[-OUTPUT_LINES:]))[-600:]
+
+
+async def open_forwards(app: Desk) -> None:
+    """Open the forwards of the box in boxes.yaml, once it is connected."""
+    connection = app.connection
+    if connection.box.forward and connection.client is not None:
+        problems = await asyncio.to_thread(connection.tunnels.open_forwards, connection.client, connection.box)
+        for problem in problems:
+            app.warn(problem, title=f"boxes.yaml: {connection.box.name}")

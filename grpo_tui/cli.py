@@ -165,7 +165,7 @@ def app_options(arguments: argparse.Namespace) -> Options:
     import platformdirs
 
     from grpo_train.run_dir.configs import config_folder
-    from grpo_tui.actions.keymap import read_keymap
+    from grpo_tui.actions import read_keymap
     from grpo_tui.alarms_file import read_alarms
     from grpo_tui.columns_file import read_columns
     from grpo_tui.options import Options

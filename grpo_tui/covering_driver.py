@@ -21,7 +21,7 @@ def covering_driver() -> type[Driver]:
                 super().write(data)
 
         def start_application_mode(self) -> None:
-            super().start_application_mode()
+            super().start_application_mode()  # type: ignore[no-untyped-call]
             if modes := last_screen.take_over():
                 self.attrs_before = modes
 

@@ -6,7 +6,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.traceback import Traceback
 
-from remote.gate import clean
+from remote.protocol.text import clean
 
 
 class CrashReport:

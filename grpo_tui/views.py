@@ -124,11 +124,6 @@ class Views:
             self._help.fill(app.situation(), self.name)
         return self._help
 
-    def back(self) -> None:
-        """One step out, at last to Home."""
-        if not self.shown.back():
-            self.show("home")
-
     async def set_store(self, store: Store) -> None:
         """Show another box in every view."""
         for view in self._made.values():

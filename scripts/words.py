@@ -84,7 +84,8 @@ def _is_command(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 def _is_action(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether the first line of its docstring is the help of an action."""
     first = node.args.args[0].annotation if len(node.args.args) == 1 else None
-    return first is not None and ast.unparse(first) == "GrpoApp" and not node.name.startswith("_")
+    is_command = first is not None and ast.unparse(first) == "Desk" and not node.name.startswith("_")
+    return is_command or node.name.startswith("action_")
 
 
 def _reads_as_words(text: str) -> bool:

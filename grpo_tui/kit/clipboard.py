@@ -11,7 +11,7 @@ import asyncio
 import os
 from collections.abc import Mapping
 
-from remote.gate import clean
+from remote.protocol.text import clean
 
 SAFE_BYTES = 74_994
 """Of a text; xterm and some others ignore a longer OSC 52."""

@@ -15,8 +15,7 @@ from textual.driver import Driver
 from textual.message import Message
 from textual.screen import Screen
 
-from grpo_tui.actions.action import Action, Situation, key_label
-from grpo_tui.actions.reasons import READONLY
+from grpo_tui.actions import READONLY, Action, Situation, key_label
 from grpo_tui.kit import clipboard
 from grpo_tui.kit.held_keys import HeldKeys
 from grpo_tui.model.announcements import EndWatch
@@ -34,8 +33,8 @@ from grpo_tui.model.unanswered import UnansweredRequests, requester
 from grpo_tui.options import Options
 from grpo_tui.preferences import Preferences
 from remote.boxes import Box
-from remote.gate import clean
 from remote.protocol import OPERATIONS, RemoteError
+from remote.protocol.text import clean
 
 
 @dataclass
@@ -116,8 +115,6 @@ class Desk(App[None]):
     """What ended since the app looks."""
     history: BoxHistory
     """What the box's GPUs did since the app looks."""
-    views: Any
-    """The views, for the actions of a view. Everything else sends a message."""
 
     def __init__(self, options: Options, driver_class: type[Driver] | None = None) -> None:
         super().__init__(driver_class=driver_class)
@@ -186,6 +183,10 @@ class Desk(App[None]):
     def situation(self) -> Situation:
         return Situation(self.store, self.options.readonly, self.view, self.options.history is not None)
 
+    def help_of(self, action: Action) -> str:
+        """What an action of the view does, as a sentence for the help screen and the palette."""
+        raise NotImplementedError
+
     async def action_act(self, name: str) -> None:
         """Run an action, or notify why it is not available now."""
         raise NotImplementedError
@@ -199,6 +200,11 @@ class Desk(App[None]):
         self.held_keys.release()
 
     # what is shown ---------------------------------------------------------------------------------------
+
+    @property
+    def chosen_checkpoint(self) -> int | None:
+        """The step of the checkpoint under the cursor, where the user chooses among them; else None."""
+        raise NotImplementedError
 
     def tick(self) -> None:
         """Request what is due, and update what is shown."""

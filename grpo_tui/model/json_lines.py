@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from remote.gate import clean
+from remote.protocol.text import clean
 
 INDENT = 2
 MAX_DEPTH = 12

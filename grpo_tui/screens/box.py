@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import shlex
 from collections.abc import Iterable
 from functools import partial
 from typing import ClassVar
@@ -10,16 +12,22 @@ from textual.containers import Container, Horizontal
 from textual.content import Content
 from textual.widget import Widget
 
+from grpo_tui.attach import attach_command, attach_to
 from grpo_tui.box_requests import fill_history, refresh_facts, refresh_last_lines, refresh_sizes
+from grpo_tui.export import save_table
 from grpo_tui.kit.desk import Desk
 from grpo_tui.model.box_view import FACTS_S, FILL_S, LINES_S, SIZES_S, BoxView
+from grpo_tui.model.csv_tables import gpu_table
 from grpo_tui.model.progress import NO_PRICE
 from grpo_tui.model.store import Store
+from grpo_tui.screens.send_line import LineScreen, confirm_line
+from grpo_tui.screens.spare import SpareScreen
 from grpo_tui.screens.view import ViewScreen, bindings_of
 from grpo_tui.widgets.box_charts import GpuChart, MachinePanel
 from grpo_tui.widgets.box_panels import ChecksPanel, DisksPanel, SessionsPanel
 from grpo_tui.widgets.gpu import GPUS_SHOWN
 from grpo_tui.widgets.panel import Line, Panel
+from remote.protocol import RemoteError
 
 SLOTS = {"-wide": 8, "-medium": 4, "-narrow": 2}
 """Charts of GPUs that a terminal of each width has room for; one of few rows has half of them."""
@@ -151,27 +159,100 @@ class BoxScreen(ViewScreen):
         if self.store.sessions and view.is_due("lines", LINES_S):
             app.work("last lines", partial(refresh_last_lines, app, view))
 
-    def change_window(self, by: int) -> None:
+    def action_change_window(self, by: int) -> None:
         """Show a longer (+1) or a shorter (-1) time."""
         self.view.zoom(by)
         self.request_data()
         self.tick()
 
-    def open_focused(self) -> None:
-        """From the disks, the checkpoints that can go; else the focused panel on the whole screen."""
-        if isinstance(self.focused, DisksPanel) and self.maximized is None:
-            self.list_spare()
+    def action_next_quantity(self) -> None:
+        """Chart use, memory, power or temperature of the GPUs."""
+        self.view.next_quantity()
+        self.tick()
+
+    def action_export(self) -> None:
+        """Save what the GPUs did in the time shown as CSV, on this machine."""
+        view = self.view
+        table, samples = gpu_table(view.history, *view.ends(self.store))
+        if samples:
+            save_table(self.app, f"{self.store.box}_gpus_{view.name.replace(' ', '_')}", table, samples, "sample")
         else:
-            self.zoom()
+            self.app.warn(f"nothing to save: no sample of a GPU in {view.name}")
 
-    def list_spare(self) -> None:
-        """List the checkpoints that can go."""
-        from grpo_tui.screens.spare import SpareScreen
+    # sessions ------------------------------------------------------------------------------------------
 
+    async def action_attach(self) -> None:
+        """Attach to the session under the cursor; detach to return here."""
+        session = self.session
+        if session:
+            await attach_to(self.app, session)
+        else:
+            self.app.warn("this box has no tmux session")
+
+    async def action_copy_attach(self) -> None:
+        """Copy the command that attaches to the session under the cursor."""
+        session = self.session
+        if not session:
+            self.app.warn("this box has no tmux session")
+            return
+        try:
+            command = await asyncio.to_thread(attach_command, self.app.connection.box, session)
+        except Exception as error:  # no OpenSSH, an alias that does not resolve, …
+            self.app.show_error("cannot attach", str(error))
+            return
+        self.app.copy(shlex.join(command), f"the command that attaches to {session}")
+
+    async def action_open_shell(self) -> None:
+        """Open a shell on the box in a new tmux session, and attach to it."""
+        try:
+            session = (await self.app.request("open_shell"))["session"]
+        except RemoteError as error:
+            self.app.show_error("cannot open a shell", error.message, error.hint)
+            return
+        await attach_to(self.app, session)
+
+    async def action_send_line(self) -> None:
+        """Send a line to the session under the cursor (asks first)."""
+        session = self.session
+        if not session:
+            self.app.warn("this box has no tmux session")
+            return
+        line = await self.app.show_dialog(LineScreen(session))
+        if not line or not await self.app.show_dialog(confirm_line(self.store.box, session, line)):
+            return
+        try:
+            await self.app.request("send_line", session=session, line=line)
+        except RemoteError as error:
+            self.app.show_error(f"not sent to {session}", error.message, error.hint)
+        else:
+            self.app.receipt(f"sent to {session}", line)
+
+    async def action_set_up(self) -> None:
+        """Install the engine of the box's checkout, or what is missing of it, in a tmux session."""
+        try:
+            reply = await self.app.request("set_up")
+        except RemoteError as error:
+            self.app.show_error("cannot set up the engine", error.message, error.hint)
+            return
+        started = "started" if reply["started"] else "is running"
+        where = f"in tmux session {reply['session']}; {self.app.key('attach_session')} attaches"
+        self.app.receipt(f"setup of the engine {started}", where)
+
+    # panels --------------------------------------------------------------------------------------------
+
+    def action_open_focused(self) -> None:
+        """List the checkpoints that can go, from the disks; else let the panel fill the screen."""
+        if isinstance(self.focused, DisksPanel) and self.maximized is None:
+            self.action_list_spare()
+        else:
+            self.action_zoom()
+
+    def action_list_spare(self) -> None:
+        """List the checkpoints that can go, and their paths."""
         self.app.push_screen(SpareScreen(str((self.store.host or {}).get("root") or "")))
 
-    def zoom(self) -> None:
-        """Let the focused panel fill the screen, or restore it."""
+    def action_zoom(self) -> None:
+        """Show the focused panel in full screen, or restore it."""
         if self.maximized is not None:
             self.minimize()
         elif isinstance(self.focused, Panel | SessionsPanel):
@@ -182,5 +263,5 @@ class BoxScreen(ViewScreen):
         """One step out: the full-screen panel; returns False if there is none."""
         if self.maximized is None:
             return False
-        self.zoom()
+        self.action_zoom()
         return True

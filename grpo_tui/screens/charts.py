@@ -105,11 +105,6 @@ class ChartsScreen(CrosshairScreen):
         """Move the crosshair by a key of vi."""
         await self.app.action_act(VI[key])
 
-    @property
-    def smoothed_steps(self) -> int:
-        """Steps of the moving average in the curves."""
-        return self.curves.smoothing if self.curves is not None else 0
-
     def panels(self) -> Iterable[Widget]:
         store = self.store
         keys = tuple(self.app.key(name) for name in ("open_rollouts", "copy_step"))
@@ -221,11 +216,11 @@ class ChartsScreen(CrosshairScreen):
             panel.tick()
 
     def beside_crosshair(self, by: int) -> float | None:
-        shown = self.step.shown
-        if shown is None or shown["x"] != self.view.crosshair:
+        at, shown = self.view.crosshair, self.step.shown
+        if shown is None or shown["x"] != at:
             return None
-        beside = shown["next" if by > 0 else "previous"]
-        return shown["x"] if beside is None else beside
+        beside: float | None = shown["next" if by > 0 else "previous"]
+        return at if beside is None else beside
 
     @property
     def crosshair_step(self) -> int | None:
@@ -238,9 +233,9 @@ class ChartsScreen(CrosshairScreen):
     # metrics -------------------------------------------------------------------------------------------
 
     def on_metrics_panel_toggled(self, event: MetricsPanel.Toggled) -> None:
-        self.toggle_metric(event.name)
+        self.action_toggle_metric(event.name)
 
-    def toggle_metric(self, name: str = "") -> None:
+    def action_toggle_metric(self, name: str = "") -> None:
         """Show or hide the metric under the cursor."""
         name = name or self.query_one(MetricsPanel).current
         names = [str(row["name"]) for row in self.store.metrics.rows]
@@ -257,7 +252,7 @@ class ChartsScreen(CrosshairScreen):
         self.tick()
         self.call_after_refresh(lambda: self.query_one(MetricsPanel).go_to(name))
 
-    def move_metric(self, by: int) -> None:
+    def action_move_metric(self, by: int) -> None:
         """Move the metric under the cursor in the order of the charts."""
         names = [str(row["name"]) for row in self.store.metrics.rows]
         self.view.move(self.query_one(MetricsPanel).current, by, names)
@@ -269,25 +264,39 @@ class ChartsScreen(CrosshairScreen):
         focused = self.focused
         return focused.metric if isinstance(focused, CurveChart) else self.query_one(MetricsPanel).current
 
-    def toggle_log(self) -> None:
+    def action_toggle_log(self) -> None:
         """Turn the logarithmic axis of a chart on or off."""
         self.view.logarithmic ^= {self.metric}
         self.tick()
 
-    def toggle_clip(self) -> None:
-        """Clip the y axis of a chart to its 1st to 99th percentile, or show all of it."""
+    def action_toggle_clip(self) -> None:
+        """Clip the y axis of a chart to the 1st to 99th percentile, or show every point."""
         self.view.clipped ^= {self.metric}
         self.tick()
 
-    def copy(self) -> None:
-        """Copy what was logged at the crosshair, else the metric under the cursor and its last value."""
+    def action_smooth(self, by: int) -> None:
+        """Smooth over fewer (-1) or more (+1) steps."""
+        self.view.smooth(by, self.curves.smoothing if self.curves is not None else 0)
+        self.tick()
+
+    def action_next_axis(self) -> None:
+        """Switch to the next x axis: steps, tokens, time, cost."""
+        logged = {str(row["name"]) for row in self.store.metrics.rows}
+        self.view.next_axis(self.store.price_per_hour is not None, not logged or "num_tokens" in logged)
+        self.tick()
+
+    def action_copy(self) -> None:
+        """Copy what was logged at the crosshair; without one, the metric under the cursor and its last value."""
         if (row := self._row_at_crosshair()) is not None and self.step.shown is not None:
             self.app.copy(json.dumps(row, ensure_ascii=False), f"step {self.step.shown['step']:,.0f} as it was logged")
         elif name := self.metric:
             self.app.copy(f"{name} {self.query_one(MetricsPanel).value(name)}", f"the last {name}")
 
-    def export(self) -> None:
-        """Save the range shown: every step as CSV, the charts as SVG and PNG; in full screen, that chart alone."""
+    def action_export(self) -> None:
+        """Save the steps shown as CSV and the charts as SVG and PNG, on this machine.
+
+        In full screen, that chart alone.
+        """
         app, curves, view = self.app, self.curves, self.view
         if self.saving:
             app.warn(f"{self.saving}: an export is in progress")
@@ -319,8 +328,11 @@ class ChartsScreen(CrosshairScreen):
         for line in self.query(AboutCharts):
             line.refresh()
 
-    def zoom(self) -> None:
-        """Let the focused chart, else that of the metric under the cursor, fill the screen; or restore it."""
+    def action_zoom(self) -> None:
+        """Show a chart in full screen.
+
+        The focused one, else that of the metric under the cursor.
+        """
         if self.maximized is not None:
             self.minimize()
         else:
@@ -336,7 +348,7 @@ class ChartsScreen(CrosshairScreen):
         if self.is_asking:
             self.close_go_to()
         elif self.maximized is not None:
-            self.zoom()
+            self.action_zoom()
         elif self.view.filter:
             self.view.filter = ""
         elif self.view.crosshair is not None:

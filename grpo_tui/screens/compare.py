@@ -12,7 +12,7 @@ from textual.widget import Widget
 from grpo_tui import comparing
 from grpo_tui.compare_svg import RunDrawing, compared_svg
 from grpo_tui.export import Range, save_runs
-from grpo_tui.kit.desk import Desk, OpenFlips, SelectRun
+from grpo_tui.kit.desk import Desk, OpenFlips, SelectRun, ShowView
 from grpo_tui.model.charts_view import DEFAULT, MOST_SHOWN, smoothing_label
 from grpo_tui.model.compare import Compared, Comparison
 from grpo_tui.model.metric_table import MetricTable
@@ -147,7 +147,7 @@ class CompareScreen(ViewScreen):
 
     # crosshair, axes, metrics --------------------------------------------------------------------------
 
-    def move_crosshair(self, by: int) -> None:
+    def action_move_crosshair(self, by: int) -> None:
         """Move the crosshair by columns of the charts; the first press puts it at the end."""
         if (ends := self.comparison.ends) is None:
             return
@@ -159,7 +159,7 @@ class CompareScreen(ViewScreen):
         at = self.comparison.crosshair
         self.set_crosshair(ends[1] if at is None else at + by * one)
 
-    def step_crosshair(self, by: int) -> None:
+    def action_step_crosshair(self, by: int) -> None:
         """Move the crosshair by one step of the pinned run; the first press puts it at the end."""
         pin, ends, at = self.comparison.pin, self.comparison.ends, self.comparison.crosshair
         if pin is not None and ends is not None:
@@ -183,13 +183,26 @@ class CompareScreen(ViewScreen):
     def on_chart_mouse_pointed(self, event: ChartMouse.Pointed) -> None:
         self.set_crosshair(event.x)
 
-    def turn_metrics(self, by: int) -> None:
+    def action_next_axis(self) -> None:
+        """Switch to the next x axis: steps, tokens, time since the start of each run, cost."""
+        self.comparison.next_axis(self.store.price_per_hour is not None)
+        self.tick()
+
+    def action_smooth(self, by: int) -> None:
+        """Smooth over fewer (-1) or more (+1) steps."""
+        self.comparison.smooth(by)
+        self.tick()
+
+    def action_turn_metrics(self, by: int) -> None:
         """Show the next or previous metrics in the charts."""
         self.comparison.page += by
         self.tick()
 
-    def toggle_log(self) -> None:
-        """Turn the logarithmic axis of the focused chart, else of the first one, on or off."""
+    def action_toggle_log(self) -> None:
+        """Turn the logarithmic axis of a chart on or off.
+
+        The focused one, else the first one.
+        """
         focused = self.focused
         name = focused.metric if isinstance(focused, CompareChart) else (self.drawn or [""])[0]
         self.comparison.logarithmic ^= {name}
@@ -201,8 +214,25 @@ class CompareScreen(ViewScreen):
     def current(self) -> Compared | None:
         return self.comparison.run(self.comparison.current)
 
-    def drop(self) -> None:
-        """Remove the current run from the comparison, and its mark."""
+    def action_highlight(self, by: int) -> None:
+        """Highlight the next (+1) or previous (-1) run."""
+        self.comparison.move(by)
+        self.tick()
+
+    def action_pin(self) -> None:
+        """Pin the highlighted run, or the next one; the others are compared with it."""
+        if letter := self.comparison.pin_current():
+            self.app.receipt(f"{letter} is pinned")
+        self.tick()
+
+    def action_open_run(self) -> None:
+        """Open the charts of the highlighted run."""
+        if (run := self.current) is not None:
+            self.app.post_message(SelectRun(run.name))
+            self.app.post_message(ShowView("charts"))
+
+    def action_drop(self) -> None:
+        """Remove the highlighted run, and its mark."""
         if (run := self.current) is not None:
             self.store.marks.toggle(run.name)
             self.tick()
@@ -225,8 +255,8 @@ class CompareScreen(ViewScreen):
         step, dataset = max(found)
         return run, pin, dataset, step
 
-    def open_flips(self) -> None:
-        """Show the problems that the current run gets wrong and the pinned one right, at the same step."""
+    def action_open_flips(self) -> None:
+        """Show the problems that the highlighted run gets wrong and the pinned one right, at the same step."""
         if (found := self.common_step()) is None:
             self.app.warn("no step is evaluated for both runs; e on Home evaluates one")
             return
@@ -234,7 +264,7 @@ class CompareScreen(ViewScreen):
         self.app.post_message(SelectRun(run.name))
         self.app.post_message(OpenFlips(run.name, f"{run.name}_{dataset}", step, pin.name))
 
-    def copy(self) -> None:
+    def action_copy(self) -> None:
         """Copy the focused table, or the values of the focused chart."""
         focused = self.focused
         if isinstance(focused, CompareChart):
@@ -242,9 +272,11 @@ class CompareScreen(ViewScreen):
         elif isinstance(focused, ComparePanel):
             self.app.copy(focused.text(), "the table")
 
-    def export(self) -> None:
-        """Save every step of the compared runs, with the metrics in the charts, as CSV; the charts as SVG and PNG. In
-        full screen, that chart alone."""
+    def action_export(self) -> None:
+        """Save every step of the compared runs as CSV, and the charts as SVG and PNG.
+
+        Of the metrics in the charts; in full screen, of that chart alone.
+        """
         tracks = [(run.name, run.curves.track) for run in self.comparison.runs]
         metrics = tuple(dict.fromkeys(("num_tokens", *self._whole_or_drawn())))
         ranges = [Range(run, metrics, "step", 0, track.step[-1]) for run, track in tracks if track is not None]
@@ -284,8 +316,16 @@ class CompareScreen(ViewScreen):
         """Show a tab of the tables (a click on its title)."""
         self.query_one("#standing", ComparePanel).show_tab(int(index))
 
-    def next_table(self) -> None:
-        """Focus the next table; where there is room for one only, show the next one."""
+    def action_toggle_all_keys(self) -> None:
+        """List all keys of the configurations, or those that differ."""
+        self.comparison.shows_all ^= True
+        self.tick()
+
+    def action_next_table(self) -> None:
+        """Show the next table.
+
+        Where there is room for all of them, focus it.
+        """
         standing = self.query_one("#standing", ComparePanel)
         if not standing.hidden:
             standing.show_tab(standing.active + 1)
@@ -299,7 +339,7 @@ class CompareScreen(ViewScreen):
         if self.is_asking:
             self.close_go_to()
         elif self.maximized is not None:
-            self.zoom()
+            self.action_zoom()
         elif self.comparison.crosshair is not None:
             self.set_crosshair(None)
         else:

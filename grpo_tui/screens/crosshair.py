@@ -41,7 +41,7 @@ class CrosshairScreen(ViewScreen):
         curves = self.curves
         return curves.ends if curves is not None and curves.curves else None
 
-    def move_crosshair(self, by: int) -> None:
+    def action_move_crosshair(self, by: int) -> None:
         """Move the crosshair by columns of the charts; the first press puts it at the newest step."""
         curves, ends = self.curves, self._ends()
         if curves is None or ends is None:
@@ -58,7 +58,7 @@ class CrosshairScreen(ViewScreen):
             x = at + (1 if by > 0 else -1)
         self.set_crosshair(x)
 
-    def step_crosshair(self, by: int) -> None:
+    def action_step_crosshair(self, by: int) -> None:
         """Move the crosshair by one logged step; the first press puts it at the newest one."""
         curves, ends, at = self.curves, self._ends(), self.view.crosshair
         if curves is None or ends is None:
@@ -90,7 +90,7 @@ class CrosshairScreen(ViewScreen):
         self.view.crosshair, self.chosen = x, []
         self.tick()
 
-    def go_to_extreme(self, highest: bool) -> None:
+    def action_go_to_extreme(self, highest: bool) -> None:
         """Put the crosshair on the highest or lowest value that a chart shows."""
         curves, ends, metric = self.curves, self._ends(), self.metric
         curve = curves.curves.get(metric) if curves is not None else None
@@ -122,7 +122,7 @@ class CrosshairScreen(ViewScreen):
         self.view.crosshair, self.chosen = x, []
         self.tick()
 
-    def choose_event(self, by: int) -> None:
+    def action_choose_event(self, by: int) -> None:
         """Put the crosshair on the next (+1) or previous (-1) events of the range shown; at first, on the last ones."""
         at = next((one.x for one in self.events.placed if one.event in self.chosen), self.view.crosshair)
         if found := self.events.beside(at, by):  # the crosshair is on the row that is nearest to the event
@@ -136,8 +136,8 @@ class CrosshairScreen(ViewScreen):
         self.chosen = events
         self.tick()
 
-    def open_at_crosshair(self) -> None:
-        """Open the row of the event that was chosen, else the completions of the step at the crosshair."""
+    def action_open_at_crosshair(self) -> None:
+        """Open the completions of the step at the crosshair, or the row of the event it was put on."""
         event = worst_of(self.chosen) if self.chosen else None
         if event is not None and event.offset is not None and self.curves is not None:
             self.app.post_message(OpenLine(log_path(self.curves.run, "events"), event.offset))
@@ -146,7 +146,7 @@ class CrosshairScreen(ViewScreen):
         else:
             self.app.post_message(OpenStep(self.crosshair_step))
 
-    def zoom_range(self, factor: float, center: float | None = None) -> None:
+    def action_zoom_range(self, factor: float, center: float | None = None) -> None:
         """Zoom about the crosshair, else about the middle; not wider than the run, not closer than two steps."""
         curves, ends = self.curves, self._ends()
         if curves is None or ends is None or curves.first is None or curves.last is None:
@@ -160,7 +160,7 @@ class CrosshairScreen(ViewScreen):
         everything = low <= curves.first and high >= curves.last
         self._show(window.whole() if everything else replace(window, low=low, high=high))
 
-    def pan(self, direction: int) -> None:
+    def action_pan(self, direction: int) -> None:
         """Move the range by a quarter of its width, within the run."""
         curves, ends = self.curves, self._ends()
         if curves is None or ends is None or curves.first is None or curves.last is None:
@@ -170,12 +170,15 @@ class CrosshairScreen(ViewScreen):
         if by:
             self._show(replace(self.view.window, low=ends[0] + by, high=ends[1] + by, span=None))
 
-    def show_all(self) -> None:
+    def action_show_all(self) -> None:
         """Show the whole run."""
         self._show(self.view.window.whole())
 
-    def follow(self) -> None:
-        """Keep the width of the range and move it with the newest step."""
+    def action_follow(self) -> None:
+        """Follow the newest step.
+
+        The range keeps its width.
+        """
         if (ends := self._ends()) is not None and not self.view.window.follows:
             self._show(self.view.window.following(ends))
 
@@ -191,7 +194,7 @@ class CrosshairScreen(ViewScreen):
             self.set_crosshair(event.x)
 
     def on_chart_mouse_scrolled(self, event: ChartMouse.Scrolled) -> None:
-        self.zoom_range(ZOOM if event.by > 0 else 1 / ZOOM, event.x)
+        self.action_zoom_range(ZOOM if event.by > 0 else 1 / ZOOM, event.x)
 
     def on_chart_mouse_dragged(self, event: ChartMouse.Dragged) -> None:
         is_close = self.view.window.x == "step" and event.high - event.low < 2

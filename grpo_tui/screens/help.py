@@ -1,4 +1,4 @@
-"""The help screen: every key and what it does, from the registry."""
+"""The help screen: every key and what it does, from the table of actions."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
 
-from grpo_tui.actions.action import GROUPS, Action, Situation, key_label
+from grpo_tui.actions import GROUPS, Action, Situation, key_label
 from grpo_tui.screens.dialog import Dialog
 from grpo_tui.widgets.key_table import KeyRow, KeyTable
 
-_PANELS = (
+PANELS = (
     ("tab", "Focus the next panel (shift+tab: the previous one, or click)"),
     ("↑ ↓ k j", "Lists: move the cursor. Logs: scroll (end: follow new lines)"),
     ("← → h l", "Logs: previous or next tab. Completion: older or newer"),
@@ -60,14 +60,14 @@ class HelpScreen(Dialog[None]):
             rows += [self._row_of(action) for action in self.actions if action.group == group]
             if group == groups[0]:
                 rows.append(_heading("Panels"))
-                rows += [KeyRow(keys, text) for keys, text in _PANELS]
+                rows += [KeyRow(keys, text) for keys, text in PANELS]
         return rows
 
     def _row_of(self, action: Action) -> KeyRow:
         reason = action.reason(self.situation)
         tone = "$error" if action.dangerous else "$accent"
         keys = " ".join(key_label(key) for key in action.keys)
-        return KeyRow(keys, action.help, tone, f"not available: {reason}" if reason else "")
+        return KeyRow(keys, self.app.help_of(action), tone, f"not available: {reason}" if reason else "")
 
     def prepare(self) -> None:
         """Lay the screen out and render it, before it is shown, unless nothing has changed."""

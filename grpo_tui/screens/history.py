@@ -13,11 +13,15 @@ from textual.widget import Widget
 from grpo_train.history.database import HistoryError
 from grpo_train.history.query import QueryError
 from grpo_train.history.record import Record
-from grpo_tui.kit.desk import Desk
+from grpo_tui.kit.desk import Desk, SelectRun, ShowView
 from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.history_table import TABLES, Asked, HistoryView, read, version_of
+from grpo_tui.model.tracking import Tracking, tracking_of
+from grpo_tui.screens.list_dialogs import OrderScreen
+from grpo_tui.screens.record import RecordScreen
 from grpo_tui.screens.view import ViewScreen, bindings_of
 from grpo_tui.widgets.history_panels import AboutHistory, HistoryDetails, HistoryTable
+from remote.boxes import Box, BoxesError, load_boxes
 
 AGAIN_S = 2.0
 """Pause between two looks at a file that other programs write to."""
@@ -104,8 +108,8 @@ class HistoryScreen(ViewScreen):
     def set_filter(self, text: str) -> None:
         self._ask(replace(self.view.asked, query=text, order=None))
 
-    def next_table(self) -> None:
-        """Turn to the next table."""
+    def action_next_table(self) -> None:
+        """Show the runs, or the cost by run, box or day, with idle time apart."""
         place = (TABLES.index(self.view.asked.table) + 1) % len(TABLES)
         self._ask(replace(self.view.asked, table=TABLES[place]))
 
@@ -123,6 +127,55 @@ class HistoryScreen(ViewScreen):
             self.view.version += 1
             self.tick()
 
+    async def action_sort(self) -> None:
+        """Sort the runs by a column; the same column again: the other direction."""
+        view = self.view
+        if view.asked.table != TABLES[0] or view.answer is None:
+            self.app.warn("costs have an order of their own: by cost, box or day")
+            return
+        columns = list(dict.fromkeys([*view.answer.rows.columns, view.order.column]))
+        if (chosen := await self.app.show_dialog(OrderScreen(columns, view.order))) is not None:
+            self.sort_by(chosen)
+
+    async def action_open_run(self) -> None:
+        """Open the run on its box where it exists, else show what is known of it."""
+        if (record := self.record) is None:
+            self.app.warn("no run under the cursor")
+            return
+        if record.box == self.store.box:
+            if any(row.name == record.name for row in self.store.runs or ()):
+                self.app.post_message(SelectRun(record.name))
+                self.app.post_message(ShowView("charts"))
+            else:
+                self.action_show_details()
+        elif (box := await self._box_of(record)) is None:
+            self.action_show_details()
+        else:
+            self.app.post_message(ShowView("home"))
+            await self.app.use_box(box)
+            self.app.post_message(SelectRun(record.name))
+            self.app.receipt(f"connecting to {box.name}", f"{record.name} is selected once the box lists it")
+
+    async def _box_of(self, record: Record) -> Box | None:
+        """The box of a run in boxes.yaml, with the root that the run is under."""
+        try:
+            boxes = await asyncio.to_thread(load_boxes, self.app.options.boxes_file)
+        except BoxesError:
+            return None
+        return next((box for box in boxes if box.name == record.box and box.root == record.root), None)
+
+    def action_show_details(self) -> None:
+        """Show everything that is known of the run: values, evaluations, events, configuration."""
+        if (record := self.record) is None:
+            self.app.warn("no run under the cursor")
+        else:
+            self.app.push_screen(RecordScreen(record))
+
+    def tracking(self) -> Tracking | None:
+        if (record := self.record) is None:
+            return None
+        return tracking_of(record.name, record.events, record.config_value("tracking.wandb"))
+
     def on_history_table_moved(self) -> None:
         """The user moved: show the details of another run."""
         self._starts_at = None
@@ -131,7 +184,7 @@ class HistoryScreen(ViewScreen):
     def back(self) -> bool:
         """One step out: the full-screen panel, the query, the costs; returns False if there is none."""
         if self.maximized is not None:
-            self.zoom()
+            self.action_zoom()
         elif self.view.asked.query:
             self.set_filter("")
             self.show_mistake(None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from functools import partial
 from typing import ClassVar
@@ -10,6 +11,7 @@ from textual.containers import Container, Horizontal, Vertical
 from textual.widget import Widget
 from textual.widgets import Input
 
+from grpo_train.run_dir.files import to_float
 from grpo_tui import terminal_notice
 from grpo_tui.background import ask_resume_step, refresh_run_facts, refresh_trend
 from grpo_tui.charts import CHARTS
@@ -17,7 +19,9 @@ from grpo_tui.kit.desk import Desk, OpenCheckpoint, SelectRun, ShowView
 from grpo_tui.model.curves import Curves
 from grpo_tui.model.home_layout import NARROW, Layout, layout
 from grpo_tui.model.needs import Look, Need, Needs
+from grpo_tui.model.run_columns import KNOWN
 from grpo_tui.model.run_facts import RunFacts
+from grpo_tui.model.run_logs import run_path
 from grpo_tui.screens.view import ViewScreen, bindings_of
 from grpo_tui.widgets.checkpoints_line import CheckpointsLine
 from grpo_tui.widgets.curve_chart import CurveChart
@@ -217,8 +221,8 @@ class HomeScreen(ViewScreen):
         log = self.query_one("#log", LinesPanel)
         log.show_tab(next(i for i, source in enumerate(log.sources) if isinstance(source, HealthSource)))
 
-    def show_next_log(self) -> None:
-        """Show the next tab of the log panel."""
+    def action_show_next_log(self) -> None:
+        """Show the next log tab."""
         log = self.query_one("#log", LinesPanel)
         if log.is_seen:
             log.show_tab(log.active + 1)
@@ -235,8 +239,54 @@ class HomeScreen(ViewScreen):
     def on_runs_panel_sorted(self, event: RunsPanel.Sorted) -> None:
         self.sort_by(event.column)
 
-    def open_focused(self) -> None:
-        """From the list, the charts of the run under the cursor; else the focused panel on the whole screen."""
+    async def action_sort(self) -> None:
+        """Sort the runs by a column; the same column again: the other direction."""
+        from grpo_tui.screens.list_dialogs import OrderScreen
+
+        runs = self.runs
+        columns = list(dict.fromkeys(["start", "name", *runs.columns, runs.order.column]))
+        if (chosen := await self.app.show_dialog(OrderScreen(columns, runs.order))) is not None:
+            self.sort_by(chosen)
+
+    async def action_choose_columns(self) -> None:
+        """Choose the columns of the list of runs."""
+        from grpo_tui.columns_file import write_columns
+        from grpo_tui.screens.list_dialogs import ColumnsScreen
+
+        runs = self.runs
+        row = self.store.logs.rows.last if self.store.logs else None
+        logged = sorted(name for name, value in row.fields.items() if to_float(value) is not None) if row else []
+        others = [*list(KNOWN)[1:], *logged, *runs.facts.keys()]
+        chosen = await self.app.show_dialog(ColumnsScreen(runs.columns, list(dict.fromkeys(others))))
+        if chosen is None:
+            return
+        runs.columns = chosen
+        self.tick()
+        try:
+            await asyncio.to_thread(write_columns, chosen)
+        except OSError as error:
+            self.app.warn(str(error), title="the columns were not saved")
+
+    def action_toggle_full_names(self) -> None:
+        """Show full names, or what differs between the runs shown."""
+        self.runs.full_names ^= True
+        self.tick()
+
+    def action_copy_path(self) -> None:
+        """Copy the path of the run's directory on the box."""
+        root, run = str((self.store.host or {}).get("root") or "").rstrip("/"), self.store.selected or ""
+        self.app.copy(f"{root}/{run_path(run)}" if root else run_path(run), f"path of {run}")
+
+    def action_export(self) -> None:
+        """Save the list of runs as CSV, on this machine."""
+        from grpo_tui.export import save_table
+        from grpo_tui.model.csv_tables import run_table
+
+        runs = self.runs
+        save_table(self.app, f"{self.store.box}_runs", run_table(runs, self.store), len(runs.rows), "run")
+
+    def action_open_focused(self) -> None:
+        """Open the charts of the run, or the focused panel."""
         if self.maximized is None and isinstance(self.focused, RunsPanel):
             self.app.post_message(ShowView("charts"))
         elif isinstance(self.focused, SummaryPanel):
@@ -245,7 +295,7 @@ class HomeScreen(ViewScreen):
         elif self.maximized is None and isinstance(self.focused, NeedsPanel) and (need := self.focused.current):
             self.open_need(need)
         else:
-            self.zoom()
+            self.action_zoom()
 
     def open_checkpoint(self, step: int) -> None:
         """Show the completions of an evaluated checkpoint, or say how to evaluate it."""
@@ -268,8 +318,8 @@ class HomeScreen(ViewScreen):
     def on_needs_panel_opened(self, event: NeedsPanel.Opened) -> None:
         self.open_need(event.need)
 
-    def dismiss_need(self) -> None:
-        """Dismiss the entry under the cursor."""
+    def action_dismiss_need(self) -> None:
+        """Dismiss the entry under the cursor in the list of what needs you."""
         if (need := self.query_one(NeedsPanel).current) is not None:
             self.needs.dismiss(need.key)
             self.tick()
@@ -285,14 +335,14 @@ class HomeScreen(ViewScreen):
             self.tick()
         return True
 
-    def toggle_smoothing(self) -> bool:
-        """Turn the moving average of the curves on or off; returns whether it is on."""
+    def action_toggle_smoothing(self) -> None:
+        """Turn smoothing of the curves on or off."""
         charts = self._charts()
         smoothed = not charts[0].smoothed
         for chart in charts:
             chart.smoothed = smoothed
             chart.refresh()
-        return smoothed
+        self.app.receipt("smoothed curves" if smoothed else "raw curves")
 
     # filter --------------------------------------------------------------------------------------------
 

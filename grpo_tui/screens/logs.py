@@ -186,8 +186,8 @@ class LogsScreen(ViewScreen):
                 view.window.go({"at": offset})
             self._came_from_charts = True
 
-    def open(self) -> None:
-        """Enter: open what the list of files points to, or show the line under the cursor on the whole screen."""
+    def action_open(self) -> None:
+        """Open the file under the cursor, or show the whole line under it."""
         if self.query_one(LogFilesPanel).has_focus:
             self.open_row()
         elif self.maximized is not None:
@@ -207,28 +207,28 @@ class LogsScreen(ViewScreen):
         self.set_focus(self.query_one("#lines"))
         self.call_after_refresh(self.tick)
 
-    def follow(self) -> None:
-        """Show the end and stay there, or stay where the cursor is."""
+    def action_follow(self) -> None:
+        """Follow the end of the file, or stay on this line."""
         if (window := self.window) is not None:
             window.stay() if window.follows else window.to_end()
             self._show()
 
-    def toggle_wrap(self) -> bool:
-        """Wrap long lines, or cut them; returns whether they are wrapped."""
-        if self.view is None:
-            return False
-        self.view.wraps = not self.view.wraps
-        self._show()
-        return self.view.wraps
+    def action_toggle_wrap(self) -> None:
+        """Wrap or truncate long lines."""
+        view = self.view
+        if view is not None:
+            view.wraps = not view.wraps
+            self._show()
+        self.app.receipt("long lines are wrapped" if view is not None and view.wraps else "long lines are truncated")
 
-    def next_level(self) -> None:
-        """Turn to the next level."""
+    def action_next_level(self) -> None:
+        """Show every line, only warnings, or only errors."""
         if self.view is not None:
             self.view.next_level()
             self._show()
 
-    def step_match(self, by: int) -> None:
-        """Go to the next match (+1), or to the previous one (-1)."""
+    def action_step_match(self, by: int) -> None:
+        """Go to the next (+1) or previous (-1) match of the search."""
         view = self.view
         if view is None or view.search is None:
             self.app.warn(f"{self.app.key('log_search')} searches")
@@ -249,8 +249,8 @@ class LogsScreen(ViewScreen):
 
     # copies --------------------------------------------------------------------------------------------
 
-    def copy(self) -> None:
-        """Copy the line under the cursor; in the list of files, the path on the box."""
+    def action_copy(self) -> None:
+        """Copy the line under the cursor, or the path of the file."""
         view, row = self.view, self.query_one(LogFilesPanel).current
         if view is None or view.window is None:
             return
@@ -262,8 +262,8 @@ class LogsScreen(ViewScreen):
             part = "the beginning of " if view.whole.is_cut else ""
             self.app.copy(view.whole.text, f"{part}{number} of {view.name(view.whole.path)}")
 
-    async def save(self) -> None:
-        """Save the open file, or what is about the cursor of a large one, to this machine."""
+    async def action_save(self) -> None:
+        """Save the file to this machine (of a large file, the part around the cursor)."""
         view = self.view
         if view is None or view.window is None:
             return
@@ -281,11 +281,11 @@ class LogsScreen(ViewScreen):
     def filter(self) -> str:
         return self.view.search.pattern if self._asks_for == "search" and self.view and self.view.search else ""
 
-    def ask_for(self, what: str) -> None:
+    def action_ask_for(self, what: str) -> None:
         """Show the line that takes a search, or the number of a line."""
         self._asks_for, self._typed = what, ""
         self.query_one("#filter", Input).placeholder = HINTS[what]
-        self.show_filter()
+        self.action_show_filter()
 
     def set_filter(self, text: str) -> None:
         self._typed = text

@@ -161,15 +161,12 @@ class RolloutsScreen(ViewScreen):
         focused = self.focused.id if self.focused is not None else ""
         return PANES.index(focused) if focused in PANES else 0
 
-    def move_pane(self, by: int) -> None:
+    def action_move_pane(self, by: int) -> None:
         """Give the keys to the pane beside."""
         self.query_one(f"#{PANES[min(len(PANES) - 1, max(0, self._place + by))]}").focus()
         if self.reader is not None and by > 0:
             self.reader.follows = False
         self.call_after_refresh(self.tick)
-
-    def action_move_pane(self, by: int) -> None:
-        self.move_pane(int(by))
 
     def _searched(self, search: RolloutSearch) -> bool:
         """The box answered a search; returns whether it is still shown."""
@@ -233,13 +230,13 @@ class RolloutsScreen(ViewScreen):
         if self.is_asking:
             self.close_go_to()
         elif self.maximized is not None:
-            self.zoom()
+            self.action_zoom()
         elif reader is not None and self._shows_two(reader):
             reader.toggle_beside()
         elif self.choices.filter:
             self.choices.set_filter("")
         elif self._place > self._outermost:
-            self.move_pane(-1)
+            self.action_move_pane(-1)
         elif self._came_from:
             view, self._came_from, self._outermost = self._came_from, "", 0
             self.app.post_message(ShowView(view))
@@ -251,35 +248,39 @@ class RolloutsScreen(ViewScreen):
 
     # choices -------------------------------------------------------------------------------------------
 
-    def next_order(self) -> None:
+    def action_next_order(self) -> None:
+        """Sort the groups by spread, mean, length, or log order."""
         self.choices.next_order()
         self.moved()
 
-    def reverse_order(self) -> None:
+    def action_reverse_order(self) -> None:
+        """Reverse the order of the groups."""
         self.choices.is_reversed = not self.choices.is_reversed
         self.moved()
 
-    def toggle_wrap(self) -> bool:
+    def action_toggle_wrap(self) -> None:
+        """Wrap or truncate long lines (shift+left and shift+right scroll them)."""
         self.choices.wraps = not self.choices.wraps
         self.moved()
-        return self.choices.wraps
+        self.app.receipt("long lines are wrapped" if self.choices.wraps else "long lines are cut")
 
-    def toggle_prompt(self) -> None:
+    def action_toggle_prompt(self) -> None:
+        """Show all of a long prompt, or its end."""
         self.choices.whole_prompt = not self.choices.whole_prompt
         self.moved()
 
-    def search_file(self) -> None:
-        """Search the whole file, or the shown step again; without a filter, ask for one."""
+    def action_search_file(self) -> None:
+        """Search the whole file on the box, or only the shown step."""
         if self.reader is not None and self.reader.rollouts.evaluation:
             self.app.warn("each evaluated step has its own file")
             return
         self.choices.is_whole_file = not self.choices.is_whole_file
         if self.choices.is_whole_file and not self.choices.filter:
-            self.show_filter()
+            self.action_show_filter()
         self.moved()
 
-    def next_evaluation(self) -> None:
-        """Turn to the completions of the next evaluation of the run, at last to those of the training."""
+    def action_next_evaluation(self) -> None:
+        """Show the completions of an evaluation, or of training."""
         run = self.store.selected
         names = ["", *evaluation_names(self.store.shown)]
         if run is None or len(names) == 1:
@@ -290,33 +291,38 @@ class RolloutsScreen(ViewScreen):
         self.query_one(self.MAIN).focus()
         self.moved()
 
-    def next_flips(self) -> None:
+    def action_next_flips(self) -> None:
+        """Show the problems that a checkpoint lost or gained since the previous one."""
         if self.reader is not None and (problem := self.reader.next_flips()):
             self.app.warn(problem)
         self.moved()
 
-    def next_match(self, by: int) -> None:
+    def action_next_match(self, by: int) -> None:
+        """Go to the next (+1) or previous (-1) sample that matches the filter."""
         if self.reader is not None and (problem := self.reader.next_match(by)):
             self.app.warn(problem)
         self.moved()
 
-    def toggle_mark(self) -> None:
+    def action_toggle_mark(self) -> None:
+        """Mark the sample, to compare another one with it."""
         if self.reader is not None:
             self.reader.toggle_mark()
         self.moved()
 
-    def toggle_beside(self) -> None:
+    def action_toggle_beside(self) -> None:
+        """Show the marked sample beside this one; equal beginnings are dimmed."""
         if self.reader is not None and (problem := self.reader.toggle_beside()):
             self.app.warn(problem)
         self.moved()
 
-    def follow(self) -> None:
+    def action_follow(self) -> None:
+        """Follow the newest step."""
         if self.reader is not None:
             self.reader.follow()
         self.moved()
 
-    def copy_sample(self) -> None:
-        """Copy prompt and completion of the sample under the cursor."""
+    def action_copy(self) -> None:
+        """Copy prompt and completion of the sample."""
         reader = self.reader
         row = reader.rollouts.text(reader.shown[0]) if reader is not None and reader.shown else None
         if reader is None or row is None or "completion" not in row:
@@ -325,8 +331,8 @@ class RolloutsScreen(ViewScreen):
         number = "" if row.get("sample") is None else f" {row['sample']}"
         self.app.copy(f"{row.get('prompt', '')}{row['completion']}", f"sample{number} of step {reader.step:,}")
 
-    def export(self) -> None:
-        """Save the listed samples as CSV on this machine."""
+    def action_export(self) -> None:
+        """Save the listed samples as CSV, on this machine."""
         reader = self.reader
         samples = listed(reader) if reader is not None else []
         if reader is None or not samples:

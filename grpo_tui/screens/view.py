@@ -14,9 +14,11 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from grpo_train.history.query import QueryError
-from grpo_tui.actions.registry import ACTIONS
+from grpo_train.run_dir.config_values import config_values
+from grpo_tui.actions import ACTIONS
 from grpo_tui.kit.desk import Desk
 from grpo_tui.model.store import Store
+from grpo_tui.model.tracking import Tracking, tracking_of
 from grpo_tui.widgets.header import HeaderBar
 from grpo_tui.widgets.key_bar import KeyBar, ViewBar
 from grpo_tui.widgets.line_input import LineInput
@@ -24,7 +26,7 @@ from grpo_tui.widgets.panel import StoreView
 
 
 def bindings_of(view: str) -> list[Binding | tuple[str, str] | tuple[str, str, str]]:
-    """The keys of a view, from the registry."""
+    """The keys of a view, from the table of actions."""
     return [
         Binding(action.key, f"app.act('{action.id}')", action.label, id=action.id, show=False)
         for action in ACTIONS
@@ -36,7 +38,7 @@ class ViewScreen(Screen[None]):
     """One view of the selection. It is made once; while it is shown, ``tick`` is called at the app's pulse."""
 
     NAME: ClassVar[str]
-    """As in the registry: the scope of its actions."""
+    """As in the table of actions: the scope of its actions."""
     MAIN: ClassVar[str]
     """Selector of the panel that has the keys at first."""
     FILTER_HINT: ClassVar[str] = ""
@@ -136,8 +138,8 @@ class ViewScreen(Screen[None]):
             if isinstance(widget, StoreView):
                 widget.tick()
 
-    def zoom(self) -> None:
-        """Let the focused panel fill the screen, or restore it."""
+    def action_zoom(self) -> None:
+        """Show the focused panel in full screen, or restore it."""
         if self.maximized is not None:
             self.minimize()
         elif self.focused is not None and self.focused.has_class("panel"):
@@ -151,8 +153,8 @@ class ViewScreen(Screen[None]):
         """Whether the line that takes a step is shown."""
         return self.GOES_TO_STEPS and self.query_one("#go-to", Input).display
 
-    def ask_for_step(self) -> None:
-        """Show the line that takes the number of a step."""
+    def action_ask_for_step(self) -> None:
+        """Go to a step by its number."""
         line = self.query_one("#go-to", Input)
         line.display, line.value = True, ""
         line.focus()
@@ -162,9 +164,26 @@ class ViewScreen(Screen[None]):
         self.query_one("#go-to", Input).display = False
         self.query_one(self.MAIN).focus()
 
+    # tracking ------------------------------------------------------------------------------------------
+
+    def tracking(self) -> Tracking | None:
+        """How the run that the keys are for is tracked by W&B; None without a run."""
+        run, shown = self.store.selected or "", self.store.shown
+        config = config_values(str(shown.get("config_text") or ""))
+        return tracking_of(run, shown.get("events") or (), config.get("tracking.wandb"))
+
+    def action_show_tracking(self) -> None:
+        """Show whether the run is in W&B, its page, and what failed last."""
+        from grpo_tui.screens.tracking import TrackingScreen
+
+        if (tracking := self.tracking()) is None:
+            self.app.warn("no run under the cursor")
+        else:
+            self.app.push_screen(TrackingScreen(tracking))
+
     # filter --------------------------------------------------------------------------------------------
 
-    def show_filter(self) -> None:
+    def action_show_filter(self) -> None:
         """Show the filter line and focus it."""
         line = self.query_one("#filter", Input)
         line.display = True

@@ -29,7 +29,7 @@ class ComparePanel(LinesPanel):
     """A table, or several as tabs. Left and right belong to the crosshair."""
 
     def action_browse(self, by: int) -> None:
-        self.screen.move_crosshair(by)  # type: ignore[attr-defined]
+        self.call_later(self.run_action, f"screen.move_crosshair({by})")
 
     def text(self) -> str:
         """The table with all of its columns."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from textual import events
 from textual.content import Content
 
-from grpo_tui.actions.action import Action, Situation, key_label
+from grpo_tui.actions import Action, Situation, key_label
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.panel import Line
 
@@ -52,7 +52,7 @@ class ClickableLine(Line):
 
 
 class KeyBar(ClickableLine):
-    """Made from the action registry. An unavailable action is dim; its key shows why."""
+    """Made from the table of actions. An unavailable action is dim; its key shows why."""
 
     def __init__(self, store: Store, actions: tuple[Action, ...], readonly: bool, *, view: str, id: str) -> None:
         super().__init__(store, id=id)

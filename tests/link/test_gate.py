@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from rich.text import Text
 
-from grpo_tui.actions.action import Situation
-from grpo_tui.actions.registry import ACTIONS
+from grpo_tui.actions import ACTIONS, Situation
 from grpo_tui.charts import CHARTS
 from grpo_tui.model import progress
 from grpo_tui.model.announcements import EndWatch

@@ -233,7 +233,7 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
     monkeypatch.delenv("TMUX", raising=False)  # a copy would go through the tmux around the tests
-    monkeypatch.setattr("grpo_tui.actions.forms._local_configs", lambda explicit: (None, []))
+    monkeypatch.setattr("grpo_tui.commands.start._local_configs", lambda explicit: (None, []))
     monkeypatch.setattr("grpo_tui.screens.boxes.Fleet", ScriptedFleet)
     monkeypatch.setattr(GrpoApp, "suspend", lambda self: nullcontext())  # a headless app has no terminal to hand over
 

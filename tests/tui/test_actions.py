@@ -1,27 +1,66 @@
 from __future__ import annotations
 
+import importlib
+import inspect
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from textual.actions import parse
 
-from grpo_tui.actions.action import GROUPS, Situation, key_label
-from grpo_tui.actions.keymap import KeymapError, with_keymap
-from grpo_tui.actions.registry import ACTIONS
+from grpo_tui.actions import ACTIONS, GROUPS, Action, KeymapError, Situation, key_label, with_keymap
+from grpo_tui.app import GrpoApp
 from grpo_tui.model.store import Store
+from grpo_tui.screens.box import BoxScreen
+from grpo_tui.screens.charts import ChartsScreen
+from grpo_tui.screens.compare import CompareScreen
+from grpo_tui.screens.history import HistoryScreen
+from grpo_tui.screens.home import HomeScreen
+from grpo_tui.screens.logs import LogsScreen
+from grpo_tui.screens.rollouts import RolloutsScreen
 from remote.events import Link, LinkChanged, RunsReported
 from tests.tui.fake_rows import summary
 
 REPO = Path(__file__).parents[2]
-VIEWS = ("home", "charts", "rollouts", "logs", "box", "compare", "history")
+SCREENS = {
+    screen.NAME: screen
+    for screen in (HomeScreen, ChartsScreen, RolloutsScreen, LogsScreen, BoxScreen, CompareScreen, HistoryScreen)
+}
+VIEWS = tuple(SCREENS)
+
+
+def targets(action: Action) -> list[partial[Any]]:
+    """What an action runs in each of its views."""
+    file, name, arguments = parse(action.do)
+    if file:
+        return [partial(getattr(importlib.import_module(f"grpo_tui.commands.{file}"), name), None)]
+    found = [getattr(screen, f"action_{name}", None) for view, screen in SCREENS.items() if action.is_in(view)]
+    return [partial(target or getattr(GrpoApp, f"action_{name}"), None, *arguments) for target in found]
 
 
 def test_every_action_is_complete() -> None:
     for action in ACTIONS:
         assert action.key
         assert action.label
-        assert len(action.help) > 10, action.id
+        for target in targets(action):
+            inspect.signature(target).bind()
+            docstring = inspect.getdoc(target.func) or ""
+            assert len(action.help or docstring) > 10, action.id
         assert action.group in GROUPS
+
+
+def test_an_action_runs_the_same_kind_of_function_in_each_view() -> None:
+    for action in ACTIONS:
+        assert len({inspect.iscoroutinefunction(target) for target in targets(action)}) == 1, action.id
+
+
+def test_actions_that_share_a_function_have_help_of_their_own() -> None:
+    texts: dict[tuple[str, str], str] = {}
+    for action in ACTIONS:
+        text = action.help or str(inspect.getdoc(targets(action)[0].func))
+        assert texts.setdefault((action.group, text), action.id) == action.id
         assert all(key_label(key) for key in action.keys)
 
 

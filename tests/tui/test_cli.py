@@ -9,7 +9,7 @@ import pytest
 from grpo_train.run_dir.installation import install_command
 from grpo_train.run_dir.version import FORMAT, VERSION
 from grpo_tui import attach, cli, demo
-from grpo_tui.actions.keymap import read_keymap
+from grpo_tui.actions import read_keymap
 from grpo_tui.screens.boxes import box_from_form
 from remote.boxes import Box
 from tests.support.terminal import Terminal

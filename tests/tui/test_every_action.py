@@ -1,18 +1,16 @@
-"""Every row of the registry: by key, from the palette and by mouse it runs the same, or says why it does not."""
+"""Every row of the table of actions: by key, from the palette and by mouse it runs, or says why it does not."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 
 import pytest
 from textual.command import CommandPalette
 
-from grpo_tui.actions.action import Action, Runner
-from grpo_tui.actions.keymap import with_keymap
-from grpo_tui.actions.registry import ACTIONS
+from grpo_tui.actions import ACTIONS, Action
+from grpo_tui.app import GrpoApp
 from grpo_tui.kit.desk import SelectRun
 from grpo_tui.widgets.key_bar import KeyBar, ViewBar
 from tests.tui.conftest import Session, Start
@@ -29,22 +27,21 @@ WIDE = (360, 40)
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The actions that ran, in place of what they do."""
     found: list[str] = []
+    target_of = GrpoApp.target_of
 
-    def recorded(action: Action) -> Runner:
-        def run(app: Any) -> None:
+    def recorded(app: GrpoApp, action: Action) -> partial[Awaitable[None] | None]:
+        def run() -> None:
             found.append(action.id)
 
-        async def run_later(app: Any) -> None:
+        async def run_later() -> None:
             found.append(action.id)
 
-        made: Runner = run_later if inspect.iscoroutinefunction(action.run) else run
-        made.__doc__ = action.run.__doc__
-        return made
+        target = target_of(app, action)
+        made: Callable[[], Awaitable[None] | None] = run_later if inspect.iscoroutinefunction(target) else run
+        made.__doc__ = inspect.getdoc(target.func)
+        return partial(made)
 
-    def keymap(keys: Any) -> tuple[Action, ...]:
-        return tuple(replace(action, run=recorded(action)) for action in with_keymap(keys))
-
-    monkeypatch.setattr("grpo_tui.app.with_keymap", keymap)
+    monkeypatch.setattr(GrpoApp, "target_of", recorded)
     return found
 
 
@@ -101,7 +98,7 @@ async def test_the_palette_of_every_view_runs_each_action(start: Start, ran: lis
             for action in actions_in(session, view):
                 if action.id == "palette":
                     continue
-                command = commands.pop(f"{action.label}: {action.help}")
+                command = commands.pop(f"{action.label}: {session.app.help_of(action)}")
                 reason = action.reason(session.app.situation())
                 said = f"not available: {reason}" if reason else "key: "
                 assert said in command.help.replace("\\[", "["), f"{action.id} in {view}"
@@ -125,7 +122,7 @@ async def test_a_click_on_a_key_of_every_view_runs_its_action(start: Start, ran:
             assert not places, view
 
 
-def test_the_registry_has_every_view() -> None:
+def test_every_view_has_actions() -> None:
     assert {action.scope for action in ACTIONS} == {"", *VIEWS}
 
 

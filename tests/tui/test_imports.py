@@ -25,7 +25,7 @@ def test_package_import_loads_nothing() -> None:
 
 def test_model_and_actions_load_no_textual() -> None:
     code = (
-        "import grpo_tui.model.store, grpo_tui.model.connection, grpo_tui.actions.registry, grpo_tui.actions.keymap, "
+        "import grpo_tui.model.store, grpo_tui.model.connection, grpo_tui.actions, "
         "grpo_tui.background, grpo_tui.model.announcements, grpo_tui.options, grpo_tui.attach, grpo_tui.demo"
     )
     assert not {*HEAVY, "textual", "rich", "yaml"} & loaded_after(code)

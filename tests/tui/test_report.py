@@ -13,7 +13,7 @@ from remote.protocol import RemoteError
 from tests.tui.conftest import Start
 from tests.tui.fake import FakeClient, learning_box
 from tests.tui.fake_rows import RUN
-from tests.tui.test_finder import find
+from tests.tui.test_palette import find
 
 FINISHED = "run_2026-11-20_22-10-41"
 

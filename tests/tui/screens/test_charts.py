@@ -357,10 +357,10 @@ async def test_a_metric_that_is_shown_has_a_chart(start: Start) -> None:
     async with start(wait="87/200") as session:
         screen = await charts(session)
         hidden = next(str(row["name"]) for row in session.app.store.metrics.rows if row["name"] not in screen.drawn)
-        screen.toggle_metric(hidden)
+        screen.action_toggle_metric(hidden)
         assert hidden in screen.drawn
         pushed_out = next(name for name in screen.view.shown if name not in screen.drawn)
-        screen.toggle_metric(pushed_out)
+        screen.action_toggle_metric(pushed_out)
         assert pushed_out in screen.drawn
-        screen.toggle_metric(pushed_out)
+        screen.action_toggle_metric(pushed_out)
         assert pushed_out not in screen.view.shown

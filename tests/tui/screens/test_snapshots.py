@@ -43,7 +43,7 @@ SIZES = ((80, 24), (120, 40), (200, 60))
 @pytest.fixture(autouse=True)
 def fixed_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """No configs on this machine, no answer about termination, times in UTC, the default theme with its colors."""
-    monkeypatch.setattr("grpo_tui.actions.forms._local_configs", lambda explicit: (None, []))
+    monkeypatch.setattr("grpo_tui.commands.start._local_configs", lambda explicit: (None, []))
     monkeypatch.setattr("grpo_tui.model.termination.FIRST_S", 1e9)
     for name in ("TEXTUAL_THEME", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)

@@ -1,4 +1,4 @@
-"""What the command palette finds besides commands: runs, metrics, steps, files of the run, boxes."""
+"""The command palette: the actions of the view, what has no key, and runs, metrics, steps, files and boxes to go to."""
 
 from __future__ import annotations
 
@@ -8,18 +8,62 @@ from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
+from textual.app import SystemCommand
 from textual.command import Hit, Hits, Provider
 from textual.content import Content
 from textual.types import IgnoreReturnCallbackType
 
+from grpo_tui import downloads, report
+from grpo_tui.actions import key_label, readonly
+from grpo_tui.commands.boxes import list_tunnels
+from grpo_tui.commands.copies import sync
 from grpo_tui.kit.desk import Desk, GoToStep, SelectRun, ShowMetric, ShowView
 from grpo_tui.log_requests import refresh_files
 from grpo_tui.model.formatting import byte_size
+from remote.base import BoxesError
+from remote.boxes import load_boxes
 from remote.protocol.rows import UNREADABLE
 
+CLOSED_AFTER_S = 0.2
+"""The palette is off the screen then."""
 MOST = 20
 """Finds of each kind: a box may list 10,000 runs."""
 _STEP = re.compile(r"(?:step )?\s*(\d[\d,]*)")
+
+
+def commands(app: Desk) -> Iterator[SystemCommand]:
+    """The commands that can be chosen now, each with its key, or with why it is not available."""
+    situation = app.situation()
+    for action in app.actions:
+        if action.id == "palette" or not action.is_in(app.view):
+            continue
+        reason = action.reason(situation)
+        text = f"not available: {reason}" if reason else f"key: {key_label(action.keys[0])}"
+        text = text.replace("[", r"\[")  # Textual reads it as markup
+        title = f"{action.label}: {app.help_of(action)}"  # the palette searches titles alone
+        yield SystemCommand(title, text, lambda name=action.id: app.run_worker(app.action_act(name)))
+    tunnels = partial(app.work, "tunnels", partial(list_tunnels, app))
+    yield SystemCommand("tunnels: List the tunnels to the box", "open, copy or end one", tunnels)
+    if not (why := readonly(situation)):
+        why = "the next launch trains with it; running jobs keep theirs"
+        bring = partial(app.work, "sync", partial(sync, app))
+        yield SystemCommand("sync: Bring the code of this machine's checkout to the box", why, bring)
+    title = "report: Save a report of the run, or of the marked runs, as one HTML file"
+    yield SystemCommand(title, "made by the box, kept in the downloads folder", partial(report.start, app))
+    yield SystemCommand("theme", "Choose the color theme", app.action_change_theme)
+    other, why = ("braille", "finer") if app.preferences.in_blocks else ("blocks", "for a font without braille")
+    yield SystemCommand(f"charts: {other}", f"Draw charts in {other}: {why}", partial(_draw_charts_in, app, other))
+    yield SystemCommand("screenshot", "Save a screenshot (SVG)", partial(_save_screenshot, app))
+
+
+def _draw_charts_in(app: Desk, characters: str) -> None:
+    app.preferences.charts = characters
+    app.tick()
+
+
+def _save_screenshot(app: Desk) -> None:
+    """Save to the downloads folder, or the home directory without one."""
+    app.set_timer(CLOSED_AFTER_S, lambda: app.deliver_screenshot(path=str(downloads.folder())))
 
 
 class Find(NamedTuple):
@@ -40,9 +84,6 @@ class Finder(Provider):
 
     async def startup(self) -> None:
         """Read boxes.yaml once for each palette."""
-        from remote.base import BoxesError
-        from remote.boxes import load_boxes
-
         try:
             boxes = await asyncio.to_thread(load_boxes, self.desk.options.boxes_file)
         except BoxesError:

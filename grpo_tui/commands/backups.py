@@ -1,13 +1,11 @@
-"""Actions on backups: back up, restore, archive, clean up, verify."""
+"""Commands on backups: back up, restore, archive, clean up, verify."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from grpo_tui.kit.desk import Desk, SelectRun
 from remote.protocol import RemoteError
-
-if TYPE_CHECKING:
-    from grpo_tui.kit.desk import Desk
 
 NO_DESTINATION = "no destination for backups is described on this box"
 DESCRIBE = "on the box: copy config/backup.example.yaml to ~/.config/grpo-tui/backup.yaml and edit it"
@@ -59,7 +57,6 @@ async def archive(app: Desk) -> None:
 async def restore(app: Desk) -> None:
     """Restore a run from a backup, also one that is not on this box."""
     from grpo_tui.forms.backups import RestoreScreen
-    from grpo_tui.kit.desk import SelectRun
     from grpo_tui.screens.stored_runs import StoredRunsScreen
 
     if not (destinations := await _destinations(app)):

@@ -1,25 +1,27 @@
-"""Actions on boxes: switch, add, reconnect."""
+"""Commands on boxes: switch, add, reconnect; tunnels to the box."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
 
+from grpo_train.run_dir.errors import UserError
 from grpo_tui import background
+from grpo_tui.fleet.glance import Glance, gpu_counts
+from grpo_tui.kit.desk import Desk
+from grpo_tui.model.store import Store
+from remote.base import BoxesError
+from remote.boxes import add_box, load_boxes
 from remote.events import Link
+from remote.protocol import RemoteError
 
-if TYPE_CHECKING:
-    from grpo_tui.fleet.glance import Glance
-    from grpo_tui.kit.desk import Desk
-    from grpo_tui.model.store import Store
+TENSORBOARD_S = 90.0
+"""TensorBoard starts within this time."""
 
 
 async def choose_box(app: Desk) -> None:
     """Switch to another box, or add one."""
     from grpo_tui.screens.boxes import ADD, AddBoxScreen, BoxesScreen
-    from remote.base import BoxesError
-    from remote.boxes import add_box, load_boxes
 
     file = app.options.boxes_file
     try:
@@ -45,8 +47,6 @@ async def choose_box(app: Desk) -> None:
 
 def _here(app: Desk) -> Glance:
     """The current box, from what the app knows."""
-    from grpo_tui.fleet.glance import Glance, gpu_counts
-
     store, box = app.store, app.connection.box
     rows = store.runs or []
     live = tuple(row.name for row in rows if row.is_live)
@@ -82,8 +82,6 @@ async def reconnect(app: Desk) -> None:
 
     The box as boxes.yaml defines it now: the user may have edited it.
     """
-    from remote.base import BoxesError
-
     if not app.store.connected or app.store.failed_check():
         current = app.connection.box
         try:
@@ -98,3 +96,32 @@ async def reconnect(app: Desk) -> None:
         app.connection.client.reconnect_now()
     if app.store.connected:
         await background.examine(app)
+
+
+async def tensorboard(app: Desk) -> None:
+    """Open TensorBoard of the run through a tunnel; it ends with the tunnel."""
+    run, client = app.store.selected, app.connection.client
+    if run is None or client is None:
+        return
+    tunnels = app.connection.tunnels
+    app.receipt(f"starting TensorBoard of {run} …")
+    try:
+        reply = await app.request("open_tensorboard", timeout=TENSORBOARD_S, run=run)
+        opened = await asyncio.to_thread(tunnels.open_tensorboard, client, run, reply)
+    except RemoteError as error:
+        app.show_error("cannot open TensorBoard", error.message, error.hint)
+    except UserError as error:
+        app.show_error("cannot open TensorBoard", str(error))
+    else:
+        await _show_tunnels(app, tunnels.open.index(opened) if opened in tunnels.open else 0)
+
+
+async def list_tunnels(app: Desk) -> None:
+    """List the tunnels to the box: open, copy or end one."""
+    await _show_tunnels(app, 0)
+
+
+async def _show_tunnels(app: Desk, selected: int) -> None:
+    from grpo_tui.screens.tunnels import TunnelsScreen
+
+    await app.show_dialog(TunnelsScreen(app.store.box, app.connection.tunnels, selected))

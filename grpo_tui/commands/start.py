@@ -1,4 +1,4 @@
-"""Actions that open a form: launch, evaluate, resume, ask."""
+"""Commands that open a form: launch, evaluate, resume, ask."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_train.run_dir.configs import config_folder, list_configs, read_config
 from grpo_train.run_dir.errors import UserError
-from grpo_tui.actions import marked
+from grpo_tui import demo
+from grpo_tui.commands.runs import evaluate_marked
+from grpo_tui.kit.desk import Desk, SelectRun
 from grpo_tui.model.workflow import workflow_parts
 from remote.protocol import RemoteError
 from remote.protocol.slurm import JobOptions
 
 if TYPE_CHECKING:
     from grpo_tui.forms.launch import ConfigChoice
-    from grpo_tui.kit.desk import Desk
 
 FIRST_CONFIG = "testconfig.yaml"
 """Preselected in the launch form: the config that checks a new box within minutes."""
@@ -23,9 +24,7 @@ FIRST_CONFIG = "testconfig.yaml"
 
 async def launch(app: Desk) -> None:
     """Launch a run: choose a config, check the exact command, start it."""
-    from grpo_tui import demo
     from grpo_tui.forms.launch import LaunchScreen
-    from grpo_tui.kit.desk import SelectRun
 
     configs = await _configs(app)
     runs = [row.name for row in app.store.runs or ()]
@@ -68,7 +67,7 @@ def _local_configs(explicit: Path | None) -> tuple[Path | None, list[tuple[str, 
 async def evaluate(app: Desk) -> None:
     """Evaluate checkpoints of the run, or of all marked ones."""
     if app.situation().marked:
-        await marked.evaluate(app)
+        await evaluate_marked(app)
         return
     from grpo_tui.forms.evaluate import EvalScreen
 
@@ -96,12 +95,10 @@ async def resume(app: Desk) -> None:
 async def ask(app: Desk) -> None:
     """Ask checkpoints of the run a question, or a held-out problem."""
     from grpo_tui.screens.ask import AskScreen
-    from grpo_tui.widgets.summary import SummaryPanel
 
     run = app.store.selected
     if run and (steps := await _complete_steps(app, run)):
-        panel = app.views.home.query_one(SummaryPanel)
-        chosen = panel.checkpoint.step if panel.has_focus and panel.checkpoint is not None else None
+        chosen = app.chosen_checkpoint
         await app.show_dialog(AskScreen(run, steps, chosen if chosen in (0, *steps) else steps[-1]))
 
 

@@ -1,17 +1,14 @@
-"""Actions that copy between this machine and the box."""
+"""Commands that copy between this machine and the box."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from grpo_train.run_dir.errors import UserError
 from grpo_tui import copies
+from grpo_tui.kit.desk import Desk
+from grpo_tui.model.copies import BoxCopy, Get, Put, Sync
 from remote.protocol import RemoteError
-
-if TYPE_CHECKING:
-    from grpo_tui.kit.desk import Desk
-    from grpo_tui.model.copies import BoxCopy, Get, Put, Sync
 
 
 async def get(app: Desk) -> None:
@@ -44,7 +41,6 @@ async def put(app: Desk) -> None:
 
 async def sync(app: Desk) -> None:
     """Bring the commit of the checkout here to the box, and the changes if the user wants them."""
-    from grpo_tui.model.copies import Sync
     from grpo_tui.screens.uncommitted import UncommittedScreen
     from remote.code import find_checkout
     from remote.protocol.code import CLONE

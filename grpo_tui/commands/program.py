@@ -1,4 +1,4 @@
-"""Actions on the program itself: command palette, help, quit."""
+"""Commands on the program itself: suspend, quit."""
 
 from __future__ import annotations
 
@@ -7,26 +7,15 @@ import shlex
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from grpo_tui.kit.desk import Desk
+from rich.text import Text
 
-
-def show_palette(app: Desk) -> None:
-    """Search all commands."""
-    app.action_command_palette()
-
-
-def show_help(app: Desk) -> None:
-    """Show all keys."""
-    app.views.show_help()
+from grpo_tui.attach import has_job_control
+from grpo_tui.kit.desk import Desk
 
 
 def suspend(app: Desk) -> None:
     """Suspend the app; fg in the shell returns to it."""
-    from grpo_tui.attach import has_job_control
-
     if sys.platform == "win32" or app.is_web or app.is_headless:
         app.warn("this terminal cannot be suspended")
     elif not has_job_control():
@@ -47,8 +36,6 @@ def quit_app(app: Desk) -> None:
 
     The exit message names them.
     """
-    from rich.text import Text
-
     live = app.store.live_runs()
     message = None
     if live:
