@@ -26,7 +26,7 @@ _Packetizer: Any = Packetizer
 """The type stubs leave out what is overridden here."""
 
 
-class Packets(_Packetizer):  # type: ignore[misc]  # paramiko has no types
+class Packets(_Packetizer):  # type: ignore[misc]
     """Packets of a bounded length, and a bounded number of bytes until the agent runs."""
 
     def __init__(self, sock: Any) -> None:
@@ -65,7 +65,7 @@ def _extended_data(channel: Any, message: paramiko.Message) -> None:
     _within_window(channel)
 
 
-class Wire(_Transport):  # type: ignore[misc]  # paramiko has no types
+class Wire(_Transport):  # type: ignore[misc]
     """One SSH connection."""
 
     _channel_handler_table = {  # noqa: RUF012 (paramiko's name)
