@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,14 @@ from tests.support.sshd import Sshd
 from tests.support.stores import other_disk
 
 SEED = 35
+WITHOUT_TORCH = forkserver.ForkServer()
+"""Its forks are small: of a command that does not load torch, most of the time is the fork of a server that has it."""
+WITHOUT_TORCH.set_forkserver_preload(
+    [
+        *(f"grpo_train.cli.{name}" for name in ("backup", "data", "history", "look", "plan", "report", "tidy")),
+        "grpo_tui.shell.commands", "remote.client", "boto3", "pyarrow.parquet", "tests.support.forked",
+    ]
+)  # fmt: skip
 LIMIT_S = 30.0
 """A command that takes longer hangs."""
 DEPTH = 5_000
@@ -366,7 +375,8 @@ class World:
             k: v for k, v in environment(self.here / "root").items() if not k.startswith(("AWS_", "HF_", "WANDB_"))
         }
         words = ["tests.support.broken_inputs", stdin, module, *words[1:]]
-        return run_forked(words, {**usual, **variables}, self.here / "work", PATIENCE * LIMIT_S)
+        server = None if command.is_heavy else WITHOUT_TORCH
+        return run_forked(words, {**usual, **variables}, self.here / "work", PATIENCE * LIMIT_S, server=server)
 
 
 class _Refuses(BaseHTTPRequestHandler):
