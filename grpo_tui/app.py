@@ -51,7 +51,7 @@ from grpo_tui.remember import Memory
 from grpo_tui.screens.home import HomeScreen
 from grpo_tui.startup import Startup
 from grpo_tui.themes import DARK, LIGHT, OWN_VARIABLES, THEMES
-from grpo_tui.views import Views
+from grpo_tui.views.registry import Views
 from grpo_tui.widgets.runs import RunsPanel
 from grpo_tui.widgets.summary import SummaryPanel
 from remote.boxes import Box

@@ -9,7 +9,7 @@ from grpo_train.run_dir.garbage import resume_collection
 
 if TYPE_CHECKING:
     from grpo_tui.kit.desk import Desk
-    from grpo_tui.views import Views
+    from grpo_tui.views.registry import Views
 
 LATER_STYLES = ("charts", "rollouts", "logs", "box", "compare", "history", "dialogs")
 """Parsed after the first frame."""

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from grpo_tui.screens.charts import ChartsScreen
     from grpo_tui.screens.compare import CompareScreen
     from grpo_tui.screens.help import HelpScreen
-    from grpo_tui.screens.history import HistoryScreen
     from grpo_tui.screens.logs import LogsScreen
     from grpo_tui.screens.rollouts import RolloutsScreen
+    from grpo_tui.views.history.screen import HistoryScreen
+
 
 Shown = TypeVar("Shown", bound=ViewScreen)
 
@@ -56,7 +57,7 @@ class Views:
 
     @property
     def history(self) -> HistoryScreen:
-        from grpo_tui.screens.history import HistoryScreen
+        from grpo_tui.views.history.screen import HistoryScreen
 
         return self._make(HistoryScreen)
 

@@ -13,15 +13,16 @@ from textual.message import Message
 from grpo_train.history.fields import text_of
 from grpo_train.run_dir.display import state_label
 from grpo_tui.model.formatting import padded, shortened
-from grpo_tui.model.history_table import TABLES, HistoryView
 from grpo_tui.model.store import Store
 from grpo_tui.model.table import GAP, Sized, fit
 from grpo_tui.model.tracking import tracking_of
+from grpo_tui.views.history.model import TABLES, HistoryView
 from grpo_tui.widgets.panel import TONES, Line, Panel
 from grpo_tui.widgets.table_panel import TablePanel
 
 if TYPE_CHECKING:
     from grpo_train.history.record import Record
+
 
 WIDEST = 40
 """Cells of a column; a longer text is cut in the middle."""

@@ -9,9 +9,9 @@ import pytest
 
 from grpo_train.history.database import Database
 from grpo_tui import cli
-from grpo_tui.model.history_table import Asked
-from grpo_tui.screens.record import RecordScreen
 from grpo_tui.screens.tracking import TrackingScreen
+from grpo_tui.views.history.model import Asked
+from grpo_tui.views.history.screen import RecordScreen
 from remote.gate import reply
 from remote.protocol import RemoteError
 from tests.support.histories import fill_history

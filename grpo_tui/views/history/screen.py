@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.content import Content
 from textual.widget import Widget
+from textual.widgets import Button, Static
 
 from grpo_train.history.database import HistoryError
+from grpo_train.history.listing import lines_of
 from grpo_train.history.query import QueryError
 from grpo_train.history.record import Record
 from grpo_tui.kit.desk import Desk, SelectRun, ShowView
 from grpo_tui.model.app_time import monotonic
-from grpo_tui.model.history_table import TABLES, Asked, HistoryView, read, version_of
 from grpo_tui.model.tracking import Tracking, tracking_of
+from grpo_tui.screens.dialog import TextDialog
 from grpo_tui.screens.list_dialogs import OrderScreen
-from grpo_tui.screens.record import RecordScreen
 from grpo_tui.screens.view import ViewScreen, bindings_of
-from grpo_tui.widgets.history_panels import AboutHistory, HistoryDetails, HistoryTable
+from grpo_tui.views.history.model import TABLES, Asked, HistoryView, read, version_of
+from grpo_tui.views.history.panels import AboutHistory, HistoryDetails, HistoryTable
 from remote.boxes import Box, BoxesError, load_boxes
 
 AGAIN_S = 2.0
@@ -193,3 +198,41 @@ class HistoryScreen(ViewScreen):
         else:
             return False
         return True
+
+
+class RecordScreen(TextDialog[None]):
+    """As ``grpo-tui history show``; ``y`` copies it."""
+
+    BINDINGS: ClassVar = [Binding("y", "copy", show=False)]
+
+    def __init__(self, record: Record) -> None:
+        super().__init__()
+        self.heading, self.record = f"{record.name} on {record.box}", record
+        self.lines = lines_of(record)
+
+    def compose_text(self) -> ComposeResult:
+        yield Static(Content("\n").join(_toned(self.lines)), classes="message")
+
+    def compose_below(self) -> ComposeResult:
+        note = "as it was last heard; the box or a backup has the curves · y copies"
+        yield Static(Content.from_markup("[$grpo-muted]$note[/]", note=note), classes="message")
+
+    def compose_buttons(self) -> ComposeResult:
+        yield Button("Close", id="cancel", compact=True)
+        yield Button("Copy", id="copy", compact=True)
+
+    def on_mount(self) -> None:
+        self.query_one("#cancel").focus()
+
+    def chosen(self, button: str) -> None:
+        self.action_copy()
+
+    def action_copy(self) -> None:
+        """Copy all of it."""
+        self.app.copy("\n".join(self.lines), f"what is known of {self.record.name}")
+
+
+def _toned(lines: list[str]) -> Iterator[Content]:
+    for line in lines:
+        label, _, rest = line.partition(" ")
+        yield Content.from_markup("[$grpo-muted]$label[/] $rest", label=label, rest=rest)
