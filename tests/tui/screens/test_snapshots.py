@@ -20,8 +20,8 @@ from textual.widgets import Input
 
 from grpo_tui.app import GrpoApp
 from grpo_tui.options import Options
-from grpo_tui.screens.ask import AskScreen
 from grpo_tui.themes import THEMES
+from grpo_tui.views.ask.screen import AskScreen
 from remote.boxes import Box
 from remote.protocol import RemoteError
 from tests.support.event_loop import SkippingLoop, running_loop

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from textual.widgets import Input
 
-from grpo_tui.screens.ask import AskScreen, DeviceScreen
 from grpo_tui.screens.dialog import ConfirmScreen
+from grpo_tui.views.ask.screen import AskScreen, DeviceScreen
 from remote.events import Link, LinkChanged
 from remote.protocol import RemoteError
 from remote.protocol.versions import EngineVersion

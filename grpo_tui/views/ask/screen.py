@@ -19,10 +19,10 @@ from textual.widgets import Button, Input, Label, Static
 
 from grpo_train.run_dir.sessions import session_name
 from grpo_tui.kit.desk import Desk
-from grpo_tui.model.ask import AskLog, Form, listed, read_form
 from grpo_tui.model.formatting import one_line, shortened
 from grpo_tui.screens.dialog import ConfirmScreen, Dialog, Question
-from grpo_tui.widgets.ask_page import AskPanel, AskSource
+from grpo_tui.views.ask.model import AskLog, Form, listed, read_form
+from grpo_tui.views.ask.page import AskPanel, AskSource
 from grpo_tui.widgets.line_input import LineInput
 from remote.protocol import RemoteError
 

@@ -9,9 +9,9 @@ from rich.text import Text
 from textual.content import Content
 
 from grpo_train.run_dir.files import to_float
-from grpo_tui.model.ask import Asked, AskLog, Drawn
 from grpo_tui.model.formatting import compact_number, one_line
 from grpo_tui.model.store import Store
+from grpo_tui.views.ask.model import Asked, AskLog, Drawn
 from grpo_tui.widgets.lines_panel import LinesPanel, PageSource, Palette, beside
 from grpo_tui.widgets.sources import wrapped
 
