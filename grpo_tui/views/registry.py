@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from grpo_tui.kit.desk import Desk
     from grpo_tui.screens.box import BoxScreen
     from grpo_tui.screens.charts import ChartsScreen
-    from grpo_tui.screens.compare import CompareScreen
     from grpo_tui.screens.help import HelpScreen
     from grpo_tui.screens.logs import LogsScreen
     from grpo_tui.screens.rollouts import RolloutsScreen
+    from grpo_tui.views.compare.screen import CompareScreen
     from grpo_tui.views.history.screen import HistoryScreen
 
 
@@ -45,7 +45,7 @@ class Views:
 
     @property
     def compare(self) -> CompareScreen:
-        from grpo_tui.screens.compare import CompareScreen
+        from grpo_tui.views.compare.screen import CompareScreen
 
         return self._make(CompareScreen)
 

@@ -32,8 +32,8 @@ from tests.tui.fake_ask import ANSWERS_FILE, completion, piece, question, questi
 from tests.tui.fake_rows import LOGS, NOW, RUN, ailing_rows, at, jsonl
 from tests.tui.screens.test_backups import TRANSFER, backed_up
 from tests.tui.screens.test_box import gpu_box
-from tests.tui.screens.test_compare import CRASHED, FINISHED
-from tests.tui.screens.test_compare import box as three_runs
+from tests.tui.views.compare.test_screen import CRASHED, FINISHED
+from tests.tui.views.compare.test_screen import box as three_runs
 
 Compare = Callable[..., bool]
 Script = Callable[[FakeClient], Any]

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import ClassVar
 
 from textual.containers import Container, Horizontal, Vertical
+from textual.content import Content
 from textual.widget import Widget
 
-from grpo_tui import comparing
-from grpo_tui.compare_svg import RunDrawing, compared_svg
+from grpo_train.run_dir.display import duration
 from grpo_tui.export import Range, save_runs
 from grpo_tui.kit.desk import Desk, OpenFlips, SelectRun, ShowView
-from grpo_tui.model.charts_view import DEFAULT, MOST_SHOWN, smoothing_label
-from grpo_tui.model.compare import Compared, Comparison
+from grpo_tui.model.charts_view import AXIS_NAMES, DEFAULT, MOST_SHOWN, smoothing_label
 from grpo_tui.model.metric_table import MetricTable
-from grpo_tui.model.paired import PairedResults
+from grpo_tui.model.run_names import short_names
+from grpo_tui.model.store import Store
 from grpo_tui.screens.view import ViewScreen, bindings_of
-from grpo_tui.widgets.about_comparison import AboutComparison, WhatIsMissing
+from grpo_tui.views.compare import requests
+from grpo_tui.views.compare.chart import CompareChart, RunDrawing, compared_svg, elapsed, legend, marks_of
+from grpo_tui.views.compare.model import LETTERS, Compared, Comparison, PairedResults
+from grpo_tui.views.compare.tables import ComparePanel, ConfigSource, EvaluationsSource, StandingSource
 from grpo_tui.widgets.chart_axis import axis_label
 from grpo_tui.widgets.chart_mouse import ChartMouse
-from grpo_tui.widgets.compare_chart import CompareChart, elapsed, marks_of
-from grpo_tui.widgets.compare_tables import ComparePanel, ConfigSource, EvaluationsSource, StandingSource
+from grpo_tui.widgets.panel import Line
+from grpo_tui.widgets.runs import short_name
 
 SLOTS = {"-wide": 3, "-medium": 2, "-narrow": 1}
 """Charts that a terminal of each width has room for."""
@@ -102,7 +105,7 @@ class CompareScreen(ViewScreen):
             chart.is_log, chart.crosshair = metric in comparison.logarithmic, comparison.crosshair
         comparison.show(self.drawn, WIDTH)
         if self.comparison.is_comparing:
-            comparing.recall(self.app, comparison, self.logged, self.paired)
+            requests.recall(self.app, comparison, self.logged, self.paired)
         has_room = not (self.has_class("-short") or self.has_class("-narrow"))
         self.query_one("#facts").display = has_room
         standing = self.query_one("#standing", ComparePanel)
@@ -137,13 +140,13 @@ class CompareScreen(ViewScreen):
         app, comparison = self.app, self.comparison
         for run in comparison.runs:
             if (params := run.curves.request()) is not None:
-                app.work(f"curves of {run.name}", partial(comparing.refresh_curves, app, run, params))
+                app.work(f"curves of {run.name}", partial(requests.refresh_curves, app, run, params))
         for run in comparison.facts_due():
-            app.work(f"facts of {run.name}", partial(comparing.refresh_facts, app, run))
+            app.work(f"facts of {run.name}", partial(requests.refresh_facts, app, run))
         if self.logged[1].request(is_live=False):
-            app.work("metrics of the pinned run", partial(comparing.refresh_metrics, app, *self.logged))
+            app.work("metrics of the pinned run", partial(requests.refresh_metrics, app, *self.logged))
         if (params := self.paired.request(comparison.pin, comparison.runs)) is not None:
-            app.work("pairs", partial(comparing.refresh_pairs, app, self.paired, params))
+            app.work("pairs", partial(requests.refresh_pairs, app, self.paired, params))
 
     # crosshair, axes, metrics --------------------------------------------------------------------------
 
@@ -345,3 +348,101 @@ class CompareScreen(ViewScreen):
         else:
             return False
         return True
+
+
+LEGEND_LINES = 3
+
+
+class AboutComparison(Line):
+    """Axis, smoothing, what differs; then the runs with their letters, markers and lines."""
+
+    def __init__(self, store: Store, comparison: Comparison, saving: Callable[[], str], *, id: str) -> None:
+        super().__init__(store, id=id)
+        self._comparison, self._saving = comparison, saving
+        self._lines_of: tuple[object, list[Content]] = (None, [])
+
+    def state(self) -> object:
+        comparison = self._comparison
+        return (
+            self.size.width, comparison.version, comparison.smoothing, comparison.smoothed_steps, comparison.left_out,
+            self._saving(), self.screen.has_class("-short"), [id(run.facts) for run in comparison.runs],
+            self._age(),
+        )  # fmt: skip
+
+    def _age(self) -> str:
+        """The age of what the laptop kept, while that is shown."""
+        at = self._comparison.recalled_at
+        return "" if at is None else duration(self.store.now() - at)
+
+    def lines(self, width: int) -> list[Content]:
+        """The lines that fit into ``width``; made once for each state."""
+        if (key := (width, self.state())) != self._lines_of[0]:
+            self._lines_of = (key, self._lines(width))
+        return self._lines_of[1]
+
+    def _lines(self, width: int) -> list[Content]:
+        comparison = self._comparison
+        pin = comparison.pin
+        text = Content.from_markup("[bold $primary]compare[/]")
+        if pin is None or not comparison.is_comparing:
+            return [text]
+        parts = [
+            ("", f"{len(comparison.runs)} runs ({pin.letter} pinned)"),
+            ("x: ", AXIS_NAMES[comparison.x]),
+            ("smoothing: ", smoothing_label(comparison.smoothing, comparison.smoothed_steps)),
+        ]
+        for name, value in parts:
+            text += Content.from_markup("   [$text-muted]$name[/]$value", name=name, value=value)
+        if age := self._age():
+            text += Content.from_markup("   [$warning]as it was $age ago[/]", age=age)
+        if saving := self._saving():
+            text += Content.from_markup("   [$secondary]$text[/]", text=saving)
+        if comparison.left_out:
+            text += Content.from_markup(
+                "   [$warning]▲ $count marked runs are left out: at most $most[/]",
+                count=str(comparison.left_out), most=str(len(LETTERS)),
+            )  # fmt: skip
+        return [text.truncate(width, ellipsis=True), *self._legend(width)]
+
+    def _legend(self, width: int) -> list[Content]:
+        comparison = self._comparison
+        count = len(comparison.runs)
+        most = 1 if self.screen.has_class("-short") else LEGEND_LINES
+        a_line = -(-count // most)
+        room = max(6, width // min(count, max(a_line, 3)) - len("A  ●━   ") - 3)
+        configs = {run.name: run.facts.config for run in comparison.runs if run.facts is not None}
+        names = short_names([run.name for run in comparison.runs], configs).short
+        lines = [Content()]
+        for run in comparison.runs:
+            name = short_name(names.get(run.name) or run.name, min(32, room))
+            part = legend(run, name, run.name == comparison.pinned, run.name == comparison.current)
+            if lines[-1].cell_length + 3 + part.cell_length > width and lines[-1]:
+                if len(lines) == most:
+                    break
+                lines.append(Content())
+            lines[-1] += (Content("   ") if lines[-1] else Content()) + part
+        return lines
+
+    def render(self) -> Content:
+        return Content("\n").join(self.lines(self.size.width - 2))
+
+
+class WhatIsMissing(Line):
+    """What would be here, and which key makes it, while fewer than two runs are marked."""
+
+    def state(self) -> object:
+        return self.render()
+
+    def render(self) -> Content:
+        marked = list(self.store.marks)
+        keys = {name: self.key(name) for name in ("home", "mark", "compare")}
+        text = Content.from_markup(
+            "two to twelve runs side by side: their curves, what differs in their configurations,\n"
+            "their evaluations in pairs, and where they are at the same step, time and cost\n\n"
+            "[bold $primary]$home[/] turns to Home, [bold $primary]$mark[/] marks the run under the cursor, "
+            "[bold $primary]$compare[/] returns",
+            **keys,
+        )
+        if marked:
+            text += Content.from_markup("\n\n[$text-muted]marked so far: $run[/]", run=marked[0])
+        return text

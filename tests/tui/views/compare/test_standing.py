@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_tui.model.standing import TRACKED, Track, goal, interpolate, round_down, table, track_of
+from grpo_tui.views.compare.standing import TRACKED, Track, goal, interpolate, round_down, table, track_of
 from remote.protocol.index import Columns
 
 

@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from grpo_tui.screens.compare import CompareScreen
-from grpo_tui.widgets.compare_chart import CompareChart
+from grpo_tui.views.compare.chart import CompareChart
+from grpo_tui.views.compare.screen import CompareScreen
 from remote import gate
 from remote.events import Link, LinkChanged
 from remote.protocol import RemoteError

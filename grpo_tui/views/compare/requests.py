@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from grpo_tui.model.compare_facts import facts_of
+from grpo_tui.views.compare.model import facts_of
 from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
     from grpo_tui.kit.desk import Desk
-    from grpo_tui.model.compare import Compared, Comparison
     from grpo_tui.model.metric_table import MetricTable
-    from grpo_tui.model.paired import PairedResults
+    from grpo_tui.views.compare.model import Compared, Comparison, PairedResults
+
 
 PAIRS_S = 120.0
 """The engine is started on the box, and reads every completion of the compared steps."""
