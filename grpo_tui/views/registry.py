@@ -10,11 +10,11 @@ from grpo_tui.screens.view import ViewScreen
 
 if TYPE_CHECKING:
     from grpo_tui.kit.desk import Desk
-    from grpo_tui.screens.box import BoxScreen
     from grpo_tui.screens.charts import ChartsScreen
     from grpo_tui.screens.help import HelpScreen
     from grpo_tui.screens.logs import LogsScreen
     from grpo_tui.screens.rollouts import RolloutsScreen
+    from grpo_tui.views.box.screen import BoxScreen
     from grpo_tui.views.compare.screen import CompareScreen
     from grpo_tui.views.history.screen import HistoryScreen
 
@@ -51,7 +51,7 @@ class Views:
 
     @property
     def box(self) -> BoxScreen:
-        from grpo_tui.screens.box import BoxScreen
+        from grpo_tui.views.box.screen import BoxScreen
 
         return self._make(BoxScreen)
 

@@ -13,11 +13,11 @@ from textual.actions import parse
 from grpo_tui.actions import ACTIONS, GROUPS, Action, KeymapError, Situation, key_label, with_keymap
 from grpo_tui.app import GrpoApp
 from grpo_tui.model.store import Store
-from grpo_tui.screens.box import BoxScreen
 from grpo_tui.screens.charts import ChartsScreen
 from grpo_tui.screens.home import HomeScreen
 from grpo_tui.screens.logs import LogsScreen
 from grpo_tui.screens.rollouts import RolloutsScreen
+from grpo_tui.views.box.screen import BoxScreen
 from grpo_tui.views.compare.screen import CompareScreen
 from grpo_tui.views.history.screen import HistoryScreen
 from remote.events import Link, LinkChanged, RunsReported

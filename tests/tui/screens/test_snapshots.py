@@ -31,7 +31,7 @@ from tests.tui.fake import GPUS, FakeClient, ailing_box, learning_box
 from tests.tui.fake_ask import ANSWERS_FILE, completion, piece, question, question_id, ready
 from tests.tui.fake_rows import LOGS, NOW, RUN, ailing_rows, at, jsonl
 from tests.tui.screens.test_backups import TRANSFER, backed_up
-from tests.tui.screens.test_box import gpu_box
+from tests.tui.views.box.test_screen import gpu_box
 from tests.tui.views.compare.test_screen import CRASHED, FINISHED
 from tests.tui.views.compare.test_screen import box as three_runs
 

@@ -8,26 +8,29 @@ from collections.abc import Iterable
 from functools import partial
 from typing import ClassVar
 
+from textual.app import ComposeResult
 from textual.containers import Container, Horizontal
 from textual.content import Content
 from textual.widget import Widget
+from textual.widgets import Button, Input, Static
 
 from grpo_tui.attach import attach_command, attach_to
-from grpo_tui.box_requests import fill_history, refresh_facts, refresh_last_lines, refresh_sizes
 from grpo_tui.export import save_table
 from grpo_tui.kit.desk import Desk
-from grpo_tui.model.box_view import FACTS_S, FILL_S, LINES_S, SIZES_S, BoxView
 from grpo_tui.model.csv_tables import gpu_table
 from grpo_tui.model.progress import NO_PRICE
 from grpo_tui.model.store import Store
-from grpo_tui.screens.send_line import LineScreen, confirm_line
-from grpo_tui.screens.spare import SpareScreen
+from grpo_tui.screens.dialog import ConfirmScreen, TextDialog
 from grpo_tui.screens.view import ViewScreen, bindings_of
-from grpo_tui.widgets.box_charts import GpuChart, MachinePanel
-from grpo_tui.widgets.box_panels import ChecksPanel, DisksPanel, SessionsPanel
+from grpo_tui.views.box.charts import GpuChart, MachinePanel
+from grpo_tui.views.box.model import FACTS_S, FILL_COLUMNS, FILL_S, LINES_S, MAX_SESSIONS, SIZES_S, BoxView
+from grpo_tui.views.box.panels import ChecksPanel, DisksPanel, SessionsPanel
+from grpo_tui.views.box.spare import SpareScreen
 from grpo_tui.widgets.gpu import GPUS_SHOWN
+from grpo_tui.widgets.line_input import LineInput
 from grpo_tui.widgets.panel import Line, Panel
 from remote.protocol import RemoteError
+from remote.protocol.shells import MAX_LINE
 
 SLOTS = {"-wide": 8, "-medium": 4, "-narrow": 2}
 """Charts of GPUs that a terminal of each width has room for; one of few rows has half of them."""
@@ -265,3 +268,84 @@ class BoxScreen(ViewScreen):
             return False
         self.action_zoom()
         return True
+
+
+class LineScreen(TextDialog[str]):
+    """Dismissed with a line, or with None."""
+
+    def __init__(self, session: str) -> None:
+        super().__init__()
+        self.heading = f"send a line to {session}"
+
+    def compose_text(self) -> ComposeResult:
+        yield Static(Content("It is typed into the session, followed by Enter."), classes="message")
+
+    def compose_below(self) -> ComposeResult:
+        yield LineInput(id="answer", placeholder="a command", compact=True, max_length=MAX_LINE)
+
+    def compose_buttons(self) -> ComposeResult:
+        yield Button("Cancel", id="cancel", compact=True)
+        yield Button("Continue …", id="yes", variant="primary", compact=True)
+
+    def on_mount(self) -> None:
+        self.query_one("#answer").focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.chosen("yes")
+
+    def chosen(self, button: str) -> None:
+        self.dismiss(self.query_one("#answer", Input).value)
+
+
+def confirm_line(box: str, session: str, line: str) -> ConfirmScreen:
+    """Shows box, session and line. Dismissed with whether it is sent."""
+    shown = (("box", box), ("session", session), ("line", line))
+    lines = [Content.from_markup("[$text-muted]$name[/]  $text", name=f"{name:<7}", text=text) for name, text in shown]
+    return ConfirmScreen("send this line?", lines, "Send")
+
+
+async def refresh_facts(app: Desk, view: BoxView) -> None:
+    """Request processor, memory and disks."""
+    try:
+        view.take_facts(await app.request("box_facts", timeout=15.0), app.store.now())
+    except RemoteError as error:
+        view.ended("facts", error.message)
+    app.tick_view()
+
+
+async def refresh_sizes(app: Desk, view: BoxView) -> None:
+    """Request the sizes of the checkpoints, as far as the box has measured them."""
+    try:
+        view.take_sizes(await app.request("checkpoint_sizes", timeout=15.0))
+    except RemoteError as error:
+        view.ended("sizes", error.message)
+
+
+async def fill_history(app: Desk, view: BoxView) -> None:
+    """Request what the GPUs did, from the logs of the runs of that time."""
+    store = app.store
+    low, high = view.ends(store)
+    skew_s = store.skew_s
+    replies = []
+    for run in view.runs(store):
+        params = {"run": run, "low": low - skew_s, "high": high - skew_s, "columns": FILL_COLUMNS}
+        try:
+            replies.append(await app.request("gpu_history", timeout=30.0, **params))
+        except RemoteError:
+            continue  # its samples are missing, which the chart shows
+    view.history.fill(replies, skew_s)
+    view.ended("fill")
+
+
+async def refresh_last_lines(app: Desk, view: BoxView) -> None:
+    """Request the last line of each session."""
+    for session in [str(row["name"]) for row in app.store.sessions[:MAX_SESSIONS]]:
+        try:
+            text = str((await app.request("capture_pane", timeout=15.0, session=session, lines=20)).get("text", ""))
+        except RemoteError:
+            continue  # it ended just now
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        view.lines[session] = lines[-1] if lines else ""
+        view.version += 1
+    view.ended("lines")

@@ -21,6 +21,7 @@ from remote.protocol import RemoteError
 if TYPE_CHECKING:
     from grpo_tui.kit.desk import Desk
 
+
 TIMEOUT_S = 120.0
 """The box reads the manifest of every checkpoint."""
 LISTED = 500

@@ -9,10 +9,10 @@ from textual.content import Content
 
 from grpo_train.run_dir.display import duration
 from grpo_tui.model.box_clock import clock_check
-from grpo_tui.model.box_view import BoxView, state_of, what_of
 from grpo_tui.model.formatting import bar, byte_size, one_line, padded, short_age, shortened
 from grpo_tui.model.store import Store
-from grpo_tui.widgets.box_charts import facts_age, facts_missing
+from grpo_tui.views.box.charts import facts_age, facts_missing
+from grpo_tui.views.box.model import BoxView, state_of, what_of
 from grpo_tui.widgets.list_panel import ListPanel
 from grpo_tui.widgets.panel import Panel
 from remote.protocol.rows import UNREADABLE

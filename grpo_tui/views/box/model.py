@@ -12,6 +12,7 @@ from grpo_train.run_dir.display import duration
 from grpo_tui.model.asking import Asking
 from grpo_tui.model.box_history import BoxHistory
 from grpo_tui.model.formatting import money, one_line
+from grpo_tui.model.gpu_advice import IDLE_TOLD_S
 from grpo_tui.model.store import Store
 from grpo_tui.model.transfers import command_of
 
@@ -28,9 +29,7 @@ SIZES_S = 60.0
 """Interval between requests for the sizes of the checkpoints …"""
 MEASURING_S = 2.0
 """… and while the box is not through."""
-COLUMNS = 240
-IDLE_TOLD_S = 300.0
-"""An idle GPU is pointed out from then on."""
+FILL_COLUMNS = 240
 
 
 @dataclass(frozen=True)
