@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from grpo_tui.export import save_table
+from grpo_tui.model.rollout_groups import sample_table
 from remote.protocol import RemoteError
+from remote.protocol.index import MAX_OFFSETS
 
 if TYPE_CHECKING:
     from grpo_tui.kit.desk import Desk
+    from grpo_tui.model.rollout_groups import Sample
     from grpo_tui.model.rollout_search import Key as SearchKey
     from grpo_tui.model.rollout_search import RolloutSearch
     from grpo_tui.model.rollout_steps import Key as StepsKey
@@ -69,3 +73,41 @@ async def refresh_search(
         except RemoteError as error:
             search.fail(key, error.message, error.code)
         following = search.request() if searched(search) else None
+
+
+async def save_samples(
+    app: Desk, rollouts: Rollouts, samples: Sequence[Sample], what: str, say: Callable[[str], None]
+) -> None:
+    """Save samples as CSV, with the answers and rewards that their list does not have."""
+    try:
+        table = sample_table(samples, await _details(app, rollouts, samples, say))
+        save_table(app, f"{rollouts.evaluation or rollouts.run}_{what}", table, len(samples), "sample")
+    except RemoteError as error:
+        app.warn(f"{error.message}; E tries again", "not saved")
+    finally:
+        say("")
+
+
+async def _details(
+    app: Desk, rollouts: Rollouts, samples: Sequence[Sample], say: Callable[[str], None]
+) -> list[Mapping[str, Any]]:
+    """Each sample as it was logged, without its texts. What is known here is not requested."""
+    found: list[Mapping[str, Any]] = [rollouts.details(sample) or {} for sample in samples]
+    missing: dict[str, list[int]] = {}
+    for at, sample in enumerate(samples):
+        if not found[at]:
+            missing.setdefault(rollouts.place(sample)[0], []).append(at)
+    pages = [
+        (folder, places[start : start + MAX_OFFSETS])
+        for folder, places in missing.items()
+        for start in range(0, len(places), MAX_OFFSETS)
+    ]
+    for number, (folder, page) in enumerate(pages):
+        say(f"saving, {100 * number // len(pages)} %")
+        offsets = [samples[at]["offset"] for at in page]
+        reply = await app.request(
+            "samples", timeout=60.0, run=rollouts.run, folder=folder, offsets=offsets, characters=0
+        )
+        for at, row in zip(page, reply["samples"], strict=True):
+            found[at] = row
+    return found

@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from grpo_train.run_dir.files import to_float
+from grpo_tui.model.export import table_of
 from remote.protocol.index import HUGE, UNREADABLE
 
 ORDERS = ("spread", "mean", "length", "log")
@@ -20,6 +21,14 @@ FLIPS = ("lost", "gained")
 MAX_BARS = 8
 
 Sample = Mapping[str, Any]
+SAMPLE = (
+    "step", "group", "sample", "reward", "advantage", "length", "correct", "formatted", "flexible", "truncated",
+    "discarded", "reason",
+)  # fmt: skip
+DETAILS = ("answer", "gold", "task", "role")
+"""What a list of samples does not have, and a request for some of them has."""
+REWARDS = "rewards/"
+"""Before the name of each component of the reward."""
 
 
 @dataclass(frozen=True)
@@ -140,3 +149,13 @@ def why(sample: Sample, answer: str | None = None) -> str:
         correct = sample.get("correct")
         return "" if correct is None else "right" if correct else "wrong"
     return f"{reason}: {answer}" if reason == "wrong" and answer else reason
+
+
+def sample_table(samples: Sequence[Sample], details: Sequence[Mapping[str, Any]]) -> str:
+    """A CSV table of samples. ``details``: each as it was logged, with answer, gold answer and rewards."""
+    rewards = list(dict.fromkeys(name for found in details for name in found.get("rewards") or {}))
+    rows = (
+        [*map(sample.get, SAMPLE), *map(found.get, DETAILS), *map((found.get("rewards") or {}).get, rewards)]
+        for sample, found in zip(samples, details, strict=True)
+    )
+    return table_of([*SAMPLE, *DETAILS, *(f"{REWARDS}{name}" for name in rewards)], rows)

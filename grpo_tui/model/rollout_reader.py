@@ -135,6 +135,13 @@ class RolloutReader:
         """Whether only groups with a match are listed: not before the first reply."""
         return self.search is not None and self.search.version > 0
 
+    @property
+    def listed(self) -> list[Sample]:
+        """The samples to save: the matches found in the file, those of the step, or all of the step, as listed."""
+        if self.search is not None and self.search.step is None:
+            return list(self.search.matches)
+        return [one for group in self.groups for one in group.samples if not self.is_filtered or self.is_match(one)]
+
     def settle(self) -> None:
         """Fit search, groups and cursors to the step, its samples and the choices."""
         self._fit_search()

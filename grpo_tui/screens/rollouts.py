@@ -11,14 +11,12 @@ from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
 from grpo_train.history.query import QueryError
-from grpo_tui.export import save_samples
 from grpo_tui.kit.desk import Desk, ShowView
-from grpo_tui.model.csv_tables import listed
 from grpo_tui.model.rollout_reader import RolloutChoices, RolloutReader
 from grpo_tui.model.rollout_search import RolloutSearch
 from grpo_tui.model.rollout_steps import EvaluationSteps, evaluated_steps, evaluation_names
 from grpo_tui.model.rollouts_words import instead_of_sample
-from grpo_tui.rollout_requests import refresh_search, refresh_step, refresh_steps, refresh_texts
+from grpo_tui.rollout_requests import refresh_search, refresh_step, refresh_steps, refresh_texts, save_samples
 from grpo_tui.screens.view import ViewScreen, bindings_of
 from grpo_tui.widgets.rollout_lists import GroupsPanel, RewardsPanel, SamplesPanel, StepsPanel
 from grpo_tui.widgets.rollouts_line import RolloutsLine
@@ -334,7 +332,7 @@ class RolloutsScreen(ViewScreen):
     def action_export(self) -> None:
         """Save the listed samples as CSV, on this machine."""
         reader = self.reader
-        samples = listed(reader) if reader is not None else []
+        samples = reader.listed if reader is not None else []
         if reader is None or not samples:
             self.app.warn("nothing to save: no sample is listed")
             return

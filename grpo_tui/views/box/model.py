@@ -9,8 +9,10 @@ from typing import Any
 
 from grpo_train.history.cost import dollars
 from grpo_train.run_dir.display import duration
+from grpo_train.run_dir.files import utc_from
 from grpo_tui.model.asking import Asking
 from grpo_tui.model.box_history import BoxHistory
+from grpo_tui.model.export import table_of
 from grpo_tui.model.formatting import money, one_line
 from grpo_tui.model.gpu_advice import IDLE_TOLD_S
 from grpo_tui.model.store import Store
@@ -30,6 +32,8 @@ SIZES_S = 60.0
 MEASURING_S = 2.0
 """… and while the box is not through."""
 FILL_COLUMNS = 240
+GPU = ("time", "gpu", "use_percent", "memory_mib", "power_w", "temperature_c")
+"""Columns of the saved table."""
 
 
 @dataclass(frozen=True)
@@ -179,3 +183,14 @@ def state_of(session: Mapping[str, Any]) -> str:
         return f"killed by {session['signal']}"
     status = session.get("exit_status")
     return "done" if not status else f"failed ({status:.0f})"
+
+
+def gpu_table(history: BoxHistory, low: float, high: float) -> tuple[str, int]:
+    """A CSV table of what the GPUs did in a range of time, and the number of its samples."""
+    found = [
+        (one.at, index, one.use, one.memory_mib, one.power_w, one.temperature_c)
+        for index in sorted({*history.own, *history.filled})
+        for one in history.samples(index, low, high)
+    ]
+    rows = ([utc_from(at), *values] for at, *values in sorted(found, key=lambda sample: sample[:2]))
+    return table_of(GPU, rows), len(found)
