@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from grpo_tui.screens.charts import ChartsScreen
     from grpo_tui.screens.help import HelpScreen
     from grpo_tui.screens.logs import LogsScreen
-    from grpo_tui.screens.rollouts import RolloutsScreen
     from grpo_tui.views.box.screen import BoxScreen
     from grpo_tui.views.compare.screen import CompareScreen
     from grpo_tui.views.history.screen import HistoryScreen
+    from grpo_tui.views.rollouts.screen import RolloutsScreen
 
 
 Shown = TypeVar("Shown", bound=ViewScreen)
@@ -39,7 +39,7 @@ class Views:
 
     @property
     def rollouts(self) -> RolloutsScreen:
-        from grpo_tui.screens.rollouts import RolloutsScreen
+        from grpo_tui.views.rollouts.screen import RolloutsScreen
 
         return self._make(RolloutsScreen)
 

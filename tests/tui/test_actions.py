@@ -16,10 +16,10 @@ from grpo_tui.model.store import Store
 from grpo_tui.screens.charts import ChartsScreen
 from grpo_tui.screens.home import HomeScreen
 from grpo_tui.screens.logs import LogsScreen
-from grpo_tui.screens.rollouts import RolloutsScreen
 from grpo_tui.views.box.screen import BoxScreen
 from grpo_tui.views.compare.screen import CompareScreen
 from grpo_tui.views.history.screen import HistoryScreen
+from grpo_tui.views.rollouts.screen import RolloutsScreen
 from remote.events import Link, LinkChanged, RunsReported
 from tests.tui.fake_rows import summary
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from textual.widgets import Input
 
-from grpo_tui.screens.rollouts import RolloutsScreen
+from grpo_tui.views.rollouts.screen import RolloutsScreen
 from remote.events import Link, LinkChanged
 from remote.protocol import RemoteError
 from tests.tui.conftest import Session, Start

@@ -12,11 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_train.history.query import QueryError
-from grpo_tui.model.rollout_filter import condition
-from grpo_tui.model.rollout_groups import ORDERS, groups_of, histogram, order_label, ordered, why
-from grpo_tui.model.rollout_reader import RolloutChoices, RolloutReader
-from grpo_tui.model.rollout_search import RolloutSearch
-from grpo_tui.model.rollout_steps import PAGE, RolloutSteps
+from grpo_tui.views.rollouts.model.reader import RolloutChoices, RolloutReader
+from grpo_tui.views.rollouts.model.samples import (
+    ORDERS,
+    groups_of,
+    histogram,
+    order_label,
+    ordered,
+    parts_of,
+    same_beginning,
+    why,
+)
+from grpo_tui.views.rollouts.model.search import RolloutSearch, condition
+from grpo_tui.views.rollouts.model.steps import PAGE, RolloutSteps
 from remote.index.query import compiled
 from tests.support.index import Box, completion, make_run
 
@@ -292,8 +300,8 @@ def test_a_mistake_keeps_the_last_filter(reading: Reading) -> None:
 
 
 def test_a_long_search_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grpo_tui.model.rollout_search.ENOUGH", 10)
-    monkeypatch.setattr("grpo_tui.model.rollout_search.PAGE", 4)
+    monkeypatch.setattr("grpo_tui.views.rollouts.model.search.ENOUGH", 10)
+    monkeypatch.setattr("grpo_tui.views.rollouts.model.search.PAGE", 4)
     reading = Reading(tmp_path, log_of(range(1, 6)), RolloutChoices(where=["and"], filter="x", is_whole_file=True))
     search = reading.settle().search
     assert search is not None
@@ -367,3 +375,43 @@ def test_a_word_is_found_whatever_its_case(word: str, rest: str, ascii_only: boo
     assert sample is not None
     quoted = word.replace("\\", "\\\\")
     assert compiled(condition(f'"{quoted}"'))(Candidate(sample, None, lambda: line))
+
+
+@pytest.mark.parametrize(
+    ("completion", "prompt", "parts"),
+    [
+        ("<think>a</think><answer>b</answer>", "", [("think", "a"), ("answer", "b")]),
+        (" a </think>\n<answer> b", "… <think>", [("think", "a"), ("answer", "b")]),
+        ("Here:\n```python\n  x = 1\ny\n```\nDone", "", [("text", "Here:"), ("code", "  x = 1\ny"), ("text", "Done")]),
+        ("x = 1\n```\nso", "Code:\n```python\n", [("code", "x = 1"), ("text", "so")]),
+        ("<think>```\nx\n```</think>", "", [("think", "```\nx\n```")]),
+        ("<answer>\n```\nx\n```\n</answer>", "", [("code", "x")]),
+        ("", "", []),
+    ],
+)
+def test_parts_of_a_completion(completion: str, prompt: str, parts: list[tuple[str, str]]) -> None:
+    assert [(part.kind, part.text) for part in parts_of(completion, prompt)] == parts
+
+
+PIECES = st.lists(
+    st.sampled_from(["<think>", "</think>", "<answer>", "</answer>", "\n```\n", "\n```py\n", "a", " b\n"])
+)
+
+
+@given(PIECES.map("".join), st.sampled_from(["", "x <think>", "x\n```py\n"]))
+def test_parts_are_where_they_say(text: str, prompt: str) -> None:
+    parts = parts_of(text, prompt)
+    end = 0
+    for part in parts:
+        assert part.start >= end
+        assert text[part.start :].startswith(part.text)
+        end = part.start + len(part.text)
+    letters = "".join(part.text for part in parts)
+    assert letters.count("b") == text.count(" b\n")
+
+
+@given(st.text("ab", max_size=6), st.text("ab", max_size=6))
+def test_the_same_beginning(one: str, other: str) -> None:
+    same = same_beginning(one, other)
+    assert one[:same] == other[:same]
+    assert one[same : same + 1] != other[same : same + 1] or same == len(one) == len(other)

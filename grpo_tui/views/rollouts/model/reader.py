@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_tui.model.app_time import monotonic
-from grpo_tui.model.evaluation_conditions import difference
-from grpo_tui.model.rollout_filter import condition
-from grpo_tui.model.rollout_groups import FLIPS, ORDERS, Group, Sample, flipped, ordered
-from grpo_tui.model.rollout_search import RolloutSearch
-from grpo_tui.model.rollouts import Place, Rollouts
+from grpo_tui.model.formatting import one_line
+from grpo_tui.model.store import Store
+from grpo_tui.views.rollouts.model.rollouts import Place, Rollouts
+from grpo_tui.views.rollouts.model.samples import FLIPS, ORDERS, Group, Sample, flipped, ordered
+from grpo_tui.views.rollouts.model.search import RolloutSearch, condition
 
 
 @dataclass
@@ -330,3 +330,72 @@ class RolloutReader:
         self.rollouts.go_to(max(steps) if by > 0 else min(steps))
         self.settle()
         return ""
+
+
+WORDS = {"problems": "other problems", "grader": "another grader", "label": "another task"}
+"""What a difference means whose values are hashes."""
+MOST = 3
+
+
+def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """``max_completion_length 24 against 48, another grader``; "" for the same conditions, or if neither is known."""
+    if not before and not now:
+        return ""
+    if not before or not now:
+        return f"the {'first' if not before else 'second'} one does not say how it was graded"
+    found = []
+    for name in dict.fromkeys([*WORDS, *before, *now]):
+        if before.get(name) != now.get(name):
+            short = name.removeprefix("decoding.")
+            values = f"{short} {_text(before.get(name))} against {_text(now.get(name))}"
+            found.append(WORDS.get(name, values))
+    more = f" and {len(found) - MOST} more" if len(found) > MOST else ""
+    return ", ".join(found[:MOST]) + more
+
+
+def _text(value: Any) -> str:
+    return "–" if value is None else one_line(str(value))[:24]
+
+
+Key = Callable[[str], str]
+"""Text of an action's key."""
+
+
+def instead_of_sample(reader: RolloutReader | None, store: Store, key: Key) -> str:
+    """What there is instead of a sample."""
+    if reader is None:
+        return f"no run selected; {key('home')} lists the runs of this box"
+    rollouts = reader.rollouts
+    if rollouts.evaluation and (rollouts.is_empty or not rollouts.steps.rows):
+        return f"the evaluation of {rollouts.dataset} has no completions of this step yet"
+    if rollouts.is_empty:
+        hint = "they appear with its first step" if store.run and store.run.is_live else ""
+        return f"{reader.rollouts.run} has not logged a completion yet" + (f"; {hint}" if hint else "")
+    if problem := rollouts.of_step.problem:
+        return f"✖ the completions of this step were not read: {problem}\n\nasked again every 5 s"
+    if rollouts.page is None:
+        if not store.connected:
+            return f"not connected to the box, which has the completions; {key('reconnect')} reconnects"
+        return rollouts.of_step.words() or "asking the box"
+    if reader.flips and not reader.groups:
+        return _no_flips(reader, key)
+    if reader.search is not None and not reader.groups:
+        if problem := reader.search.asking.problem:
+            return f"✖ the search failed: {problem}"
+        if reader.searches_file:
+            return "no match in this step; n goes to the next one"
+        return "no sample of this step matches; ctrl+f searches the whole file, esc clears the filter"
+    return "this step has no samples"
+
+
+def _no_flips(reader: RolloutReader, key: Key) -> str:
+    if reader.mismatch:
+        return (
+            f"▲ step {reader.step or 0:,} cannot be compared problem by problem with {reader.reference_name}: "
+            f"{reader.mismatch}\n\n{key('eval')} evaluates both with the same settings"
+        )
+    if reader.shares is None:
+        return reader.rollouts.of_step.words() or "asking the box"
+    if reader.search is not None:
+        return f"no problem that was {reader.flips} against {reader.reference_name} matches the filter; esc clears it"
+    return f"no problem was {reader.flips} against {reader.reference_name}"

@@ -9,7 +9,7 @@ import pytest
 from tests.tui.conftest import Start
 from tests.tui.fake import FakeClient, evaluated_box, learning_box
 from tests.tui.fake_rows import RUN, jsonl
-from tests.tui.screens.test_rollouts import at, rollouts
+from tests.tui.views.rollouts.test_screen import at, rollouts
 
 
 async def test_what_a_checkpoint_lost(start: Start) -> None:

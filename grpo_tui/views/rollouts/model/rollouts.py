@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.asking import Asking
-from grpo_tui.model.rollout_groups import Group, Sample, groups_of
-from grpo_tui.model.rollout_steps import EvaluationSteps, RolloutSteps
+from grpo_tui.views.rollouts.model.samples import Group, Sample, groups_of
+from grpo_tui.views.rollouts.model.steps import EvaluationSteps, RolloutSteps
 from remote.protocol.index import MAX_OFFSETS, UNREADABLE
 
 PAGES_KEPT = 8

@@ -1,4 +1,4 @@
-"""Requests of the rollouts view. No Textual."""
+"""Requests of the rollouts view, and saving samples."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from grpo_tui.export import save_table
-from grpo_tui.model.rollout_groups import sample_table
+from grpo_tui.views.rollouts.model.samples import sample_table
 from remote.protocol import RemoteError
 from remote.protocol.index import MAX_OFFSETS
 
 if TYPE_CHECKING:
     from grpo_tui.kit.desk import Desk
-    from grpo_tui.model.rollout_groups import Sample
-    from grpo_tui.model.rollout_search import Key as SearchKey
-    from grpo_tui.model.rollout_search import RolloutSearch
-    from grpo_tui.model.rollout_steps import Key as StepsKey
-    from grpo_tui.model.rollouts import Rollouts, StepKey, TextsKey
+    from grpo_tui.views.rollouts.model.rollouts import Rollouts, StepKey, TextsKey
+    from grpo_tui.views.rollouts.model.samples import Sample
+    from grpo_tui.views.rollouts.model.search import Key as SearchKey
+    from grpo_tui.views.rollouts.model.search import RolloutSearch
+    from grpo_tui.views.rollouts.model.steps import Key as StepsKey
+
 
 REST_S = 0.04
 """The cursor, or a filter that is typed, rests this long before anything is requested; a worker is cancelled until

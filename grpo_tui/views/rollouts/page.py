@@ -11,14 +11,13 @@ from rich.text import Text
 from textual.content import Content
 
 from grpo_train.run_dir.files import to_float
-from grpo_tui.model.completion_parts import parts_of, same_beginning
 from grpo_tui.model.formatting import compact_number, one_line, shortened
-from grpo_tui.model.rollout_filter import literals
-from grpo_tui.model.rollout_groups import why
-from grpo_tui.model.rollout_reader import RolloutReader
 from grpo_tui.model.store import Store
+from grpo_tui.views.rollouts.lists import advantage, figure
+from grpo_tui.views.rollouts.model.reader import RolloutReader
+from grpo_tui.views.rollouts.model.samples import parts_of, same_beginning, why
+from grpo_tui.views.rollouts.model.search import literals
 from grpo_tui.widgets.lines_panel import LinesPanel, PageSource, Palette, beside
-from grpo_tui.widgets.rollout_lists import advantage, figure
 from grpo_tui.widgets.sources import wrapped
 from remote.protocol.index import UNREADABLE
 
