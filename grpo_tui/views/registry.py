@@ -10,10 +10,10 @@ from grpo_tui.screens.view import ViewScreen
 
 if TYPE_CHECKING:
     from grpo_tui.kit.desk import Desk
-    from grpo_tui.screens.charts import ChartsScreen
     from grpo_tui.screens.help import HelpScreen
     from grpo_tui.screens.logs import LogsScreen
     from grpo_tui.views.box.screen import BoxScreen
+    from grpo_tui.views.charts.screen import ChartsScreen
     from grpo_tui.views.compare.screen import CompareScreen
     from grpo_tui.views.history.screen import HistoryScreen
     from grpo_tui.views.rollouts.screen import RolloutsScreen
@@ -33,7 +33,7 @@ class Views:
 
     @property
     def charts(self) -> ChartsScreen:
-        from grpo_tui.screens.charts import ChartsScreen
+        from grpo_tui.views.charts.screen import ChartsScreen
 
         return self._make(ChartsScreen)
 

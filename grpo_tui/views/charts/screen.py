@@ -18,19 +18,19 @@ from grpo_tui.chart_svg import Drawing, charts_svg
 from grpo_tui.charts import CHARTS
 from grpo_tui.export import Range, save_charts
 from grpo_tui.kit.desk import Desk
-from grpo_tui.model.charts_view import AXIS_NAMES, MOST_SHOWN, ChartsView, matches, smoothing_label
+from grpo_tui.model.charts_view import AXIS_NAMES, MOST_SHOWN, ChartsView, smoothing_label
 from grpo_tui.model.curves import STEP
 from grpo_tui.model.formatting import compact_number
 from grpo_tui.model.run_events import RunEvent
 from grpo_tui.model.store import Store
-from grpo_tui.screens.crosshair import CrosshairScreen
 from grpo_tui.screens.view import bindings_of
+from grpo_tui.views.charts.crosshair import CrosshairScreen
+from grpo_tui.views.charts.model import matches
+from grpo_tui.views.charts.panels import MetricsPanel, StepSource
 from grpo_tui.widgets.chart_axis import axis_label
 from grpo_tui.widgets.curve_chart import CurveChart
 from grpo_tui.widgets.lines_panel import LinesPanel
-from grpo_tui.widgets.metrics_panel import MetricsPanel
 from grpo_tui.widgets.panel import Line
-from grpo_tui.widgets.step_panel import StepSource
 
 SLOTS = {"-wide": 9, "-medium": 6, "-narrow": 2}
 """Charts that a terminal of each width has room for …"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from grpo_tui.screens.charts import ChartsScreen
+from grpo_tui.views.charts.screen import ChartsScreen
 from tests.tui.conftest import Session, Start
 from tests.tui.fake import FakeClient, learning_box
 from tests.tui.fake_rows import LOGS, jsonl, train_rows
