@@ -48,12 +48,12 @@ from grpo_tui.options import Options
 from grpo_tui.preferences import Preferences
 from grpo_tui.recall import Recall
 from grpo_tui.remember import Memory
-from grpo_tui.screens.home import HomeScreen
 from grpo_tui.startup import Startup
 from grpo_tui.themes import DARK, LIGHT, OWN_VARIABLES, THEMES
+from grpo_tui.views.home.runs import RunsPanel
+from grpo_tui.views.home.screen import HomeScreen
+from grpo_tui.views.home.summary import SummaryPanel
 from grpo_tui.views.registry import Views
-from grpo_tui.widgets.runs import RunsPanel
-from grpo_tui.widgets.summary import SummaryPanel
 from remote.boxes import Box
 from remote.events import (
     BoxGreeted,

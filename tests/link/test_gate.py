@@ -24,8 +24,8 @@ from grpo_tui.model.run_logs import LOGS, RunLogs
 from grpo_tui.model.store import Store
 from grpo_tui.views.charts.model import metric_lines
 from grpo_tui.views.charts.panels import StepSource
+from grpo_tui.views.home.health import HealthSource
 from grpo_tui.widgets.braille import Bitmap, plot_marks, ticks, view_of_marks
-from grpo_tui.widgets.health import HealthSource
 from grpo_tui.widgets.lines_panel import LineSource, Palette
 from grpo_tui.widgets.sources import CheckpointsSource, CompletionSource, log_sources
 from remote import gate

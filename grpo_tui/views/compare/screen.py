@@ -15,7 +15,7 @@ from grpo_tui.export import Range, save_runs
 from grpo_tui.kit.desk import Desk, OpenFlips, SelectRun, ShowView
 from grpo_tui.model.charts_view import AXIS_NAMES, DEFAULT, MOST_SHOWN, smoothing_label
 from grpo_tui.model.metric_table import MetricTable
-from grpo_tui.model.run_names import short_names
+from grpo_tui.model.run_names import fitting_name, short_names
 from grpo_tui.model.store import Store
 from grpo_tui.screens.view import ViewScreen, bindings_of
 from grpo_tui.views.compare import requests
@@ -25,7 +25,6 @@ from grpo_tui.views.compare.tables import ComparePanel, ConfigSource, Evaluation
 from grpo_tui.widgets.chart_axis import axis_label
 from grpo_tui.widgets.chart_mouse import ChartMouse
 from grpo_tui.widgets.panel import Line
-from grpo_tui.widgets.runs import short_name
 
 SLOTS = {"-wide": 3, "-medium": 2, "-narrow": 1}
 """Charts that a terminal of each width has room for."""
@@ -414,7 +413,7 @@ class AboutComparison(Line):
         names = short_names([run.name for run in comparison.runs], configs).short
         lines = [Content()]
         for run in comparison.runs:
-            name = short_name(names.get(run.name) or run.name, min(32, room))
+            name = fitting_name(names.get(run.name) or run.name, min(32, room))
             part = legend(run, name, run.name == comparison.pinned, run.name == comparison.current)
             if lines[-1].cell_length + 3 + part.cell_length > width and lines[-1]:
                 if len(lines) == most:

@@ -17,7 +17,7 @@ from grpo_tui.model.formatting import padded, short_age, shortened
 from grpo_tui.model.run_columns import Cells, Column
 from grpo_tui.model.run_facts import MOST_RUNS
 from grpo_tui.model.run_list import RunList
-from grpo_tui.model.run_names import stamp_of
+from grpo_tui.model.run_names import fitting_name
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Freshness, Store
 from grpo_tui.model.table import GAP, Sized, fit
@@ -261,7 +261,7 @@ class RunsPanel(ListPanel):
         if store.marks:
             text.append("*" if row.name in store.marks else " ", style=style_of("good"))
         text.append(f"{glyph} ", style=style_of(tone))
-        name = short_name(self.runs.name(row.name), name_width)
+        name = fitting_name(self.runs.name(row.name), name_width)
         text.append(padded(name, name_width), style="bold" if row.is_live else "")
         for column, cells in columns:
             found = shortened(column.text(cells_of, row), cells)
@@ -292,10 +292,3 @@ class RunsPanel(ListPanel):
             name = max(1, min(left, max(widths["name"], NAME_LEAST)))
             self._laid_out = (key, [(shown[column.id], column.width) for column in kept], name)
         return self._laid_out[1], self._laid_out[2]
-
-
-def short_name(name: str, width: int) -> str:
-    """A name that fits. A default name, which is a time, becomes that time."""
-    if len(name) > width and (time := stamp_of(name)):
-        return time if len(time) <= width else time[:11]
-    return shortened(name, width)

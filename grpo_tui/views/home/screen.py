@@ -17,23 +17,20 @@ from grpo_tui.background import ask_resume_step, refresh_run_facts, refresh_tren
 from grpo_tui.charts import CHARTS
 from grpo_tui.kit.desk import Desk, OpenCheckpoint, SelectRun, ShowView
 from grpo_tui.model.curves import Curves
-from grpo_tui.model.home_layout import NARROW, Layout, layout
 from grpo_tui.model.needs import Look, Need, Needs
 from grpo_tui.model.run_columns import KNOWN
 from grpo_tui.model.run_facts import RunFacts
 from grpo_tui.model.run_logs import run_path
 from grpo_tui.screens.view import ViewScreen, bindings_of
-from grpo_tui.widgets.checkpoints_line import CheckpointsLine
+from grpo_tui.views.home.health import HealthSource
+from grpo_tui.views.home.model import NARROW, Layout, layout, run_table
+from grpo_tui.views.home.panels import ErrorPanel, NeedsPanel, Notice
+from grpo_tui.views.home.runs import RunsPanel
+from grpo_tui.views.home.summary import CheckpointsLine, SummaryPanel
 from grpo_tui.widgets.curve_chart import CurveChart
-from grpo_tui.widgets.error_panel import ErrorPanel
 from grpo_tui.widgets.gpu import GpuPanel
-from grpo_tui.widgets.health import HealthSource
 from grpo_tui.widgets.lines_panel import LinesPanel
-from grpo_tui.widgets.needs import NeedsPanel
-from grpo_tui.widgets.notice import Notice
-from grpo_tui.widgets.runs import RunsPanel
 from grpo_tui.widgets.sources import CheckpointsSource, CompletionSource, log_sources
-from grpo_tui.widgets.summary import SummaryPanel
 
 ROLLOUTS, COMPLETION = 2, 3
 """Tabs of the log panel: one that needs the full width, one that has a panel on larger terminals."""
@@ -280,7 +277,6 @@ class HomeScreen(ViewScreen):
     def action_export(self) -> None:
         """Save the list of runs as CSV, on this machine."""
         from grpo_tui.export import save_table
-        from grpo_tui.model.csv_tables import run_table
 
         runs = self.runs
         save_table(self.app, f"{self.store.box}_runs", run_table(runs, self.store), len(runs.rows), "run")

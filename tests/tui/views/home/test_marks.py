@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from grpo_tui.screens.dialog import ConfirmScreen
-from grpo_tui.widgets.runs import RunsPanel
+from grpo_tui.views.home.runs import RunsPanel
 from remote.events import RunsReported
 from remote.protocol import RemoteError
 from tests.tui.conftest import Start
