@@ -28,6 +28,7 @@ from grpo_tui.kit.desk import (
     Desk,
     GoToStep,
     OpenCheckpoint,
+    OpenFile,
     OpenFlips,
     OpenLine,
     OpenStep,
@@ -318,6 +319,10 @@ class GrpoApp(Desk):
 
     def on_open_line(self, event: OpenLine) -> None:
         self.views.logs.open_line(event.path, event.offset)
+        self.views.show("logs")
+
+    def on_open_file(self, event: OpenFile) -> None:
+        self.views.logs.open_file(event.path)
         self.views.show("logs")
 
     def on_go_to_step(self, event: GoToStep) -> None:

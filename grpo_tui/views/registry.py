@@ -11,11 +11,11 @@ from grpo_tui.views.home.screen import HomeScreen
 if TYPE_CHECKING:
     from grpo_tui.kit.desk import Desk
     from grpo_tui.screens.help import HelpScreen
-    from grpo_tui.screens.logs import LogsScreen
     from grpo_tui.views.box.screen import BoxScreen
     from grpo_tui.views.charts.screen import ChartsScreen
     from grpo_tui.views.compare.screen import CompareScreen
     from grpo_tui.views.history.screen import HistoryScreen
+    from grpo_tui.views.logs.screen import LogsScreen
     from grpo_tui.views.rollouts.screen import RolloutsScreen
 
 
@@ -63,7 +63,7 @@ class Views:
 
     @property
     def logs(self) -> LogsScreen:
-        from grpo_tui.screens.logs import LogsScreen
+        from grpo_tui.views.logs.screen import LogsScreen
 
         return self._make(LogsScreen)
 

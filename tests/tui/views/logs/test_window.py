@@ -10,9 +10,9 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from grpo_tui.model import log_window
-from grpo_tui.model.log_search import LogSearch
-from grpo_tui.model.log_window import LogWindow
+from grpo_tui.views.logs.model import window as log_window
+from grpo_tui.views.logs.model.logs import LogSearch
+from grpo_tui.views.logs.model.window import LogWindow
 from tests.support.index import Box, make_run
 
 PATH = "training_runs/one/logs/console.log"

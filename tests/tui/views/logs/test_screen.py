@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from textual import events
 
-from grpo_tui.model.log_window import LogWindow
-from grpo_tui.screens.logs import LogsScreen
-from grpo_tui.widgets.log_files import LogFilesPanel
-from grpo_tui.widgets.log_lines import LogLinesPanel
+from grpo_tui.views.logs.lines import LogLinesPanel
+from grpo_tui.views.logs.model.window import LogWindow
+from grpo_tui.views.logs.panels import LogFilesPanel
+from grpo_tui.views.logs.screen import LogsScreen
 from remote.events import Link, LinkChanged
 from remote.protocol import RemoteError
 from tests.tui.conftest import Session, Start
@@ -227,7 +227,7 @@ async def test_lines_are_copied_and_files_saved(start: Start, monkeypatch: pytes
         await session.press("E")
         await session.until(lambda: "saved: console.log" in session.notifications())
         assert (tmp_path / f"{RUN}-console.log").read_bytes() == session.client.files[CONSOLE]
-        monkeypatch.setattr("grpo_tui.download.MAX_SAVED", 1_000)
+        monkeypatch.setattr("grpo_tui.views.logs.requests.MAX_SAVED", 1_000)
         await session.press("E")
         await session.until(lambda: f"scp h200-a:/data/{CONSOLE} ." in session.notifications())
         assert (tmp_path / f"{RUN}-console-2.log").read_bytes() == session.client.files[CONSOLE][-1_000:]
@@ -266,10 +266,10 @@ async def test_a_run_without_files(start: Start) -> None:
         panel = session.app.views.logs.query_one(LogLinesPanel)
         view = panel._view()
         assert view is not None
-        view.is_answered = False  # as before the answer, which may come after the first picture
+        view.listing.is_answered = False  # as before the answer, which may come after the first picture
         await session.until(lambda: panel.render_line(0).text.startswith("asking the box"), "the words")
         painted = panel.state()
-        view.is_answered = True
+        view.listing.is_answered = True
         assert panel.state() != painted, "the answer is painted"
         await session.until_text("this run has no files yet")
 

@@ -11,17 +11,16 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Input
 
-from grpo_tui.download import save_part
+from grpo_tui.background import refresh_log_files
 from grpo_tui.kit.desk import Desk, ShowView
-from grpo_tui.log_requests import refresh_files, refresh_lines, refresh_search, refresh_whole
 from grpo_tui.model.formatting import byte_size
-from grpo_tui.model.log_window import LogWindow
-from grpo_tui.model.logs_view import SHOWN, LogsView
 from grpo_tui.model.store import Store
 from grpo_tui.screens.view import ViewScreen, bindings_of
-from grpo_tui.widgets.log_detail import WholeLinePanel, WholeLineSource
-from grpo_tui.widgets.log_files import LogFilesPanel
-from grpo_tui.widgets.log_lines import LogLinesPanel
+from grpo_tui.views.logs.lines import LogLinesPanel
+from grpo_tui.views.logs.model.logs import SHOWN, LogsView
+from grpo_tui.views.logs.model.window import LogWindow
+from grpo_tui.views.logs.panels import LogFilesPanel, WholeLinePanel, WholeLineSource
+from grpo_tui.views.logs.requests import refresh_lines, refresh_search, refresh_whole, save_part
 from grpo_tui.widgets.panel import Line, link_age
 from remote.events import Link
 
@@ -49,7 +48,7 @@ class AboutLogs(Line):
         text = Content.from_markup("[bold $primary]logs[/]")
         if view is None or window is None:
             return text
-        text += Content.from_markup("   $name", name=view.name(window.path))
+        text += Content.from_markup("   $name", name=view.listing.name(window.path))
         if window.level:
             text += Content.from_markup("   [$warning]only $level[/]", level=dict(SHOWN)[window.level])
         if view.search is not None:
@@ -104,11 +103,17 @@ class LogsScreen(ViewScreen):
         self._typed = ""
         self._whole_line = False
         self._came_from_charts = False
+        self._views: dict[str, LogsView] = {}
+        """What is shown of each run of the box."""
 
     @property
     def view(self) -> LogsView | None:
-        """The view of the selected run."""
-        return self.app.log_view
+        """The view of the selected run, with its first file open at first."""
+        if (listing := self.store.log_files) is None:
+            return None
+        view = self._views.setdefault(listing.run, LogsView(listing))
+        view.open_first()
+        return view
 
     @property
     def window(self) -> LogWindow | None:
@@ -129,7 +134,7 @@ class LogsScreen(ViewScreen):
         )  # fmt: skip
 
     def box_changed(self) -> None:
-        self.app.log_views.clear()
+        self._views.clear()
 
     def update(self) -> None:
         view = self.view
@@ -144,8 +149,8 @@ class LogsScreen(ViewScreen):
         if view is None:
             return
         is_live = self.store.run is not None and self.store.run.is_live
-        if view.request_files(is_live):
-            app.work("log files", partial(refresh_files, app, view))
+        if view.listing.request(is_live):
+            app.work("log files", partial(refresh_log_files, app, view.listing))
         window, search, whole = view.window, view.search, view.whole
         if window is not None and (asked := window.request(is_live)) is not None:
             app.work("log lines", partial(refresh_lines, app, window, *asked, is_live))
@@ -177,6 +182,11 @@ class LogsScreen(ViewScreen):
             view.open(row.path)
         self.query_one("#lines").focus()
         self._show()
+
+    def open_file(self, path: str) -> None:
+        """Show a file: a log at its end, another one at its beginning."""
+        if (view := self.view) is not None:
+            view.open(path)
 
     def open_line(self, path: str, offset: int) -> None:
         """Show the line of a file that begins at an offset, from the charts."""
@@ -256,11 +266,11 @@ class LogsScreen(ViewScreen):
             return
         if self.query_one(LogFilesPanel).has_focus and row is not None and row.path:
             root = str((self.store.host or {}).get("root", "")).rstrip("/")
-            self.app.copy(f"{root}/{row.path}" if root else row.path, f"path of {view.name(row.path)}")
+            self.app.copy(f"{root}/{row.path}" if root else row.path, f"path of {view.listing.name(row.path)}")
         elif view.whole is not None:
             number = "a line" if view.whole.number is None else f"line {view.whole.number:,}"
             part = "the beginning of " if view.whole.is_cut else ""
-            self.app.copy(view.whole.text, f"{part}{number} of {view.name(view.whole.path)}")
+            self.app.copy(view.whole.text, f"{part}{number} of {view.listing.name(view.whole.path)}")
 
     async def action_save(self) -> None:
         """Save the file to this machine (of a large file, the part around the cursor)."""
@@ -268,10 +278,10 @@ class LogsScreen(ViewScreen):
         if view is None or view.window is None:
             return
         path, line = view.window.path, view.window.current
-        known = next((file.get("size") for file in view.files if file.get("path") == path), None)
+        known = next((file.get("size") for file in view.listing.files if file.get("path") == path), None)
         size = view.window.size or int(known or 0)  # it may not be read yet
         if not size:
-            self.app.warn(f"{view.name(path)} is empty, or not read yet", title="not saved")
+            self.app.warn(f"{view.listing.name(path)} is empty, or not read yet", title="not saved")
             return
         await save_part(self.app, view.run, path, line.offset if line is not None else size, size)
 

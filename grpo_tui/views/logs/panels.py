@@ -1,4 +1,4 @@
-"""The files of a run, and which lines of the open one are shown."""
+"""The files of a run, which lines of the open one are shown, and the line under the cursor."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from textual.content import Content
 from textual.message import Message
 
 from grpo_tui.model.formatting import byte_size, shortened
-from grpo_tui.model.logs_view import FileRow, LogsView
 from grpo_tui.model.store import Store
+from grpo_tui.views.logs.model.logs import FileRow, LogsView, fields
+from grpo_tui.widgets.lines_panel import LinesPanel, PageSource, Palette
 from grpo_tui.widgets.list_panel import ListPanel
+from grpo_tui.widgets.sources import wrapped
 
 
 class LogFilesPanel(ListPanel):
@@ -100,7 +102,8 @@ class LogFilesPanel(ListPanel):
         view = self._view()
         if view is None:
             return Text("no run selected")
-        return Text("no files yet" if view.is_answered and not view.problem else view.instead())
+        listing = view.listing
+        return Text("no files yet" if listing.is_answered and not listing.problem else listing.instead())
 
     def line(self, index: int, width: int) -> Text:
         row, view = self._rows[index], self._view()
@@ -120,3 +123,53 @@ class LogFilesPanel(ListPanel):
         text.append(f"{shortened(row.text, room):<{room}} ", style="bold" if is_open else "")
         text.append(value, style=muted)
         return text
+
+
+class WholeLinePanel(LinesPanel):
+    """The page in a frame without an age."""
+
+    def age(self) -> Content:
+        return Content()
+
+
+class WholeLineSource(PageSource):
+    """The line as a page."""
+
+    title, empty = "this line", "no line"
+
+    def __init__(self, store: Store, view: Callable[[], LogsView | None], key: Callable[[], str]) -> None:
+        super().__init__(store)
+        self._view, self._key = view, key
+
+    @property
+    def note(self) -> str:
+        return f"[$text-muted]{self._key()} copies[/]"
+
+    def state(self) -> object:
+        whole = view.whole if (view := self._view()) else None
+        return (whole.path, whole.line, len(whole.text), whole.is_asked, whole.problem) if whole else None
+
+    def layout(self, width: int, palette: Palette) -> list[Text]:
+        whole = view.whole if (view := self._view()) else None
+        if whole is None or width < 4:
+            return []
+        rows = fields(whole.text)
+        lines = [part for row in rows or [whole.text] for part in wrapped(self._field(row, bool(rows), palette), width)]
+        if notice := self._notice(whole.is_cut, len(whole.text), whole.line.length, whole.problem):
+            lines = [*wrapped(Text(notice, style=palette["warn"]), width), *lines]
+        if whole.line.is_open:
+            lines.append(Text("(its end is not written yet)", style=palette["muted"]))
+        return lines
+
+    @staticmethod
+    def _field(row: str, is_field: bool, palette: Palette) -> Text:
+        text = Text(row)
+        if is_field and (end := row.find(":")) > 0:
+            text.stylize(palette["muted"], 0, end + 1)
+        return text
+
+    @staticmethod
+    def _notice(is_cut: bool, shown: int, length: int, problem: str) -> str:
+        if problem:
+            return f"only its beginning: {problem}"
+        return f"the first {byte_size(shown)} of {byte_size(length)}" if is_cut else ""

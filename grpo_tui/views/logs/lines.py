@@ -12,9 +12,9 @@ from textual.message import Message
 from textual.strip import Strip
 
 from grpo_tui.model.asking import waiting_words
-from grpo_tui.model.log_window import RETRY_S, Line, LogWindow
-from grpo_tui.model.logs_view import LogsView
 from grpo_tui.model.store import Store
+from grpo_tui.views.logs.model.logs import LogsView
+from grpo_tui.views.logs.model.window import RETRY_S, Line, LogWindow
 from grpo_tui.widgets.list_panel import ALL, PAGE
 from grpo_tui.widgets.panel import ScrollPanel
 from grpo_tui.widgets.sources import wrapped
@@ -65,7 +65,7 @@ class LogLinesPanel(ScrollPanel):
         if window is None or view is None:
             self.set_titles("lines")
             return
-        title = Content.from_markup("$name", name=view.name(window.path))
+        title = Content.from_markup("$name", name=view.listing.name(window.path))
         if window.notice:
             title += Content.from_markup(" [$warning]$notice[/]", notice=window.notice)
         self.set_titles(title, self._position(window))
@@ -198,7 +198,8 @@ class LogLinesPanel(ScrollPanel):
         if view is None:
             return "no run selected: 1 shows the list of runs"
         if window is None:
-            return "this run has no files yet" if view.is_answered and not view.problem else view.instead()
+            listing = view.listing
+            return "this run has no files yet" if listing.is_answered and not listing.problem else listing.instead()
         if window.problem or not window.is_answered or window.target is not None:
             return waiting_words(window.asked_at, window.problem, RETRY_S)
         if window.level:
