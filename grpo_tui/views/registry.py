@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from grpo_tui.model.store import Store
-from grpo_tui.screens.view import ViewScreen
 from grpo_tui.views.home.screen import HomeScreen
+from grpo_tui.views.view import ViewScreen
 
 if TYPE_CHECKING:
     from grpo_tui.kit.desk import Desk

@@ -20,11 +20,11 @@ from grpo_tui.kit.desk import Desk
 from grpo_tui.model.progress import NO_PRICE
 from grpo_tui.model.store import Store
 from grpo_tui.screens.dialog import ConfirmScreen, TextDialog
-from grpo_tui.screens.view import ViewScreen, bindings_of
 from grpo_tui.views.box.charts import GpuChart, MachinePanel
 from grpo_tui.views.box.model import FACTS_S, FILL_COLUMNS, FILL_S, LINES_S, MAX_SESSIONS, SIZES_S, BoxView, gpu_table
 from grpo_tui.views.box.panels import ChecksPanel, DisksPanel, SessionsPanel
 from grpo_tui.views.box.spare import SpareScreen
+from grpo_tui.views.view import ViewScreen, bindings_of
 from grpo_tui.widgets.gpu import GPUS_SHOWN
 from grpo_tui.widgets.line_input import LineInput
 from grpo_tui.widgets.panel import Line, Panel

@@ -13,7 +13,7 @@ from grpo_tui.model.curves import Curves, Window
 from grpo_tui.model.formatting import metric_value
 from grpo_tui.model.run_events import RunEvent
 from grpo_tui.model.run_logs import log_path
-from grpo_tui.screens.view import ViewScreen
+from grpo_tui.views.view import ViewScreen
 from grpo_tui.widgets.chart_mouse import ChartMouse
 from remote.protocol import RemoteError
 from remote.protocol.index import MAX_WIDTH

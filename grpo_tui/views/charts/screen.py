@@ -23,10 +23,10 @@ from grpo_tui.model.curves import STEP
 from grpo_tui.model.formatting import compact_number
 from grpo_tui.model.run_events import RunEvent
 from grpo_tui.model.store import Store
-from grpo_tui.screens.view import bindings_of
 from grpo_tui.views.charts.crosshair import CrosshairScreen
 from grpo_tui.views.charts.model import matches
 from grpo_tui.views.charts.panels import MetricsPanel, StepSource
+from grpo_tui.views.view import bindings_of
 from grpo_tui.widgets.chart_axis import axis_label
 from grpo_tui.widgets.curve_chart import CurveChart
 from grpo_tui.widgets.lines_panel import LinesPanel

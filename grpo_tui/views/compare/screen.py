@@ -17,11 +17,11 @@ from grpo_tui.model.charts_view import AXIS_NAMES, DEFAULT, MOST_SHOWN, smoothin
 from grpo_tui.model.metric_table import MetricTable
 from grpo_tui.model.run_names import fitting_name, short_names
 from grpo_tui.model.store import Store
-from grpo_tui.screens.view import ViewScreen, bindings_of
 from grpo_tui.views.compare import requests
 from grpo_tui.views.compare.chart import CompareChart, RunDrawing, compared_svg, elapsed, legend, marks_of
 from grpo_tui.views.compare.model import LETTERS, Compared, Comparison, PairedResults
 from grpo_tui.views.compare.tables import ComparePanel, ConfigSource, EvaluationsSource, StandingSource
+from grpo_tui.views.view import ViewScreen, bindings_of
 from grpo_tui.widgets.chart_axis import axis_label
 from grpo_tui.widgets.chart_mouse import ChartMouse
 from grpo_tui.widgets.panel import Line

@@ -23,9 +23,9 @@ from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.tracking import Tracking, tracking_of
 from grpo_tui.screens.dialog import TextDialog
 from grpo_tui.screens.list_dialogs import OrderScreen
-from grpo_tui.screens.view import ViewScreen, bindings_of
 from grpo_tui.views.history.model import TABLES, Asked, HistoryView, read, version_of
 from grpo_tui.views.history.panels import AboutHistory, HistoryDetails, HistoryTable
+from grpo_tui.views.view import ViewScreen, bindings_of
 from remote.boxes import Box, BoxesError, load_boxes
 
 AGAIN_S = 2.0

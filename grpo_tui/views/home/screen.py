@@ -21,12 +21,12 @@ from grpo_tui.model.needs import Look, Need, Needs
 from grpo_tui.model.run_columns import KNOWN
 from grpo_tui.model.run_facts import RunFacts
 from grpo_tui.model.run_logs import run_path
-from grpo_tui.screens.view import ViewScreen, bindings_of
 from grpo_tui.views.home.health import HealthSource
 from grpo_tui.views.home.model import NARROW, Layout, layout, run_table
 from grpo_tui.views.home.panels import ErrorPanel, NeedsPanel, Notice
 from grpo_tui.views.home.runs import RunsPanel
 from grpo_tui.views.home.summary import CheckpointsLine, SummaryPanel
+from grpo_tui.views.view import ViewScreen, bindings_of
 from grpo_tui.widgets.curve_chart import CurveChart
 from grpo_tui.widgets.gpu import GpuPanel
 from grpo_tui.widgets.lines_panel import LinesPanel

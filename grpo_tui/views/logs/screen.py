@@ -15,12 +15,12 @@ from grpo_tui.background import refresh_log_files
 from grpo_tui.kit.desk import Desk, ShowView
 from grpo_tui.model.formatting import byte_size
 from grpo_tui.model.store import Store
-from grpo_tui.screens.view import ViewScreen, bindings_of
 from grpo_tui.views.logs.lines import LogLinesPanel
 from grpo_tui.views.logs.model.logs import SHOWN, LogsView
 from grpo_tui.views.logs.model.window import LogWindow
 from grpo_tui.views.logs.panels import LogFilesPanel, WholeLinePanel, WholeLineSource
 from grpo_tui.views.logs.requests import refresh_lines, refresh_search, refresh_whole, save_part
+from grpo_tui.views.view import ViewScreen, bindings_of
 from grpo_tui.widgets.panel import Line, link_age
 from remote.events import Link
 

@@ -12,13 +12,13 @@ from textual.widget import Widget
 
 from grpo_train.history.query import QueryError
 from grpo_tui.kit.desk import Desk, ShowView
-from grpo_tui.screens.view import ViewScreen, bindings_of
 from grpo_tui.views.rollouts.lists import GroupsPanel, RewardsPanel, RolloutsLine, SamplesPanel, StepsPanel
 from grpo_tui.views.rollouts.model.reader import RolloutChoices, RolloutReader, instead_of_sample
 from grpo_tui.views.rollouts.model.search import RolloutSearch
 from grpo_tui.views.rollouts.model.steps import EvaluationSteps, evaluated_steps, evaluation_names
 from grpo_tui.views.rollouts.page import SamplePanel, SampleSource
 from grpo_tui.views.rollouts.requests import refresh_search, refresh_step, refresh_steps, refresh_texts, save_samples
+from grpo_tui.views.view import ViewScreen, bindings_of
 
 PANES = ("steps", "groups", "samples", "sample")
 """From the outermost to the innermost."""
