@@ -67,8 +67,6 @@ from remote.events import (
 )
 from remote.protocol.text import clean
 
-FIRST_STYLES = ("app", "home")
-"""Parsed before the first frame; the others after it."""
 EXAMINE_AFTER_S = 2.0
 """The doctor waits this long for the first list of runs, which is what the user looks for."""
 FOLLOW_AFTER_S = 0.15
@@ -83,7 +81,8 @@ class GrpoApp(Desk):
     """Reinforcement-learning runs on a rented box, from one terminal."""
 
     TITLE = "grpo-tui"
-    CSS_PATH = [f"styles/{name}.tcss" for name in FIRST_STYLES]  # noqa: RUF012
+    CSS_PATH = ["styles/app.tcss", "views/home/styles.tcss"]  # noqa: RUF012
+    """Parsed before the first frame; the others after it."""
     AUTO_FOCUS = None
     BINDINGS: ClassVar = [Binding("ctrl+z", "act('suspend')", show=False, priority=True, id="suspend")]
     COMMANDS = App.COMMANDS | {lambda: importlib.import_module("grpo_tui.palette").Finder}
