@@ -28,6 +28,7 @@ from grpo_tui.kit.desk import (
     Desk,
     GoToStep,
     OpenCheckpoint,
+    OpenFile,
     OpenFlips,
     OpenLine,
     OpenStep,
@@ -48,12 +49,12 @@ from grpo_tui.options import Options
 from grpo_tui.preferences import Preferences
 from grpo_tui.recall import Recall
 from grpo_tui.remember import Memory
-from grpo_tui.screens.home import HomeScreen
 from grpo_tui.startup import Startup
 from grpo_tui.themes import DARK, LIGHT, OWN_VARIABLES, THEMES
-from grpo_tui.views import Views
-from grpo_tui.widgets.runs import RunsPanel
-from grpo_tui.widgets.summary import SummaryPanel
+from grpo_tui.views.home.runs import RunsPanel
+from grpo_tui.views.home.screen import HomeScreen
+from grpo_tui.views.home.summary import SummaryPanel
+from grpo_tui.views.registry import Views
 from remote.boxes import Box
 from remote.events import (
     BoxGreeted,
@@ -66,8 +67,6 @@ from remote.events import (
 )
 from remote.protocol.text import clean
 
-FIRST_STYLES = ("app", "home")
-"""Parsed before the first frame; the others after it."""
 EXAMINE_AFTER_S = 2.0
 """The doctor waits this long for the first list of runs, which is what the user looks for."""
 FOLLOW_AFTER_S = 0.15
@@ -82,7 +81,8 @@ class GrpoApp(Desk):
     """Reinforcement-learning runs on a rented box, from one terminal."""
 
     TITLE = "grpo-tui"
-    CSS_PATH = [f"styles/{name}.tcss" for name in FIRST_STYLES]  # noqa: RUF012
+    CSS_PATH = ["styles/app.tcss", "views/home/styles.tcss"]  # noqa: RUF012
+    """Parsed before the first frame; the others after it."""
     AUTO_FOCUS = None
     BINDINGS: ClassVar = [Binding("ctrl+z", "act('suspend')", show=False, priority=True, id="suspend")]
     COMMANDS = App.COMMANDS | {lambda: importlib.import_module("grpo_tui.palette").Finder}
@@ -318,6 +318,10 @@ class GrpoApp(Desk):
 
     def on_open_line(self, event: OpenLine) -> None:
         self.views.logs.open_line(event.path, event.offset)
+        self.views.show("logs")
+
+    def on_open_file(self, event: OpenFile) -> None:
+        self.views.logs.open_file(event.path)
         self.views.show("logs")
 
     def on_go_to_step(self, event: GoToStep) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from grpo_tui.history.writer import HistoryWriter
     from grpo_tui.kit.desk import Desk
     from grpo_tui.model.curves import Curves
+    from grpo_tui.model.log_files import LogFiles
     from grpo_tui.model.needs import Need, Needs
     from grpo_tui.model.run_facts import RunFacts
     from grpo_tui.model.trends import Trends
@@ -238,6 +239,17 @@ async def refresh_metrics(app: Desk, run: str) -> None:
     table.answer(reply)
     if reply["state"] == "whole":
         app.kept.keep("metrics", {"run": run}, reply)
+
+
+async def refresh_log_files(app: Desk, listing: LogFiles) -> None:
+    """Request the list of a run's files."""
+    try:
+        listing.answer(await app.request("log_files", run=listing.run))
+    except RemoteError as error:
+        listing.fail(error.message)
+    finally:
+        listing.asked_at = None
+    app.tick_view()
 
 
 async def refresh_step(app: Desk, run: str, x: float | None, axis: str, show: ShowStep) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +11,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from grpo_tui import downloads
 from grpo_tui.chart_svg import png_of
-from grpo_tui.model.csv_tables import sample_table
 from grpo_tui.model.export import cell_of, header_of, lines_of, pages, request_of, steps_between
 from grpo_tui.model.formatting import one_line
 from remote.protocol import RemoteError
-from remote.protocol.index import MAX_OFFSETS
 
 if TYPE_CHECKING:
     from grpo_tui.kit.desk import Desk
-    from grpo_tui.model.rollout_groups import Sample
-    from grpo_tui.model.rollouts import Rollouts
 
 WAIT_S = 0.5
 """Pause before the box is asked again while it makes the index."""
@@ -95,19 +91,6 @@ async def save_runs(app: Desk, ranges: Sequence[Range], svg: str, say: Callable[
         say("")
 
 
-async def save_samples(
-    app: Desk, rollouts: Rollouts, samples: Sequence[Sample], what: str, say: Callable[[str], None]
-) -> None:
-    """Save samples as CSV, with the answers and rewards that their list does not have."""
-    try:
-        table = sample_table(samples, await _details(app, rollouts, samples, say))
-        save_table(app, f"{rollouts.evaluation or rollouts.run}_{what}", table, len(samples), "sample")
-    except RemoteError as error:
-        app.warn(f"{error.message}; E tries again", "not saved")
-    finally:
-        say("")
-
-
 def save_table(app: Desk, name: str, table: str, rows: int, what: str) -> None:
     """Save a CSV table, and say so. ``what``: one of its rows."""
     try:
@@ -118,31 +101,6 @@ def save_table(app: Desk, name: str, table: str, rows: int, what: str) -> None:
         app.warn(one_line(str(error)), "not saved")
     else:
         app.receipt(f"saved {rows:,} {what}{'' if rows == 1 else 's'}", str(file))
-
-
-async def _details(
-    app: Desk, rollouts: Rollouts, samples: Sequence[Sample], say: Callable[[str], None]
-) -> list[Mapping[str, Any]]:
-    """Each sample as it was logged, without its texts. What is known here is not requested."""
-    found: list[Mapping[str, Any]] = [rollouts.details(sample) or {} for sample in samples]
-    missing: dict[str, list[int]] = {}
-    for at, sample in enumerate(samples):
-        if not found[at]:
-            missing.setdefault(rollouts.place(sample)[0], []).append(at)
-    pages = [
-        (folder, places[start : start + MAX_OFFSETS])
-        for folder, places in missing.items()
-        for start in range(0, len(places), MAX_OFFSETS)
-    ]
-    for number, (folder, page) in enumerate(pages):
-        say(f"saving, {100 * number // len(pages)} %")
-        offsets = [samples[at]["offset"] for at in page]
-        reply = await app.request(
-            "samples", timeout=60.0, run=rollouts.run, folder=folder, offsets=offsets, characters=0
-        )
-        for at, row in zip(page, reply["samples"], strict=True):
-            found[at] = row
-    return found
 
 
 def _save_pictures(table: Path, svg: str) -> str:

@@ -18,8 +18,8 @@ import grpo_train.run_dir.version
 from grpo_train.run_dir.files import atomic_write
 from grpo_tui import last_screen
 from grpo_tui.preferences import preferences_path
-from grpo_tui.screens.home import HomeScreen
 from grpo_tui.user_files import user_file
+from grpo_tui.views.home.screen import HomeScreen
 from remote.boxes import default_path
 
 if TYPE_CHECKING:

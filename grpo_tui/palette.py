@@ -15,10 +15,10 @@ from textual.types import IgnoreReturnCallbackType
 
 from grpo_tui import downloads, report
 from grpo_tui.actions import key_label, readonly
+from grpo_tui.background import refresh_log_files
 from grpo_tui.commands.boxes import list_tunnels
 from grpo_tui.commands.copies import sync
-from grpo_tui.kit.desk import Desk, GoToStep, SelectRun, ShowMetric, ShowView
-from grpo_tui.log_requests import refresh_files
+from grpo_tui.kit.desk import Desk, GoToStep, OpenFile, SelectRun, ShowMetric
 from grpo_tui.model.formatting import byte_size
 from remote.base import BoxesError
 from remote.boxes import load_boxes
@@ -122,18 +122,18 @@ class Finder(Provider):
 
     def _request_files(self) -> None:
         """Request the files of the run; they are found as soon as they are known."""
-        app, view = self.desk, self.desk.log_view
+        app, listing = self.desk, self.desk.store.log_files
         is_live = app.store.run is not None and app.store.run.is_live
-        if view is not None and app.store.connected and view.request_files(is_live):
-            app.work("log files", partial(refresh_files, app, view))
+        if listing is not None and app.store.connected and listing.request(is_live):
+            app.work("log files", partial(refresh_log_files, app, listing))
 
     def _files(self) -> Iterator[Find]:
-        view = self.desk.log_view
-        for file in view.files if view is not None else ():
+        listing = self.desk.store.log_files
+        for file in listing.files if listing is not None else ():
             if UNREADABLE not in file:
                 group, size = file.get("group", "logs"), byte_size(file.get("size") or 0)
                 where = f"{size}, of the run" if group == "logs" else f"{size}, of {group}"
-                go = partial(go_to_file, self.desk, file["path"])
+                go = partial(self.desk.post_message, OpenFile(file["path"]))
                 yield Find(f"file {file.get('name', file['path'])}", where, go)
 
     def _other_boxes(self) -> Iterator[Find]:
@@ -146,10 +146,3 @@ def go_to_run(app: Desk, name: str) -> None:
     """Select a run; the view stays."""
     app.runs.set_filter("")
     app.post_message(SelectRun(name))
-
-
-def go_to_file(app: Desk, path: str) -> None:
-    """Open a file of the run in the logs."""
-    if (view := app.log_view) is not None:
-        view.open(path)
-        app.post_message(ShowView("logs"))

@@ -8,7 +8,7 @@ from grpo_tui.model.run_list import Order
 
 if TYPE_CHECKING:
     from grpo_tui.kit.desk import Desk
-    from grpo_tui.views import Views
+    from grpo_tui.views.registry import Views
 
 EVERY_TICKS = 4
 """A change is written after at most this many ticks."""

@@ -9,10 +9,8 @@ from grpo_train.run_dir.garbage import resume_collection
 
 if TYPE_CHECKING:
     from grpo_tui.kit.desk import Desk
-    from grpo_tui.views import Views
+    from grpo_tui.views.registry import Views
 
-LATER_STYLES = ("charts", "rollouts", "logs", "box", "compare", "history", "dialogs")
-"""Parsed after the first frame."""
 STARTED_S = 0.4
 """From the first frame until the list of runs is usually on the screen."""
 HELD_S = 1.0
@@ -51,8 +49,9 @@ class Startup:
         app = self._app
         if not app.options.box.is_local:
             app.open_box()
-        folder = Path(__file__).parent / "styles"
-        app.stylesheet.read_all([folder / f"{name}.tcss" for name in LATER_STYLES])
+        folder = Path(__file__).parent
+        views = sorted(set(folder.glob("views/*/styles.tcss")) - {folder / "views/home/styles.tcss"})
+        app.stylesheet.read_all([folder / "styles/dialogs.tcss", *views])
         app.stylesheet.parse()
         if app.options.demo:
             key = app.key("launch")

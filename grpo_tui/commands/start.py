@@ -94,7 +94,7 @@ async def resume(app: Desk) -> None:
 
 async def ask(app: Desk) -> None:
     """Ask checkpoints of the run a question, or a held-out problem."""
-    from grpo_tui.screens.ask import AskScreen
+    from grpo_tui.views.ask.screen import AskScreen
 
     run = app.store.selected
     if run and (steps := await _complete_steps(app, run)):

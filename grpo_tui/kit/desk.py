@@ -24,7 +24,6 @@ from grpo_tui.model.charts_view import ChartsView
 from grpo_tui.model.connection import Connection
 from grpo_tui.model.copies import BoxCopy
 from grpo_tui.model.kept import KeptAnswers
-from grpo_tui.model.logs_view import LogsView
 from grpo_tui.model.run_columns import DEFAULT
 from grpo_tui.model.run_list import RunList
 from grpo_tui.model.store import Store
@@ -85,6 +84,13 @@ class OpenLine(Message):
 
 
 @dataclass
+class OpenFile(Message):
+    """Show a file of the run in the logs."""
+
+    path: str
+
+
+@dataclass
 class GoToStep(Message):
     """Show a step where it is looked at: in the rollouts, else in the charts."""
 
@@ -126,18 +132,10 @@ class Desk(App[None]):
         """The list of runs. It outlives a change of box, as the charts do."""
         self.charts = ChartsView()
         """What the charts show."""
-        self.log_views: dict[str, LogsView] = {}
-        """What the logs show, by run of the box."""
         self.last_copy: BoxCopy | None = None
         """The last copy between this machine and a box."""
         self.held_keys = HeldKeys(self)
         self.unanswered = UnansweredRequests()
-
-    @property
-    def log_view(self) -> LogsView | None:
-        """What the logs show of the selected run."""
-        run = self.store.selected
-        return None if run is None else self.log_views.setdefault(run, LogsView(run))
 
     @property
     def copy_at_work(self) -> BoxCopy | None:

@@ -1,4 +1,4 @@
-"""The CSV of some metrics at full resolution: which requests give every step of a range, and their replies as lines.
+"""Tables as CSV. Of metrics at full resolution: which requests give every step of a range, and their replies as lines.
 
 The log stays on the box. A ``series`` request with as many columns as steps has one step in each column. No Textual.
 """
@@ -8,13 +8,28 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from remote.protocol.index import MAX_CELLS, MAX_WIDTH, UNREADABLE, Columns
 
 FORMULA = ("=", "+", "-", "@", "\t")
 """A cell that begins so is a formula to a spreadsheet."""
+
+
+def table_of(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A whole table."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(map(_value, head))
+    writer.writerows(map(_value, row) for row in rows)
+    return out.getvalue()
+
+
+def _value(value: object) -> object:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return _text(value) if isinstance(value, str) and value != "-Infinity" else value
 
 
 def pages(metrics: Sequence[str], first: int, last: int) -> Iterator[tuple[int, int]]:

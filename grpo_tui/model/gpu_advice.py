@@ -8,6 +8,8 @@ from typing import Any
 from grpo_tui.model.formatting import shortened
 from grpo_tui.model.store import Store
 
+IDLE_TOLD_S = 300.0
+"""An idle GPU is pointed out from then on."""
 NAME = 24
 """Cells of a run's name."""
 

@@ -8,6 +8,7 @@ from dataclasses import field
 from typing import TypeAlias
 
 from grpo_train.run_dir.lazy_dataclass import dataclass
+from grpo_tui.model.formatting import shortened
 
 Config: TypeAlias = Mapping[str, object]
 MOST_KEYS = 3
@@ -68,6 +69,13 @@ def stamp_of(run: str) -> str:
     """The time in a default name: ``11-20 22:10:41``; "" for a given name."""
     match = _STAMP.fullmatch(run)
     return f"{match[1]} {match[2]}:{match[3]}:{match[4]}" if match else ""
+
+
+def fitting_name(name: str, width: int) -> str:
+    """A name that fits. A default name, which is a time, becomes that time."""
+    if len(name) > width and (time := stamp_of(name)):
+        return time if len(time) <= width else time[:11]
+    return shortened(name, width)
 
 
 def _keys(configs: Sequence[Config]) -> list[str]:

@@ -18,6 +18,7 @@ from grpo_tui.model.box_clock import BoxClock
 from grpo_tui.model.checkpoints import CheckpointView, checkpoint_views
 from grpo_tui.model.curves import Curves
 from grpo_tui.model.formatting import short_age
+from grpo_tui.model.log_files import LogFiles
 from grpo_tui.model.marks import Marks
 from grpo_tui.model.metric_table import MetricTable
 from grpo_tui.model.run_logs import RunLogs
@@ -96,6 +97,7 @@ class Store:
         self.curves: dict[str, Curves] = {}
         """Curves of the selected run, by view."""
         self.metrics = MetricTable()
+        self._log_files: dict[str, LogFiles] = {}
         self.sessions: list[dict[str, Any]] = []
         self.gpus: list[dict[str, Any]] | None = None
         self.gpu_note = ""
@@ -202,6 +204,12 @@ class Store:
     def run(self) -> RunRow | None:
         """Row of the selected run."""
         return self._by_name.get(self.selected or "")
+
+    @property
+    def log_files(self) -> LogFiles | None:
+        """The files of the selected run."""
+        run = self.selected
+        return None if run is None else self._log_files.setdefault(run, LogFiles(run))
 
     @property
     def connected(self) -> bool:

@@ -1,1 +1,1 @@
-"""Screens: home, and the dialogs over it. One per file."""
+"""Dialogs and the help screen, which are over the views."""

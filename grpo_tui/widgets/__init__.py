@@ -1,1 +1,1 @@
-"""Widgets of the home screen, one per file. A widget reads the store and repaints when it changes."""
+"""Widgets that several views have. A widget reads the store and repaints when it changes."""

@@ -7,9 +7,8 @@ from typing import Any
 from textual.content import Content
 
 from grpo_train.run_dir.display import duration
-from grpo_tui.model.box_view import IDLE_TOLD_S
 from grpo_tui.model.formatting import bar, gibibytes, one_line
-from grpo_tui.model.gpu_advice import unlisted
+from grpo_tui.model.gpu_advice import IDLE_TOLD_S, unlisted
 from grpo_tui.widgets.panel import Panel, from_markup, toned
 from remote.protocol.rows import UNREADABLE
 

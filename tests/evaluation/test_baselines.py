@@ -20,7 +20,7 @@ from grpo_train.report.report import make_report
 from grpo_train.run_dir import RunDir, list_baselines, list_evaluations
 from grpo_train.run_dir.root import check_name
 from grpo_train.run_dir.status import RunDirError
-from grpo_tui.model.compare_facts import facts_of
+from grpo_tui.views.compare.model import facts_of
 from remote.agent.operations import baselines_of
 from tests.support.engine import command_here
 from tests.support.evaluating import eval_command, evaluate_here, files_of, outcome_of

@@ -21,9 +21,9 @@ from grpo_tui.model.health import CODE_LENGTH, records_of
 from grpo_tui.model.run_logs import RANGES_KEPT, RunLogs
 from grpo_tui.model.store import CHECK_LENGTH, Store
 from grpo_tui.options import Options
+from grpo_tui.views.home.runs import RunsPanel
 from grpo_tui.widgets.gpu import GPUS_SHOWN, GpuPanel
 from grpo_tui.widgets.lines_panel import Palette
-from grpo_tui.widgets.runs import RunsPanel
 from grpo_tui.widgets.sources import CHECKPOINT_LINES, EVALUATION_LINES, CheckpointsSource, wrapped
 from remote import gate
 from remote.boxes import Box

@@ -9,14 +9,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_tui.model.compare import Comparison
-from grpo_tui.model.compare_facts import facts_of
-from grpo_tui.model.paired import PairedResults
 from grpo_tui.model.run_row import RunRow
-from grpo_tui.model.standing import TRACKED
 from grpo_tui.model.store import Store
+from grpo_tui.views.compare.model import Comparison, PairedResults, facts_of
+from grpo_tui.views.compare.standing import TRACKED
+from grpo_tui.views.compare.tables import CompareSource, ConfigSource, EvaluationsSource, StandingSource
 from grpo_tui.widgets.braille import Bitmap, plot_marks, ticks, view_of_marks
-from grpo_tui.widgets.compare_tables import CompareSource, ConfigSource, EvaluationsSource, StandingSource
 from grpo_tui.widgets.lines_panel import Palette
 from remote import gate
 from remote.protocol import RemoteError

@@ -18,15 +18,16 @@ from grpo_tui.actions import ACTIONS, Situation
 from grpo_tui.charts import CHARTS
 from grpo_tui.model import progress
 from grpo_tui.model.announcements import EndWatch
-from grpo_tui.model.charts_view import ChartsView, metric_lines
+from grpo_tui.model.charts_view import ChartsView
 from grpo_tui.model.curves import Curves
 from grpo_tui.model.run_logs import LOGS, RunLogs
 from grpo_tui.model.store import Store
+from grpo_tui.views.charts.model import metric_lines
+from grpo_tui.views.charts.panels import StepSource
+from grpo_tui.views.home.health import HealthSource
 from grpo_tui.widgets.braille import Bitmap, plot_marks, ticks, view_of_marks
-from grpo_tui.widgets.health import HealthSource
 from grpo_tui.widgets.lines_panel import LineSource, Palette
 from grpo_tui.widgets.sources import CheckpointsSource, CompletionSource, log_sources
-from grpo_tui.widgets.step_panel import StepSource
 from remote import gate
 from remote.base import Unreachable
 from remote.boxes import Box

@@ -24,7 +24,9 @@ from remote.agent.run_table import RunTable
 from remote.gate import reply
 from remote.protocol import Settings
 from remote.protocol.listed_runs import NoteRequest, RunFactsRequest
+from remote.protocol.run_rows import RunSummary
 from tests.support.clock import TestClock
+from tests.support.histories import make_run
 
 scalars = st.one_of(
     st.none(), st.booleans(), st.integers(-(10**9), 10**9), st.floats(-1e9, 1e9), st.text(max_size=30),
@@ -122,3 +124,9 @@ def test_notes_and_alarms_are_in_the_list(box: BoxContext) -> None:
     ]
     (run.logs / "train_log.jsonl").write_text(to_json({"step": 1, "health": health}) + "\n")
     assert table.rows()[0]["alarm"] == "no"
+
+
+def test_the_row_of_a_run_takes_the_keys_of_its_summary(tmp_path: Path) -> None:
+    """The gate drops a key that the row does not have, so a new column needs it in both; some are for a shell."""
+    summary = make_run(tmp_path, "one", accuracy=(0.5,)).summary()
+    assert set(summary) - RunSummary.__required_keys__ - RunSummary.__optional_keys__ == {"exit_code", "owner"}

@@ -83,7 +83,7 @@ def break_app(where: str) -> None:
     """Make the app fail with a message that holds planted text: while it draws, in a request, or at its end."""
     from grpo_tui import background
     from grpo_tui.app import GrpoApp
-    from grpo_tui.widgets.runs import RunsPanel
+    from grpo_tui.views.home.runs import RunsPanel
 
     def fail(*_: object) -> Any:
         raise ValueError("broken" + PLANTED.replace("\x00", ""))

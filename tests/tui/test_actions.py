@@ -13,13 +13,13 @@ from textual.actions import parse
 from grpo_tui.actions import ACTIONS, GROUPS, Action, KeymapError, Situation, key_label, with_keymap
 from grpo_tui.app import GrpoApp
 from grpo_tui.model.store import Store
-from grpo_tui.screens.box import BoxScreen
-from grpo_tui.screens.charts import ChartsScreen
-from grpo_tui.screens.compare import CompareScreen
-from grpo_tui.screens.history import HistoryScreen
-from grpo_tui.screens.home import HomeScreen
-from grpo_tui.screens.logs import LogsScreen
-from grpo_tui.screens.rollouts import RolloutsScreen
+from grpo_tui.views.box.screen import BoxScreen
+from grpo_tui.views.charts.screen import ChartsScreen
+from grpo_tui.views.compare.screen import CompareScreen
+from grpo_tui.views.history.screen import HistoryScreen
+from grpo_tui.views.home.screen import HomeScreen
+from grpo_tui.views.logs.screen import LogsScreen
+from grpo_tui.views.rollouts.screen import RolloutsScreen
 from remote.events import Link, LinkChanged, RunsReported
 from tests.tui.fake_rows import summary
 
@@ -73,12 +73,12 @@ def test_ids_and_keys_do_not_clash() -> None:
 
 
 def test_panels_use_other_keys() -> None:
+    from grpo_tui.views.charts.panels import MetricsPanel
+    from grpo_tui.views.home.runs import RunsPanel
+    from grpo_tui.views.logs.lines import LogLinesPanel
+    from grpo_tui.views.logs.panels import LogFilesPanel
     from grpo_tui.widgets.lines_panel import LinesPanel
-    from grpo_tui.widgets.log_files import LogFilesPanel
-    from grpo_tui.widgets.log_lines import LogLinesPanel
-    from grpo_tui.widgets.metrics_panel import MetricsPanel
     from grpo_tui.widgets.panel import ScrollPanel
-    from grpo_tui.widgets.runs import RunsPanel
 
     for view, panel in (
         ("home", RunsPanel),

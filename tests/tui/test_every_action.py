@@ -15,8 +15,8 @@ from grpo_tui.kit.desk import SelectRun
 from grpo_tui.widgets.key_bar import KeyBar, ViewBar
 from tests.tui.conftest import Session, Start
 from tests.tui.fake_rows import RUN
-from tests.tui.screens.test_compare import box
 from tests.tui.test_actions import VIEWS
+from tests.tui.views.compare.test_screen import box
 
 STOPPED = "run_2026-11-19_09-30-00"
 WIDE = (360, 40)

@@ -49,7 +49,7 @@ async def test_a_metric_is_found(start: Start) -> None:
 async def test_a_file_is_found(start: Start) -> None:
     async with start(wait="87/200") as session:
         await session.press("colon")
-        await session.until(lambda: session.app.views.logs.view and session.app.views.logs.view.files, "the files")
+        await session.until(lambda: (files := session.app.store.log_files) and files.files, "the files")
         await session.press("escape")
         await find(session, "file console", "file console.log")
         await session.until(lambda: session.app.views.name == "logs")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Iterator
 
 from textual import widgets
@@ -26,7 +27,7 @@ def test_no_widget_has_the_name_of_one_of_textual() -> None:
     """Textual's default styles select by class name: they would apply to ours, once its widget is first used."""
     for package in (widgets, grpo_tui):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if package is widgets or ".widgets." in module.name or ".screens." in module.name:
+            if package is widgets or re.search(r"\.(widgets|screens|views)\.", module.name):
                 importlib.import_module(module.name)
     found = [kind for kind in subclasses(Widget) if not kind.__module__.startswith("tests")]
     theirs = {kind.__name__ for kind in found if kind.__module__.startswith("textual.")}

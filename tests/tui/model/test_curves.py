@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_tui.model.charts_view import ChartsView, matches, metric_lines
+from grpo_tui.model.charts_view import ChartsView
 from grpo_tui.model.curves import COARSE_S, MOST_LIVE, Curves, Window
 from grpo_tui.model.run_logs import ROWS_KEPT, RunLogs
 from tests.tui.fake import Index
@@ -252,30 +252,6 @@ def test_windows() -> None:
     following = window.following((40, 90))
     assert (following.span, following.follows) == (50, True)
     assert following.whole() == Window()
-
-
-def test_metrics_are_listed_by_family() -> None:
-    rows = [
-        {"name": "grad_norm", "unusual": 4.5}, {"name": "lr", "constant": True}, {"name": "reward"},
-        {"name": "time/rollout"}, {"name": "time/train"},
-    ]  # fmt: skip
-    view = ChartsView(shown=["reward"])
-    found = [(line.kind, line.text) for line in metric_lines(rows, view)]
-    assert found == [
-        ("metric", "reward"), ("metric", "grad_norm"), ("family", "time/"), ("metric", "rollout"),
-        ("metric", "train"), ("note", "▲ unusual lately (3 σ)"), ("metric", "grad_norm"),
-        ("note", "· constant: 1 hidden"),
-    ]  # fmt: skip
-    view.filter = "lr"
-    assert [line.text for line in metric_lines(rows, view)] == ["lr"]
-
-
-@pytest.mark.parametrize(
-    ("pattern", "expected"),
-    [("rew", True), ("REW", True), ("groups/*", False), ("*ward", True), ("~^re", True), ("~^x", False)],
-)
-def test_filter_of_metrics(pattern: str, expected: bool) -> None:
-    assert matches("reward", pattern) is expected
 
 
 def test_metrics_are_shown_hidden_and_moved() -> None:

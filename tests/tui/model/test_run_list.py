@@ -1,4 +1,4 @@
-"""Names, columns and layout of the list of runs, without a screen."""
+"""Names and columns of the list of runs, without a screen."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_tui.model.home_layout import layout
 from grpo_tui.model.run_facts import RunFacts
 from grpo_tui.model.run_names import short_names
 from grpo_tui.model.run_row import RunRow
@@ -56,24 +55,6 @@ def test_names_say_what_differs() -> None:
     given_names = short_names(("gsm8k-a-seed1", "gsm8k-b-seed1"), {})
     assert given_names.short == {"gsm8k-a-seed1": "a", "gsm8k-b-seed1": "b"}
     assert given_names.same == "gsm8k · seed1"
-
-
-@given(
-    st.integers(40, 250), st.integers(9, 70), st.integers(0, 300), st.integers(0, 12), st.integers(3, 6),
-    st.integers(0, 10),
-)  # fmt: skip
-def test_home_fits_its_rows(width: int, rows: int, runs: int, error: int, summary: int, needs: int) -> None:
-    summary = summary if width >= 104 else summary % 2
-    found = layout(width, rows, runs=runs, error=error, summary=summary, needs=needs)
-    if found.is_stacked:
-        assert found.runs + found.error + found.summary + found.charts + found.needs + found.log == rows
-    else:
-        assert found.runs + found.error + found.summary + found.charts <= rows
-        assert found.runs + found.needs + found.log == rows
-    assert found.runs >= 4
-    assert not found.charts or found.charts >= 4
-    assert bool(found.charts) == bool(found.chart_count)
-    assert not error or found.error > 2
 
 
 def row(name: str, step: int = 1, **more: object) -> RunRow:

@@ -7,14 +7,14 @@ from collections.abc import Callable
 import pytest
 from textual import events
 
+from grpo_tui.views.home.runs import RunsPanel
 from grpo_tui.widgets.list_panel import ListPanel
-from grpo_tui.widgets.runs import RunsPanel
 from tests.tui.conftest import Session, Start
 from tests.tui.fake import FakeClient
 from tests.tui.fake_rows import LOGS, NOW, RUN, jsonl, rollout_rows, summary, train_rows
-from tests.tui.screens.test_box import gpu_box
-from tests.tui.screens.test_compare import box as three_runs
-from tests.tui.screens.test_log_files import window
+from tests.tui.views.box.test_screen import gpu_box
+from tests.tui.views.compare.test_screen import box as three_runs
+from tests.tui.views.logs.test_screen import window
 
 HELD = 200
 

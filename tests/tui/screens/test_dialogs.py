@@ -19,9 +19,9 @@ from grpo_tui.screens.demo_setup import DemoSetupScreen
 from grpo_tui.screens.dialog import AttachScreen, ConfirmScreen, HostKeyScreen, MessageScreen
 from grpo_tui.screens.help import HelpScreen
 from grpo_tui.screens.question import QuestionScreen
-from grpo_tui.screens.send_line import LineScreen
 from grpo_tui.screens.tunnels import TunnelsScreen
 from grpo_tui.screens.uncommitted import UncommittedScreen
+from grpo_tui.views.box.screen import LineScreen
 from grpo_tui.widgets.excerpt import Excerpt
 from remote.boxes import Box
 from remote.code import Checkout

@@ -5,7 +5,7 @@ from typing import Any
 from textual.widgets import Button, Input, Select
 
 from grpo_tui.forms.evaluate import EvalScreen
-from grpo_tui.screens.home import HomeScreen
+from grpo_tui.views.home.screen import HomeScreen
 from remote.protocol import RemoteError
 from tests.tui.conftest import Start, fill, opened, problem
 from tests.tui.fake import FakeClient, knowing_box, learning_box

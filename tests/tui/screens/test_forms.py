@@ -8,8 +8,8 @@ from textual.widgets import Button, Input
 
 from grpo_tui.forms.evaluate import EvalScreen
 from grpo_tui.forms.launch import LaunchScreen
-from grpo_tui.screens.home import HomeScreen
-from grpo_tui.screens.view import ViewScreen
+from grpo_tui.views.home.screen import HomeScreen
+from grpo_tui.views.view import ViewScreen
 from remote.protocol import RemoteError
 from tests.tui.conftest import Session, Start, fill, opened
 from tests.tui.fake import FakeClient, knowing_box

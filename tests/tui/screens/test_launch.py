@@ -8,7 +8,7 @@ from textual import events
 from textual.widgets import Button, Input, Select, TextArea
 
 from grpo_tui.forms.launch import LaunchScreen
-from grpo_tui.screens.home import HomeScreen
+from grpo_tui.views.home.screen import HomeScreen
 from remote.protocol import RemoteError
 from tests.tui.conftest import BOX, Start, fill, opened, problem
 from tests.tui.fake import DEFAULT_ANSWERS, FakeClient, knowing_box, learning_box

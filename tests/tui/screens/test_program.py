@@ -6,7 +6,7 @@ from grpo_tui.actions import ACTIONS
 from grpo_tui.forms.evaluate import EvalScreen
 from grpo_tui.forms.launch import LaunchScreen
 from grpo_tui.screens.help import PANELS, HelpScreen
-from grpo_tui.screens.home import HomeScreen
+from grpo_tui.views.home.screen import HomeScreen
 from grpo_tui.widgets.key_table import KeyTable
 from remote.events import Link, LinkChanged
 from tests.tui.conftest import Start

@@ -7,8 +7,8 @@ from textual.widgets import Input, Select
 
 from grpo_tui.forms.resume import ResumeScreen
 from grpo_tui.screens.code_differs import CodeDiffersScreen
-from grpo_tui.screens.home import HomeScreen
 from grpo_tui.screens.workflow_edits import WorkflowEditsScreen
+from grpo_tui.views.home.screen import HomeScreen
 from remote.gate import reply
 from remote.protocol import RemoteError
 from tests.tui.conftest import Session, Start, press_button, select

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from grpo_tui.screens.dialog import AttachScreen, ConfirmScreen, MessageScreen
-from grpo_tui.screens.home import HomeScreen
+from grpo_tui.views.home.screen import HomeScreen
 from remote.boxes import Box
 from remote.protocol import RemoteError
 from tests.tui.conftest import Start, opened

@@ -20,8 +20,8 @@ from textual.widgets import Input
 
 from grpo_tui.app import GrpoApp
 from grpo_tui.options import Options
-from grpo_tui.screens.ask import AskScreen
 from grpo_tui.themes import THEMES
+from grpo_tui.views.ask.screen import AskScreen
 from remote.boxes import Box
 from remote.protocol import RemoteError
 from tests.support.event_loop import SkippingLoop, running_loop
@@ -31,9 +31,9 @@ from tests.tui.fake import GPUS, FakeClient, ailing_box, learning_box
 from tests.tui.fake_ask import ANSWERS_FILE, completion, piece, question, question_id, ready
 from tests.tui.fake_rows import LOGS, NOW, RUN, ailing_rows, at, jsonl
 from tests.tui.screens.test_backups import TRANSFER, backed_up
-from tests.tui.screens.test_box import gpu_box
-from tests.tui.screens.test_compare import CRASHED, FINISHED
-from tests.tui.screens.test_compare import box as three_runs
+from tests.tui.views.box.test_screen import gpu_box
+from tests.tui.views.compare.test_screen import CRASHED, FINISHED
+from tests.tui.views.compare.test_screen import box as three_runs
 
 Compare = Callable[..., bool]
 Script = Callable[[FakeClient], Any]

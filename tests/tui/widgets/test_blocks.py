@@ -12,9 +12,9 @@ from grpo_tui.preferences import Preferences
 from grpo_tui.widgets.blocks import bars_in_blocks, lines_in_blocks
 from tests.tui.conftest import Start
 from tests.tui.fake import FakeClient
-from tests.tui.screens.test_box import gpu_box
-from tests.tui.screens.test_compare import box as three_runs
 from tests.tui.test_palette import find
+from tests.tui.views.box.test_screen import gpu_box
+from tests.tui.views.compare.test_screen import box as three_runs
 
 BRAILLE = [chr(0x2800 + dots) for dots in range(1, 256)]
 QUARTERS = {  # upper left, upper right, lower left, lower right

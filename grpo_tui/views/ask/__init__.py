@@ -1,0 +1,1 @@
+"""Ask: questions to checkpoints of a run, and answers as they are drawn."""

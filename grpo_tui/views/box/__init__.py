@@ -1,0 +1,1 @@
+"""Box: what the machine does and did."""

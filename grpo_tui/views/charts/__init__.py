@@ -1,0 +1,1 @@
+"""Charts: any of the run's metrics, with one crosshair and one range for all."""

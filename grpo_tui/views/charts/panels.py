@@ -1,0 +1,305 @@
+"""The list of a run's metrics, and what was logged at the crosshair."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual.content import Content
+from textual.message import Message
+
+from grpo_train.run_dir.files import to_float
+from grpo_tui.model.charts_view import ChartsView
+from grpo_tui.model.curves import Curves
+from grpo_tui.model.formatting import compact_number, metric_value, one_line, shortened
+from grpo_tui.model.health import records_of, tone_of_level
+from grpo_tui.model.run_events import CRASH, RunEvent
+from grpo_tui.model.run_logs import row_time
+from grpo_tui.model.store import Store
+from grpo_tui.views.charts.model import MetricLine, metric_lines
+from grpo_tui.widgets.chart_axis import cost
+from grpo_tui.widgets.lines_panel import PageSource, Palette
+from grpo_tui.widgets.list_panel import ListPanel
+from grpo_tui.widgets.sources import MARKS, clock, wrapped
+
+EMPTY = "no metrics logged yet"
+
+
+class MetricsPanel(ListPanel):
+    """One line per metric; the cursor stays on its metric when the list changes."""
+
+    COMPONENT_CLASSES: ClassVar = {"metrics--shown", "metrics--unusual"}
+
+    class Toggled(Message):
+        """A click on a metric: show or hide it."""
+
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+    def __init__(
+        self,
+        store: Store,
+        view: ChartsView,
+        curves: Callable[[], Curves | None],
+        row_at_crosshair: Callable[[], Mapping[str, Any] | None],
+        *,
+        id: str,
+    ) -> None:
+        super().__init__(store, id=id)
+        self.view = view
+        self._curves = curves
+        self._lines: list[MetricLine] = []
+        self._row_at_crosshair = row_at_crosshair
+        self._made_of: object = None
+        self._cursor = 0
+
+    @property
+    def count(self) -> int:
+        return len(self._lines)
+
+    @property
+    def cursor(self) -> int:
+        return self._cursor
+
+    @property
+    def current(self) -> str:
+        """The metric under the cursor, or ""."""
+        return self._lines[self._cursor].name if self._cursor < len(self._lines) else ""
+
+    def state(self) -> object:
+        curves = self._curves()
+        return (
+            curves.version if curves is not None else None, "" if self._lines else self.empty().plain,
+            self._lines, self.store.log_version("train_log"), self.size, self.app.theme, self.has_focus,
+            id(self._row_at_crosshair()),
+        )  # fmt: skip
+
+    def tick(self) -> None:
+        rows, view = self.store.metrics.rows, self.view
+        made_of = (id(rows), len(rows), view.filter, tuple(view.shown))
+        if made_of != self._made_of:
+            self._made_of = made_of
+            lines = metric_lines(rows, view)
+            name = self.current
+            self._lines = lines
+            found = [index for index, line in enumerate(lines) if line.name == name and name]
+            self._cursor = found[0] if found else min(self._cursor, max(0, len(lines) - 1))
+            self._land(1)
+        super().tick()
+
+    def refresh_titles(self) -> None:
+        if self.view.filter:
+            title = Content.from_markup("metrics [$warning]/$filter[/]", filter=self.view.filter)
+        else:
+            title = Content("metrics")
+        if (row := self._row_at_crosshair()) is not None and (step := to_float(row.get("step"))) is not None:
+            title += Content.from_markup(" [$text-muted]at $step[/]", step=f"{step:,.0f}")
+        self.set_titles(title, Content.from_markup("[$text-muted]space shows[/]") if self.has_focus else "")
+
+    def move_to(self, index: int, by: int) -> None:
+        self._cursor = index
+        self._land(1 if by > 0 else -1)
+
+    def go_to(self, name: str) -> None:
+        """Put the cursor on a metric."""
+        self.tick()
+        self._cursor = next((index for index, line in enumerate(self._lines) if line.name == name), self._cursor)
+        self.show_cursor()
+        self.refresh()
+
+    def _land(self, direction: int) -> None:
+        """Move the cursor off a heading."""
+        for way in (direction, -direction):
+            index = self._cursor
+            while 0 <= index < len(self._lines) and not self._lines[index].name:
+                index += way
+            if 0 <= index < len(self._lines):
+                self._cursor = index
+                return
+
+    def clicked(self, index: int) -> None:
+        if name := self._lines[index].name:
+            self._cursor = index
+            self.post_message(self.Toggled(name))
+
+    def empty(self) -> Text:
+        if self.view.filter:
+            return Text("no metric matches")
+        metrics = self.store.metrics
+        return Text(EMPTY if metrics.is_known or not self.store.connected else metrics.asking.instead())
+
+    def line(self, index: int, width: int) -> Text:
+        return self._line(self._lines[index], width)
+
+    def _line(self, line: MetricLine, width: int) -> Text:
+        muted = self.get_component_rich_style("list--muted", partial=True)
+        if not line.name:
+            tone = "metrics--unusual" if line.text.startswith("▲") else "list--muted"
+            return Text(line.text, style=self.get_component_rich_style(tone, partial=True), no_wrap=True)
+        value = self.value(line.name)
+        mark = "★ " if line.is_shown else "  " if line.indent else ""
+        unusual = " ▲" if line.unusual is not None else ""
+        arrow = f" {found}" if line.is_shown and (found := self._arrow(line.name)) else ""
+        room = width - len(mark) - len(value) - len(unusual) - 1
+        if len(line.text) + len(arrow) <= room:  # a whole name before an arrow
+            value, room = value + arrow, room - len(arrow)
+        text = Text(no_wrap=True)
+        text.append(mark, style=self.get_component_rich_style("metrics--shown", partial=True))
+        text.append(f"{shortened(line.text, max(1, room)):<{max(1, room)}} ")
+        text.append(value, style="" if line.is_shown else muted)
+        text.append(unusual, style=self.get_component_rich_style("metrics--unusual", partial=True))
+        return text
+
+    def _arrow(self, name: str) -> str:
+        """Where a metric in the charts goes; "" at a crosshair."""
+        curves = self._curves()
+        if curves is None or curves.is_coarse or name not in curves.curves or self._row_at_crosshair() is not None:
+            return ""
+        return curves.curves[name].direction()
+
+    def value(self, name: str) -> str:
+        """The value at the crosshair, else the newest: from the end of the log, which is newer than the box's table."""
+        if (at := self._row_at_crosshair()) is not None:
+            return _short(to_float(at.get(name)))
+        row = self.store.logs.rows.last if self.store.logs else None
+        value = to_float(row.fields.get(name)) if row else None
+        if value is None:
+            rows = self.store.metrics.rows
+            value = to_float(next((each.get("last") for each in rows if each["name"] == name), None))
+        return _short(value)
+
+
+def _short(value: float | None) -> str:
+    text = metric_value(value)
+    return text if len(text) <= 7 else compact_number(value, 7)
+
+
+MOST_EVENTS = 2
+"""Lines of events."""
+
+
+class StepSource(PageSource):
+    """The row nearest to the crosshair as a page."""
+
+    title, empty = "step", "← → move the crosshair; a click sets it"
+
+    def __init__(
+        self,
+        store: Store,
+        curves: Callable[[], Curves | None],
+        events: Callable[[], tuple[list[RunEvent], str]] = lambda: ([], ""),
+        config: Callable[[str], Any] = lambda key: None,
+        keys: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(store)
+        self._curves, self._events, self._config = curves, events, config
+        self._keys = keys
+        """Those that open the completions of the step, and copy its row."""
+        self.shown: Mapping[str, Any] | None = None
+        """The reply to ``show_step``."""
+        self.problem = ""
+
+    @property
+    def note(self) -> str:
+        """What keys do with the row (markup)."""
+        if not self._keys or self.row is None:
+            return ""
+        opens, copies = self._keys
+        return f"[$text-muted]{opens} opens its completions · {copies} copies its row[/]"
+
+    @property
+    def row(self) -> Mapping[str, Any] | None:
+        return self.shown["row"] if self.shown is not None else None
+
+    def state(self) -> object:
+        curves = self._curves()
+        return (
+            self.shown["offset"] if self.shown is not None else None, self.problem,
+            curves.metrics if curves is not None else None, curves.run if curves is not None else None,
+            *map(tuple, self._events()),
+        )  # fmt: skip
+
+    def layout(self, width: int, palette: Palette) -> list[Text]:
+        if self.problem:
+            return wrapped(Text(self.problem, style=palette["warn"]), width)
+        row, curves = self.row, self._curves()
+        if row is None or curves is None or self.shown is None:
+            return []
+        head = Text(no_wrap=True)
+        head.append(f"step {int(self.shown['step']):,}", style="bold")
+        if (logged := row_time(dict(row))) is not None:
+            head.append(f"  {clock(logged)}", style=palette["muted"])
+        if (seconds := self.shown.get("seconds")) is not None and self.store.price_per_hour is not None:
+            head.append(f"  {cost(seconds, self.store.price_per_hour)}", style=palette["muted"])
+        lines = [head, *self._happened(palette), *self._values(row, curves, width, palette)]
+        if groups := _groups(row, self._config("rollout.buffer_size"), self._config("rollout.num_generations")):
+            lines += wrapped(Text(groups, style=palette["muted"]), width)
+        for record in records_of(row.get("health")):
+            tone = tone_of_level(record["level"])
+            if tone != "muted":
+                text = Text().append(f"{MARKS[tone]} ", style=palette[tone]).append(record["message"])
+                lines += wrapped(text, width)
+        return lines
+
+    def _happened(self, palette: Palette) -> list[Text]:
+        """A line for each of the last events at the crosshair."""
+        events, key = self._events()
+        lines = []
+        for event in events[-MOST_EVENTS:]:
+            line = Text(no_wrap=True).append(f"{event.sign} ", style=palette["bad" if event.sign == CRASH else "key"])
+            if event.at is not None:
+                line.append(f"{clock(event.at)}  ", style=palette["muted"])
+            lines.append(line.append(event.text))
+        if len(events) > MOST_EVENTS:
+            lines[0].append(f"  ({len(events) - MOST_EVENTS} more before)", style=palette["muted"])
+        if key and lines:
+            lines[-1].append(f"  {key} opens it", style=palette["muted"])
+        return lines
+
+    def _values(self, row: Mapping[str, Any], curves: Curves, width: int, palette: Palette) -> list[Text]:
+        """The shown metrics: the value, its moving average, how far it is from the median."""
+        lines = [Text(no_wrap=True)]
+        for name in curves.metrics:
+            value = to_float(row.get(name))
+            if value is None:
+                continue
+            entry = Text(f"{one_line(name)} ", style=palette["muted"], no_wrap=True)
+            entry.append(metric_value(value), style="bold")
+            curve = curves.curves.get(name)
+            mark = curve.at(self.shown["x"]) if curve is not None and self.shown is not None else None
+            if curve is not None and mark is not None and name == curves.metrics[0] and curves.is_averaged(curve):
+                entry.append(f" (smoothed {metric_value(mark.smooth)})", style=palette["muted"])
+            if curve is not None and (times := curve.times_usual(value)):
+                entry.append(f" ▲ {compact_number(times, 6)}× median", style=palette["warn"])
+            if lines[-1].cell_len and lines[-1].cell_len + 2 + entry.cell_len > width:
+                lines.append(Text(no_wrap=True))
+            if lines[-1].cell_len:
+                lines[-1].append("  ")
+            lines[-1].append_text(entry)
+        return lines if lines[0].cell_len else []
+
+
+def _groups(row: Mapping[str, Any], prompts: object, samples: object) -> str:
+    """The groups of the step in words: counts where the configuration has the number of prompts and samples."""
+    groups = prompts if isinstance(prompts, int) else 0
+    completions = groups * samples if isinstance(samples, int) else 0
+    parts = []
+    for key, words, total in (
+        ("groups/all_correct", "all correct", groups),
+        ("groups/all_wrong", "all wrong", groups),
+        ("frac_reward_zero_std", "without signal", groups),
+        (
+            "completions/clipped_ratio",
+            "completions truncated" if completions else "of the completions truncated",
+            completions,
+        ),
+    ):
+        if (share := to_float(row.get(key))) is not None and math.isfinite(share):
+            parts.append(f"{share * total:.0f} {words}" if total else f"{share:.0%} {words}")
+    if (ratio := to_float(row.get("mismatch/ratio_max"))) is not None:
+        parts.append(f"largest ratio {metric_value(ratio)}")
+    name = f"{groups} groups × {samples}" if completions else "groups"
+    return f"{name}: {', '.join(parts)}" if parts else ""

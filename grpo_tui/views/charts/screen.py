@@ -1,0 +1,375 @@
+"""Charts: any of the run's metrics over steps, tokens, time or cost, with one crosshair and one range for all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, ClassVar
+
+from textual.containers import Container, Horizontal, Vertical
+from textual.content import Content
+from textual.widget import Widget
+
+from grpo_train.history.query import QueryError
+from grpo_train.run_dir.files import to_float
+from grpo_tui.background import refresh_metrics, refresh_step
+from grpo_tui.chart_svg import Drawing, charts_svg
+from grpo_tui.charts import CHARTS
+from grpo_tui.export import Range, save_charts
+from grpo_tui.kit.desk import Desk
+from grpo_tui.model.charts_view import AXIS_NAMES, MOST_SHOWN, ChartsView, smoothing_label
+from grpo_tui.model.curves import STEP
+from grpo_tui.model.formatting import compact_number
+from grpo_tui.model.run_events import RunEvent
+from grpo_tui.model.store import Store
+from grpo_tui.views.charts.crosshair import CrosshairScreen
+from grpo_tui.views.charts.model import matches
+from grpo_tui.views.charts.panels import MetricsPanel, StepSource
+from grpo_tui.views.view import bindings_of
+from grpo_tui.widgets.chart_axis import axis_label
+from grpo_tui.widgets.curve_chart import CurveChart
+from grpo_tui.widgets.lines_panel import LinesPanel
+from grpo_tui.widgets.panel import Line
+
+SLOTS = {"-wide": 9, "-medium": 6, "-narrow": 2}
+"""Charts that a terminal of each width has room for …"""
+SHORT_SLOTS = {"-wide": 3, "-medium": 4, "-narrow": 2}
+"""… and one of few rows …"""
+TINY, TINY_SLOTS = 20, {"-wide": 3, "-medium": 2, "-narrow": 1}
+"""… or of fewer rows than this."""
+VI = {"h": "crosshair_left", "l": "crosshair_right"}
+"""The actions of vi's keys."""
+
+
+class AboutCharts(Line):
+    """One line: axis, smoothing, range, how many metrics."""
+
+    def __init__(self, store: Store, view: ChartsView, screen: ChartsScreen, *, id: str) -> None:
+        super().__init__(store, id=id)
+        self.view, self._charts = view, screen
+
+    def state(self) -> object:
+        return (self.render(), self.size.width)
+
+    def render(self) -> Content:
+        view, curves = self.view, self._charts.curves
+        parts = [("x", AXIS_NAMES[view.window.x])]
+        used = curves.smoothing if curves is not None else 0
+        parts.append(("smoothing", smoothing_label(view.window.smoothing, used)))
+        if curves is not None and curves.curves:
+            ends = [round(end) if view.window.x == "step" else end for end in curves.ends]
+            low, high = (axis_label(end, view.window.x, self.store.price_per_hour) for end in ends)
+            which = "all, " if view.window == view.window.whole() else ""
+            how = f" ({which}following)" if view.window.follows else ""
+            parts.append(("range", f"{low}–{high}{how}"))
+        text = Content.from_markup("[bold $primary]charts[/]")
+        for name, value in parts:
+            text += Content.from_markup("   [$text-muted]$name:[/] $value", name=name, value=value)
+        rows = self.store.metrics.rows
+        if self._charts.saving:
+            text += Content.from_markup("   [$warning]$saving[/]", saving=self._charts.saving)
+        count = Content.from_markup(
+            "[$text-muted]$all metrics, $shown shown[/]",
+            all=compact_number(len(rows)), shown=str(len(self._charts.drawn)),
+        )  # fmt: skip
+        gap = self.size.width - 2 - text.cell_length - count.cell_length
+        return text + Content(" " * gap) + count if gap > 0 else text
+
+
+class ChartsScreen(CrosshairScreen):
+    """The charts of the selected run."""
+
+    NAME = "charts"
+    MAIN = "#metrics"
+    GOES_TO_STEPS = True
+    FILTER_HINT = "part of a name, a glob with *, or ~regex; enter applies, esc clears"
+    BINDINGS: ClassVar = [*bindings_of("charts"), *[(key, f"vi('{key}')") for key in VI]]
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk)
+        self.drawn: list[str] = []
+        """The metrics in the charts."""
+        self._asked: tuple[str, float | None, str] | None = None
+        self._run = ""
+        self._slots = 0
+        self.saving = ""
+        """How far an export is; "" without one."""
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "vi":
+            return self.app.is_free(str(parameters[0]))
+        return super().check_action(action, parameters)
+
+    async def action_vi(self, key: str) -> None:
+        """Move the crosshair by a key of vi."""
+        await self.app.action_act(VI[key])
+
+    def panels(self) -> Iterable[Widget]:
+        store = self.store
+        keys = tuple(self.app.key(name) for name in ("open_rollouts", "copy_step"))
+        self.step = StepSource(store, lambda: self.curves, self._events_at_crosshair, self._config, keys)
+        below = LinesPanel(store, [self.step], id="step")
+        below.can_focus = False  # its arrow keys are the crosshair's
+        grid = Container(
+            *(
+                CurveChart(
+                    store, lambda: self.curves, id=f"slot-{slot}",
+                    classes=f"panel chart -color-{CHARTS[slot % len(CHARTS)].id}",
+                )
+                for slot in range(MOST_SHOWN)
+            ),
+            id="grid",
+        )  # fmt: skip
+        yield AboutCharts(store, self.view, self, id="about")
+        yield Horizontal(
+            MetricsPanel(store, self.view, lambda: self.curves, self._row_at_crosshair, id="metrics"),
+            Vertical(grid, below, id="right"),
+            id="body",
+        )
+
+    def _row_at_crosshair(self) -> Mapping[str, Any] | None:
+        return self.step.row if self.view.crosshair is not None else None
+
+    def _events_at_crosshair(self) -> tuple[list[RunEvent], str]:
+        """The events at the crosshair, and the key that opens their row."""
+        if self.chosen:
+            return self.chosen, self.app.key("open_rollouts")
+        shown = self.step.shown
+        return (self.events.of_step(shown["step"]) if shown is not None else []), ""
+
+    def _config(self, key: str) -> Any:
+        return self.app.runs.facts.config(self.store.selected or "", key)
+
+    def box_changed(self) -> None:
+        self.view.crosshair, self.chosen = None, []
+
+    def update(self) -> None:
+        """Choose the charts that fit, and what their curves are to show."""
+        names = [str(row["name"]) for row in self.store.metrics.rows]
+        size = next((name for name in SLOTS if self.has_class(name)), "-medium")
+        slots = TINY_SLOTS if self.size.height < TINY else SHORT_SLOTS if self.has_class("-short") else SLOTS
+        self._slots = slots[size]
+        self.drawn = self.view.metrics(names)[: self._slots]
+        charts = list(self.query(CurveChart))
+        row = self._row_at_crosshair()
+        spikes = self._spikes() if self.view.window == self.view.window.whole() else {}
+        self.events.update(self.store, self.curves)
+        for chart, metric in zip(charts, [*self.drawn, *[""] * len(charts)], strict=False):
+            chart.metric = metric
+            chart.display = bool(metric)
+            chart.is_log, chart.is_clipped = metric in self.view.logarithmic, metric in self.view.clipped
+            chart.crosshair = self.view.crosshair
+            chart.value = to_float(row.get(metric)) if row is not None else None
+            chart.highest = spikes.get(metric)
+            chart.events = self.events
+            chart.rules = [rule for rule in self.app.options.alarms if rule.metric == metric]
+            chart.has_legend = chart is charts[0] or chart is self.maximized
+        if charts and not self.drawn:
+            charts[0].display = True  # which says why there is none
+        if (curves := self.curves) is not None:
+            if self._run not in (curves.run, ""):  # a range of steps says nothing about another run
+                self.view.window, self.view.crosshair, self.chosen = self.view.window.whole(), None, []
+                self.show_step(None)
+            self._run = curves.run
+            if curves.window != self.view.window:
+                curves.window = self.view.window
+                curves.version += 1
+            metrics = (*self.drawn, *([STEP] if self.view.window.x != "step" else ()))  # of which events have one
+            curves.show(metrics, max((chart.pixel_columns for chart in charts if chart.display), default=0))
+
+    def _spikes(self) -> dict[str, tuple[float, int]]:
+        """The metrics in the charts with a highest value far above the usual, and its step."""
+        curves = self.curves.curves if self.curves is not None else {}
+        found = {}
+        for row in self.store.metrics.rows:
+            lowest, highest, step = (to_float(row.get(key)) for key in ("min", "max", "max_step"))
+            curve = curves.get(str(row["name"]))
+            if highest is None or step is None or lowest is None or lowest < 0 or curve is None:
+                continue  # of a metric about 0, every value is many times the usual one
+            if curve.times_usual(highest):
+                found[str(row["name"])] = (highest, round(step))
+        return found
+
+    def request_data(self) -> None:
+        """Request the list of metrics, and the row at the crosshair."""
+        app, store, curves = self.app, self.store, self.curves
+        if curves is None:
+            return
+        if store.metrics.request(is_live=store.run is not None and store.run.is_live):
+            app.work("metrics", partial(refresh_metrics, app, curves.run))
+        wanted = (curves.run, self.view.crosshair, self.view.window.x)
+        if wanted != self._asked:
+            self._asked = wanted
+            app.work("step", partial(refresh_step, app, *wanted, self.show_step))
+
+    # the row at the crosshair -------------------------------------------------------------------------
+
+    def show_step(self, reply: Mapping[str, Any] | None, problem: str = "", asked: float | None = None) -> None:
+        """Show the row that is nearest to the x that was ``asked``; the crosshair moves onto it."""
+        self.step.shown, self.step.problem = reply, problem
+        curves, view = self.curves, self.view
+        if reply is not None and curves is not None and asked == view.crosshair and reply["state"] == "whole":
+            view.crosshair = reply["x"]
+            self._asked = (curves.run, view.crosshair, view.window.x)
+        for panel in self.query("#step").results(LinesPanel):  # none while the view is being composed
+            panel.tick()
+
+    def beside_crosshair(self, by: int) -> float | None:
+        at, shown = self.view.crosshair, self.step.shown
+        if shown is None or shown["x"] != at:
+            return None
+        beside: float | None = shown["next" if by > 0 else "previous"]
+        return at if beside is None else beside
+
+    @property
+    def crosshair_step(self) -> int | None:
+        """The step at the crosshair; None without a crosshair."""
+        at = self.view.crosshair
+        if at is None or self.view.window.x == "step":
+            return None if at is None else round(at)
+        return round(self.step.shown["step"]) if self.step.shown is not None else None
+
+    # metrics -------------------------------------------------------------------------------------------
+
+    def on_metrics_panel_toggled(self, event: MetricsPanel.Toggled) -> None:
+        self.action_toggle_metric(event.name)
+
+    def action_toggle_metric(self, name: str = "") -> None:
+        """Show or hide the metric under the cursor."""
+        name = name or self.query_one(MetricsPanel).current
+        names = [str(row["name"]) for row in self.store.metrics.rows]
+        is_out_of_sight = name in self.view.shown and name not in self.drawn
+        if name and not is_out_of_sight and not self.view.toggle(name, names):
+            self.app.notify(f"{MOST_SHOWN} charts are shown; hide one first", severity="warning")
+        while name in self.view.shown[self._slots :]:  # into the last chart that the terminal has room for
+            self.view.move(name, -1, names)
+        self.tick()
+
+    def show_metric(self, name: str) -> None:
+        """Show a metric in the first chart, under the cursor."""
+        self.view.put_first(name, [str(row["name"]) for row in self.store.metrics.rows])
+        self.tick()
+        self.call_after_refresh(lambda: self.query_one(MetricsPanel).go_to(name))
+
+    def action_move_metric(self, by: int) -> None:
+        """Move the metric under the cursor in the order of the charts."""
+        names = [str(row["name"]) for row in self.store.metrics.rows]
+        self.view.move(self.query_one(MetricsPanel).current, by, names)
+        self.tick()
+
+    @property
+    def metric(self) -> str:
+        """The metric of the focused chart, else the one under the cursor."""
+        focused = self.focused
+        return focused.metric if isinstance(focused, CurveChart) else self.query_one(MetricsPanel).current
+
+    def action_toggle_log(self) -> None:
+        """Turn the logarithmic axis of a chart on or off."""
+        self.view.logarithmic ^= {self.metric}
+        self.tick()
+
+    def action_toggle_clip(self) -> None:
+        """Clip the y axis of a chart to the 1st to 99th percentile, or show every point."""
+        self.view.clipped ^= {self.metric}
+        self.tick()
+
+    def action_smooth(self, by: int) -> None:
+        """Smooth over fewer (-1) or more (+1) steps."""
+        self.view.smooth(by, self.curves.smoothing if self.curves is not None else 0)
+        self.tick()
+
+    def action_next_axis(self) -> None:
+        """Switch to the next x axis: steps, tokens, time, cost."""
+        logged = {str(row["name"]) for row in self.store.metrics.rows}
+        self.view.next_axis(self.store.price_per_hour is not None, not logged or "num_tokens" in logged)
+        self.tick()
+
+    def action_copy(self) -> None:
+        """Copy what was logged at the crosshair; without one, the metric under the cursor and its last value."""
+        if (row := self._row_at_crosshair()) is not None and self.step.shown is not None:
+            self.app.copy(json.dumps(row, ensure_ascii=False), f"step {self.step.shown['step']:,.0f} as it was logged")
+        elif name := self.metric:
+            self.app.copy(f"{name} {self.query_one(MetricsPanel).value(name)}", f"the last {name}")
+
+    def action_export(self) -> None:
+        """Save the steps shown as CSV and the charts as SVG and PNG, on this machine.
+
+        In full screen, that chart alone.
+        """
+        app, curves, view = self.app, self.curves, self.view
+        if self.saving:
+            app.warn(f"{self.saving}: an export is in progress")
+            return
+        if curves is None or not curves.curves or not self.drawn:
+            app.warn("nothing to save: no chart is shown yet")
+            return
+        low, high = curves.ends
+        whole = self.maximized
+        names = [whole.metric] if isinstance(whole, CurveChart) else self.drawn
+        drawings = [
+            Drawing(
+                name, curve, CHARTS[slot % len(CHARTS)].light, name in view.logarithmic, curves.is_averaged(curve),
+                self.events.placed,
+            )
+            for slot, name in enumerate(self.drawn)
+            if name in names and (curve := curves.curves.get(name)) is not None
+        ]  # fmt: skip
+        x = view.window.x
+        label = partial(axis_label, axis=x, price=self.store.price_per_hour)
+        title = f"{curves.run}, {AXIS_NAMES[x]} {label(low)}–{label(high)}"
+        svg = charts_svg(title, drawings, (low, high), label)
+        metrics = tuple(names) if x != "tokens" else tuple(dict.fromkeys(["num_tokens", *names]))
+        app.work("export", partial(save_charts, app, Range(curves.run, metrics, x, low, high), svg, self.say_saving))
+
+    def say_saving(self, text: str) -> None:
+        """Show how far an export is."""
+        self.saving = text
+        for line in self.query(AboutCharts):
+            line.refresh()
+
+    def action_zoom(self) -> None:
+        """Show a chart in full screen.
+
+        The focused one, else that of the metric under the cursor.
+        """
+        if self.maximized is not None:
+            self.minimize()
+        else:
+            name = self.query_one(MetricsPanel).current
+            charts = [chart for chart in self.query(CurveChart) if chart.display]
+            named = [chart for chart in charts if chart is self.focused or chart.metric == name]
+            if charts:
+                self.maximize((named or charts)[0], container=False)
+        self.call_after_refresh(self.tick)
+
+    def back(self) -> bool:
+        """One step out: the full-screen chart, the filter, the crosshair; returns False if there was none."""
+        if self.is_asking:
+            self.close_go_to()
+        elif self.maximized is not None:
+            self.action_zoom()
+        elif self.view.filter:
+            self.view.filter = ""
+        elif self.view.crosshair is not None:
+            self.view.crosshair = None
+            self.show_step(None)
+        else:
+            return False
+        self.tick()
+        return True
+
+    @property
+    def filter(self) -> str:
+        return self.view.filter
+
+    def set_filter(self, text: str) -> None:
+        """Apply a filter; a regular expression with a mistake is pointed to, and the last filter stays."""
+        mistake = None
+        try:
+            matches("", text)
+            self.view.filter = text
+        except QueryError as error:
+            mistake = error
+        self.show_mistake(mistake)
+        self.query_one(MetricsPanel).tick()

@@ -1,0 +1,1 @@
+"""Compare: two to twelve marked runs, what differs between them, and which one is better."""

@@ -1,0 +1,447 @@
+"""Compare: the curves of two to twelve marked runs in one chart, what differs between them, and which one is better."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import ClassVar
+
+from textual.containers import Container, Horizontal, Vertical
+from textual.content import Content
+from textual.widget import Widget
+
+from grpo_train.run_dir.display import duration
+from grpo_tui.export import Range, save_runs
+from grpo_tui.kit.desk import Desk, OpenFlips, SelectRun, ShowView
+from grpo_tui.model.charts_view import AXIS_NAMES, DEFAULT, MOST_SHOWN, smoothing_label
+from grpo_tui.model.metric_table import MetricTable
+from grpo_tui.model.run_names import fitting_name, short_names
+from grpo_tui.model.store import Store
+from grpo_tui.views.compare import requests
+from grpo_tui.views.compare.chart import CompareChart, RunDrawing, compared_svg, elapsed, legend, marks_of
+from grpo_tui.views.compare.model import LETTERS, Compared, Comparison, PairedResults
+from grpo_tui.views.compare.tables import ComparePanel, ConfigSource, EvaluationsSource, StandingSource
+from grpo_tui.views.view import ViewScreen, bindings_of
+from grpo_tui.widgets.chart_axis import axis_label
+from grpo_tui.widgets.chart_mouse import ChartMouse
+from grpo_tui.widgets.panel import Line
+
+SLOTS = {"-wide": 3, "-medium": 2, "-narrow": 1}
+"""Charts that a terminal of each width has room for."""
+MOST_LINES = 11
+"""Of the table below everything else."""
+WIDTH = 240
+"""Pixel columns of each curve. The tables are made from them, too: they must not depend on the terminal."""
+
+
+class CompareScreen(ViewScreen):
+    """The marked runs, compared."""
+
+    NAME = "compare"
+    MAIN = "#compare-0"
+    GOES_TO_STEPS = True
+    BINDINGS: ClassVar = bindings_of("compare")
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk)
+        self.comparison = Comparison()
+        self.paired = PairedResults()
+        self.logged: tuple[str, MetricTable] = ("", MetricTable())
+        """The pinned run, and the metrics that it logs."""
+        self.drawn: list[str] = []
+        """The metrics in the charts."""
+        self.saving = ""
+        """How far an export is; "" without one."""
+        self._seen: tuple[str, str | None] = ("", None)
+        """The runs that were highlighted and selected last."""
+
+    def panels(self) -> Iterable[Widget]:
+        store, comparison = self.store, self.comparison
+        self._standing = StandingSource(store, comparison)
+        self._config = ConfigSource(store, comparison, self.app.key("all_keys"))
+        self._evaluations = EvaluationsSource(store, comparison, self.paired, self.app.key("compare_problems"))
+        yield AboutComparison(store, comparison, lambda: self.saving, id="about")
+        yield WhatIsMissing(store, id="missing")
+        yield Vertical(
+            Container(
+                *(CompareChart(store, comparison, id=f"compare-{slot}") for slot in range(max(SLOTS.values()))),
+                id="grid",
+            ),
+            Horizontal(
+                ComparePanel(store, [self._config], id="config"),
+                ComparePanel(store, [self._evaluations], id="evaluations"),
+                id="facts",
+            ),
+            ComparePanel(store, [self._standing, self._config, self._evaluations], id="standing"),
+            id="body",
+        )
+
+    def box_changed(self) -> None:
+        self.comparison.forget()
+        self.paired = PairedResults()
+
+    # what is shown -------------------------------------------------------------------------------------
+
+    def update(self) -> None:
+        """Follow the marks; choose the charts that fit."""
+        store, comparison = self.store, self.comparison
+        comparison.follow(store.marks, {row.name: row for row in store.runs or () if row.name in store.marks})
+        self._select_current()
+        if self.logged[0] != comparison.pinned:
+            self.logged = (comparison.pinned, MetricTable())
+        self.query_one("#missing").display = not self.comparison.is_comparing
+        self.query_one("#body").display = self.comparison.is_comparing
+        about = self.query_one("#about", AboutComparison)
+        about.styles.height = len(about.lines(about.size.width - 2))
+        size = next((name for name in SLOTS if self.has_class(name)), "-medium")
+        names = self._metrics()
+        slots = SLOTS[size]
+        comparison.page %= max(1, -(-len(names) // slots))
+        self.drawn = names[comparison.page * slots :][:slots] if self.comparison.is_comparing else []
+        charts = list(self.query(CompareChart))
+        for chart, metric in zip(charts, [*self.drawn, *[""] * len(charts)], strict=False):
+            chart.metric, chart.display = metric, bool(metric)
+            chart.is_log, chart.crosshair = metric in comparison.logarithmic, comparison.crosshair
+        comparison.show(self.drawn, WIDTH)
+        if self.comparison.is_comparing:
+            requests.recall(self.app, comparison, self.logged, self.paired)
+        has_room = not (self.has_class("-short") or self.has_class("-narrow"))
+        self.query_one("#facts").display = has_room
+        standing = self.query_one("#standing", ComparePanel)
+        hidden = frozenset({1, 2}) if has_room else frozenset()
+        if standing.hidden != hidden:
+            standing.hide_tabs(hidden)
+        lines = self._standing.bounds(max(1, standing.text_width))[1]
+        is_whole = standing is self.maximized
+        standing.styles.height = min(MOST_LINES, lines) + 2 if has_room and not is_whole else "2fr"
+        if self.comparison.is_comparing and self.focused is None:
+            self.query_one(self.MAIN).focus()
+
+    def _select_current(self) -> None:
+        """Select a run that was highlighted, so that keys act on it; highlight one that was selected elsewhere."""
+        comparison, (highlighted, selected) = self.comparison, self._seen
+        if self.store.selected != selected and comparison.run(self.store.selected or "") is not None:
+            comparison.current = self.store.selected or ""
+        elif highlighted and comparison.current != highlighted and self.comparison.is_comparing:
+            self.app.post_message(SelectRun(comparison.current))
+        self._seen = (comparison.current, self.store.selected)
+
+    def _metrics(self) -> list[str]:
+        """The metrics that can be shown: those chosen in the charts view, or its first ones."""
+        names = [str(row["name"]) for row in self.logged[1].rows] or list(DEFAULT)
+        chosen = self.app.charts.metrics(names)
+        return (chosen or [name for name in DEFAULT if name in names])[:MOST_SHOWN]
+
+    def request_data(self) -> None:
+        """Request curves, configurations and evaluations of the runs as they are due."""
+        if not self.comparison.is_comparing:
+            return
+        app, comparison = self.app, self.comparison
+        for run in comparison.runs:
+            if (params := run.curves.request()) is not None:
+                app.work(f"curves of {run.name}", partial(requests.refresh_curves, app, run, params))
+        for run in comparison.facts_due():
+            app.work(f"facts of {run.name}", partial(requests.refresh_facts, app, run))
+        if self.logged[1].request(is_live=False):
+            app.work("metrics of the pinned run", partial(requests.refresh_metrics, app, *self.logged))
+        if (params := self.paired.request(comparison.pin, comparison.runs)) is not None:
+            app.work("pairs", partial(requests.refresh_pairs, app, self.paired, params))
+
+    # crosshair, axes, metrics --------------------------------------------------------------------------
+
+    def action_move_crosshair(self, by: int) -> None:
+        """Move the crosshair by columns of the charts; the first press puts it at the end."""
+        if (ends := self.comparison.ends) is None:
+            return
+        charts = [chart for chart in self.query(CompareChart) if chart.display]
+        columns = max([1, *(chart.pixel_columns // 2 for chart in charts)])
+        one = (ends[1] - ends[0]) / columns
+        if self.comparison.x == "step":
+            one = max(1.0, one)
+        at = self.comparison.crosshair
+        self.set_crosshair(ends[1] if at is None else at + by * one)
+
+    def action_step_crosshair(self, by: int) -> None:
+        """Move the crosshair by one step of the pinned run; the first press puts it at the end."""
+        pin, ends, at = self.comparison.pin, self.comparison.ends, self.comparison.crosshair
+        if pin is not None and ends is not None:
+            self.set_crosshair(ends[1] if at is None else at + by * pin.curves.spacing)
+
+    def set_crosshair(self, x: float | None) -> None:
+        """Put the crosshair at an x."""
+        if x is not None and (ends := self.comparison.ends) is not None:
+            x = min(ends[1], max(ends[0], x))
+            x = round(x) if self.comparison.x == "step" else x
+        self.comparison.crosshair = x
+        self.tick()
+
+    def go_to_step(self, step: int) -> None:
+        """Put the crosshair on a step of the pinned run."""
+        if (x := self.comparison.x_of_step(step)) is None:
+            self.app.warn(f"step {step:,} is not on the axis; {self.app.key('compare_axis')} turns to steps")
+        else:
+            self.set_crosshair(x)
+
+    def on_chart_mouse_pointed(self, event: ChartMouse.Pointed) -> None:
+        self.set_crosshair(event.x)
+
+    def action_next_axis(self) -> None:
+        """Switch to the next x axis: steps, tokens, time since the start of each run, cost."""
+        self.comparison.next_axis(self.store.price_per_hour is not None)
+        self.tick()
+
+    def action_smooth(self, by: int) -> None:
+        """Smooth over fewer (-1) or more (+1) steps."""
+        self.comparison.smooth(by)
+        self.tick()
+
+    def action_turn_metrics(self, by: int) -> None:
+        """Show the next or previous metrics in the charts."""
+        self.comparison.page += by
+        self.tick()
+
+    def action_toggle_log(self) -> None:
+        """Turn the logarithmic axis of a chart on or off.
+
+        The focused one, else the first one.
+        """
+        focused = self.focused
+        name = focused.metric if isinstance(focused, CompareChart) else (self.drawn or [""])[0]
+        self.comparison.logarithmic ^= {name}
+        self.tick()
+
+    # runs ----------------------------------------------------------------------------------------------
+
+    @property
+    def current(self) -> Compared | None:
+        return self.comparison.run(self.comparison.current)
+
+    def action_highlight(self, by: int) -> None:
+        """Highlight the next (+1) or previous (-1) run."""
+        self.comparison.move(by)
+        self.tick()
+
+    def action_pin(self) -> None:
+        """Pin the highlighted run, or the next one; the others are compared with it."""
+        if letter := self.comparison.pin_current():
+            self.app.receipt(f"{letter} is pinned")
+        self.tick()
+
+    def action_open_run(self) -> None:
+        """Open the charts of the highlighted run."""
+        if (run := self.current) is not None:
+            self.app.post_message(SelectRun(run.name))
+            self.app.post_message(ShowView("charts"))
+
+    def action_drop(self) -> None:
+        """Remove the highlighted run, and its mark."""
+        if (run := self.current) is not None:
+            self.store.marks.toggle(run.name)
+            self.tick()
+
+    def common_step(self) -> tuple[Compared, Compared, str, int] | None:
+        """The current run, or the first other one, the pinned one, and the newest step that is evaluated for both, with
+        its dataset; None without one."""
+        pin, run = self.comparison.pin, self.current
+        if run is pin:
+            run = next((one for one in self.comparison.runs if one is not pin), None)
+        if run is None or pin is None or run.facts is None or pin.facts is None:
+            return None
+        found = [
+            (step, dataset)
+            for dataset, steps in run.facts.accuracies.items()
+            for step in steps.keys() & pin.facts.accuracies.get(dataset, {}).keys()
+        ]
+        if not found:
+            return None
+        step, dataset = max(found)
+        return run, pin, dataset, step
+
+    def action_open_flips(self) -> None:
+        """Show the problems that the highlighted run gets wrong and the pinned one right, at the same step."""
+        if (found := self.common_step()) is None:
+            self.app.warn("no step is evaluated for both runs; e on Home evaluates one")
+            return
+        run, pin, dataset, step = found
+        self.app.post_message(SelectRun(run.name))
+        self.app.post_message(OpenFlips(run.name, f"{run.name}_{dataset}", step, pin.name))
+
+    def action_copy(self) -> None:
+        """Copy the focused table, or the values of the focused chart."""
+        focused = self.focused
+        if isinstance(focused, CompareChart):
+            self.app.copy(focused.values_text(), f"{focused.metric}: the values of {len(self.comparison.runs)} runs")
+        elif isinstance(focused, ComparePanel):
+            self.app.copy(focused.text(), "the table")
+
+    def action_export(self) -> None:
+        """Save every step of the compared runs as CSV, and the charts as SVG and PNG.
+
+        Of the metrics in the charts; in full screen, of that chart alone.
+        """
+        tracks = [(run.name, run.curves.track) for run in self.comparison.runs]
+        metrics = tuple(dict.fromkeys(("num_tokens", *self._whole_or_drawn())))
+        ranges = [Range(run, metrics, "step", 0, track.step[-1]) for run, track in tracks if track is not None]
+        if self.saving or len(ranges) < len(tracks) or (ends := self.comparison.ends) is None:
+            self.app.warn(self.saving or "wait until all curves are whole", "not saved")
+        else:
+            self.app.work("export", partial(save_runs, self.app, ranges, self._picture(ends), self.say_saving))
+
+    def _whole_or_drawn(self) -> list[str]:
+        """The metric of the chart in full screen, else all in the charts."""
+        return [self.maximized.metric] if isinstance(self.maximized, CompareChart) else self.drawn
+
+    def _picture(self, ends: tuple[float, float]) -> str:
+        """The charts as SVG."""
+        comparison, names = self.comparison, self._whole_or_drawn()
+        drawings = []
+        for run in comparison.runs:
+            if run.curves.axis == comparison.x:
+                marks = {name: marks_of(run, name) for name in names if name in run.curves.curves}
+                drawings.append(RunDrawing(run.look, run.name, marks, bool(run.curves.smoothing)))
+        smoothing = smoothing_label(comparison.smoothing, comparison.smoothed_steps)
+        title = f"{len(drawings)} runs over {comparison.x}, smoothing: {smoothing}"
+
+        def label(x: float) -> str:
+            return elapsed(x) if comparison.x == "time" else axis_label(x, comparison.x)
+
+        return compared_svg(title, names, drawings, comparison.logarithmic, ends, label)
+
+    def say_saving(self, text: str) -> None:
+        """Show how far an export is."""
+        self.saving = text
+        self.tick()
+
+    # panels --------------------------------------------------------------------------------------------
+
+    def action_log_tab(self, index: int) -> None:
+        """Show a tab of the tables (a click on its title)."""
+        self.query_one("#standing", ComparePanel).show_tab(int(index))
+
+    def action_toggle_all_keys(self) -> None:
+        """List all keys of the configurations, or those that differ."""
+        self.comparison.shows_all ^= True
+        self.tick()
+
+    def action_next_table(self) -> None:
+        """Show the next table.
+
+        Where there is room for all of them, focus it.
+        """
+        standing = self.query_one("#standing", ComparePanel)
+        if not standing.hidden:
+            standing.show_tab(standing.active + 1)
+            return
+        tables = [self.query_one(f"#{name}", ComparePanel) for name in ("config", "evaluations", "standing")]
+        at = next((i for i, table in enumerate(tables) if table.has_focus), -1)
+        tables[(at + 1) % len(tables)].focus()
+
+    def back(self) -> bool:
+        """One step out: the line for a step, the full-screen panel, the crosshair; returns False if there was none."""
+        if self.is_asking:
+            self.close_go_to()
+        elif self.maximized is not None:
+            self.action_zoom()
+        elif self.comparison.crosshair is not None:
+            self.set_crosshair(None)
+        else:
+            return False
+        return True
+
+
+LEGEND_LINES = 3
+
+
+class AboutComparison(Line):
+    """Axis, smoothing, what differs; then the runs with their letters, markers and lines."""
+
+    def __init__(self, store: Store, comparison: Comparison, saving: Callable[[], str], *, id: str) -> None:
+        super().__init__(store, id=id)
+        self._comparison, self._saving = comparison, saving
+        self._lines_of: tuple[object, list[Content]] = (None, [])
+
+    def state(self) -> object:
+        comparison = self._comparison
+        return (
+            self.size.width, comparison.version, comparison.smoothing, comparison.smoothed_steps, comparison.left_out,
+            self._saving(), self.screen.has_class("-short"), [id(run.facts) for run in comparison.runs],
+            self._age(),
+        )  # fmt: skip
+
+    def _age(self) -> str:
+        """The age of what the laptop kept, while that is shown."""
+        at = self._comparison.recalled_at
+        return "" if at is None else duration(self.store.now() - at)
+
+    def lines(self, width: int) -> list[Content]:
+        """The lines that fit into ``width``; made once for each state."""
+        if (key := (width, self.state())) != self._lines_of[0]:
+            self._lines_of = (key, self._lines(width))
+        return self._lines_of[1]
+
+    def _lines(self, width: int) -> list[Content]:
+        comparison = self._comparison
+        pin = comparison.pin
+        text = Content.from_markup("[bold $primary]compare[/]")
+        if pin is None or not comparison.is_comparing:
+            return [text]
+        parts = [
+            ("", f"{len(comparison.runs)} runs ({pin.letter} pinned)"),
+            ("x: ", AXIS_NAMES[comparison.x]),
+            ("smoothing: ", smoothing_label(comparison.smoothing, comparison.smoothed_steps)),
+        ]
+        for name, value in parts:
+            text += Content.from_markup("   [$text-muted]$name[/]$value", name=name, value=value)
+        if age := self._age():
+            text += Content.from_markup("   [$warning]as it was $age ago[/]", age=age)
+        if saving := self._saving():
+            text += Content.from_markup("   [$secondary]$text[/]", text=saving)
+        if comparison.left_out:
+            text += Content.from_markup(
+                "   [$warning]▲ $count marked runs are left out: at most $most[/]",
+                count=str(comparison.left_out), most=str(len(LETTERS)),
+            )  # fmt: skip
+        return [text.truncate(width, ellipsis=True), *self._legend(width)]
+
+    def _legend(self, width: int) -> list[Content]:
+        comparison = self._comparison
+        count = len(comparison.runs)
+        most = 1 if self.screen.has_class("-short") else LEGEND_LINES
+        a_line = -(-count // most)
+        room = max(6, width // min(count, max(a_line, 3)) - len("A  ●━   ") - 3)
+        configs = {run.name: run.facts.config for run in comparison.runs if run.facts is not None}
+        names = short_names([run.name for run in comparison.runs], configs).short
+        lines = [Content()]
+        for run in comparison.runs:
+            name = fitting_name(names.get(run.name) or run.name, min(32, room))
+            part = legend(run, name, run.name == comparison.pinned, run.name == comparison.current)
+            if lines[-1].cell_length + 3 + part.cell_length > width and lines[-1]:
+                if len(lines) == most:
+                    break
+                lines.append(Content())
+            lines[-1] += (Content("   ") if lines[-1] else Content()) + part
+        return lines
+
+    def render(self) -> Content:
+        return Content("\n").join(self.lines(self.size.width - 2))
+
+
+class WhatIsMissing(Line):
+    """What would be here, and which key makes it, while fewer than two runs are marked."""
+
+    def state(self) -> object:
+        return self.render()
+
+    def render(self) -> Content:
+        marked = list(self.store.marks)
+        keys = {name: self.key(name) for name in ("home", "mark", "compare")}
+        text = Content.from_markup(
+            "two to twelve runs side by side: their curves, what differs in their configurations,\n"
+            "their evaluations in pairs, and where they are at the same step, time and cost\n\n"
+            "[bold $primary]$home[/] turns to Home, [bold $primary]$mark[/] marks the run under the cursor, "
+            "[bold $primary]$compare[/] returns",
+            **keys,
+        )
+        if marked:
+            text += Content.from_markup("\n\n[$text-muted]marked so far: $run[/]", run=marked[0])
+        return text

@@ -1,0 +1,1 @@
+"""History: the runs of all boxes, and what they cost."""

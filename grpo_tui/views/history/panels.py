@@ -1,0 +1,250 @@
+"""Panels of the History: the table, and what is known of the run under the cursor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.style import Style
+from rich.text import Text
+from textual.content import Content
+from textual.message import Message
+
+from grpo_train.history.fields import text_of
+from grpo_train.run_dir.display import state_label
+from grpo_tui.model.formatting import padded, shortened
+from grpo_tui.model.store import Store
+from grpo_tui.model.table import GAP, Sized, fit
+from grpo_tui.model.tracking import tracking_of
+from grpo_tui.views.history.model import TABLES, HistoryView
+from grpo_tui.widgets.panel import TONES, Line, Panel
+from grpo_tui.widgets.table_panel import TablePanel
+
+if TYPE_CHECKING:
+    from grpo_train.history.record import Record
+
+
+WIDEST = 40
+"""Cells of a column; a longer text is cut in the middle."""
+FIRST_LEAST, FIRST_WANTED = 12, 26
+FIRM = 2
+"""Columns up to this rank leave the first one only FIRST_LEAST cells."""
+DETAILS = (
+    ("run", ("state", "step", "total_steps", "launched", "took", "restarts", "sweep")),
+    ("result", ("reward", "max.reward", "held_out", "eval.best", "gain")),
+    ("cost", ("cost", "projected", "cost_per_step", "cost_per_1000", "cost_per_point")),
+    ("config", ("task", "model", "lr", "device", "nproc")),
+    ("where", ("box", "root", "backup", "identity", "parent")),
+)
+"""Label of a line, and its fields."""
+WORDS = {
+    "reward": "last reward", "total_steps": "of", "max.reward": "highest", "held_out": "held-out", "eval.best": "best",
+    "cost_per_step": "per step", "cost_per_1000": "per 1,000", "cost_per_point": "per point", "cost": "so far",
+    "nproc": "processes",
+}  # fmt: skip
+BARE = ("state", "task", "model", "device", "box", "root")
+"""Fields whose value says what they are."""
+
+
+class AboutHistory(Line):
+    """One line: the tables, how many runs were found, and what they cost."""
+
+    def __init__(self, store: Store, view: HistoryView, *, id: str) -> None:
+        super().__init__(store, id=id)
+        self._view = view
+
+    def state(self) -> object:
+        return (self._view.version, self.size.width)
+
+    def render(self) -> Content:
+        view = self._view
+        parts = []
+        for name in TABLES:
+            tone = "bold $primary" if name == view.asked.table else "$grpo-muted"
+            parts.append(Content.from_markup(f"[{tone}]$name[/]", name=name))
+        text = Content("   ").join(parts)
+        if (answer := view.answer) is not None and answer.asked.table == TABLES[0]:
+            text += Content.from_markup("   [$text-muted]$sums[/]", sums=answer.sums)
+        return text
+
+
+class HistoryTable(TablePanel):
+    """The rows of the table. The cursor stays on its run when the table changes."""
+
+    class Sorted(Message):
+        """The heading of a column was clicked."""
+
+        def __init__(self, column: str) -> None:
+            super().__init__()
+            self.column = column
+
+    class Moved(Message):
+        """The user moved the cursor."""
+
+    COMPONENT_CLASSES: ClassVar = {f"history--{tone}" for tone in TONES}
+
+    def __init__(self, store: Store, view: HistoryView, *, id: str) -> None:
+        super().__init__(store, id=id)
+        self._view = view
+        self._spans: list[tuple[int, int, str]] = []
+        self._cursor = 0
+        self._identity = ""
+
+    def state(self) -> object:
+        return (self._view.version, self.cursor, self.size, self.app.theme, self.has_focus)
+
+    def refresh_titles(self) -> None:
+        view, answer = self._view, self._view.answer
+        title = Content("history")
+        if answer is not None:
+            count = f"{answer.found:,}" if answer.found == answer.known else f"{answer.found:,} of {answer.known:,}"
+            if query := view.asked.query:
+                title += Content.from_markup(" [$warning]/$query[/]", query=query)
+            title += Content.from_markup(" [$text-muted]$count[/]", count=count)
+        below = Content()
+        if view.problem:
+            below = Content.from_markup("[$error]✖ $text[/]", text=view.problem)
+        elif answer is not None and answer.asked.table != TABLES[0]:
+            below = Content.from_markup("[$foreground]$sums[/]", sums=answer.sums)
+        elif view.asked.query:
+            below = Content.from_markup("[$text-muted]$key: show all[/]", key=self.key("back"))
+        elif answer is not None and "reward" in answer.rows.columns:
+            below = Content.from_markup("[$text-muted]reward: last step[/]")
+        self.set_titles(title, below)
+
+    # the list ------------------------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        answer = self._view.answer
+        return len(answer.rows.cells) if answer is not None else 0
+
+    @property
+    def cursor(self) -> int:
+        answer = self._view.answer
+        if answer is not None and self._identity:
+            at = next((i for i, one in enumerate(answer.records) if one.identity == self._identity), -1)
+            if at >= 0:
+                return at
+        return min(self._cursor, self.count - 1)
+
+    @property
+    def record(self) -> Record | None:
+        """The run under the cursor."""
+        answer = self._view.answer
+        at = self.cursor
+        return answer.records[at] if answer is not None and 0 <= at < len(answer.records) else None
+
+    def move_to(self, index: int, by: int) -> None:
+        self._cursor, self._identity = index, ""
+        if (record := self.record) is not None:
+            self._identity = record.identity
+        self.post_message(self.Moved())
+
+    def go_to(self, box: str, name: str | None) -> bool:
+        """Put the cursor on a run; returns False if it is not listed."""
+        records = self._view.answer.records if self._view.answer is not None else ()
+        found = next((one for one in records if (one.box, one.name) == (box, name)), None)
+        if found is not None:
+            self._identity = found.identity
+        return found is not None
+
+    def empty(self) -> Text:
+        return Text(f" {self._view.nothing()}")
+
+    def head_clicked(self, y: int, x: int) -> None:
+        for start, end, column in self._spans:
+            if y == 0 and start <= x < end:
+                self.post_message(self.Sorted(column))
+
+    def _columns(self, width: int) -> list[tuple[int, int]]:
+        """Index and width of the columns that fit; the first always does."""
+        answer = self._view.answer
+        if answer is None or not answer.rows.columns:
+            return []
+        rows = answer.rows
+        sized = [Sized(str(i), min(WIDEST, size), i) for i, size in enumerate(rows.widths) if i]
+        first = min(WIDEST, rows.widths[0])
+        kept = fit(sized, width, min(first, FIRST_LEAST), min(first, FIRST_WANTED), FIRM)
+        left = width - sum(GAP + one.width for one in kept)
+        return [(0, min(first, max(1, left))), *((int(one.id), one.width) for one in kept)]
+
+    def heading(self, width: int) -> Text:
+        answer = self._view.answer
+        text = Text(no_wrap=True)
+        self._spans = []
+        if answer is None:
+            return text
+        for index, cells in self._columns(width):
+            name = answer.rows.columns[index]
+            arrow = answer.order.arrow if answer.asked.table == TABLES[0] and answer.order.column == name else ""
+            shown = shortened(f"{name}{arrow}", cells) if not arrow else f"{name}{arrow}"
+            text.append(" " * (GAP if index else 0))
+            start = text.cell_len
+            text.append(shown.rjust(cells) if answer.rows.right[index] else padded(shown, cells),
+                        style="bold" if arrow else "")  # fmt: skip
+            self._spans.append((start, text.cell_len, name))
+        return text
+
+    def line(self, index: int, width: int) -> Text:
+        answer = self._view.answer
+        assert answer is not None
+        text = Text(no_wrap=True)
+        row = answer.rows.cells[index]
+        for column, cells in self._columns(width):
+            shown = shortened(row[column], cells)
+            style: str | Style = ""
+            if answer.rows.columns[column] == "state" and answer.records:
+                tone = state_label(answer.records[index].state)[2]
+                style = self.get_component_rich_style(f"history--{tone}", partial=True)
+            text.append(" " * (GAP if column else 0))
+            text.append(shown.rjust(cells) if answer.rows.right[column] else padded(shown, cells), style=style)
+        return text
+
+
+class HistoryDetails(Panel):
+    """What is known of the run under the cursor, its tracking and its last error."""
+
+    can_focus = False
+
+    def __init__(self, store: Store, record: Callable[[], Record | None], *, id: str) -> None:
+        super().__init__(store, id=id, classes="panel")
+        self._record = record
+
+    def state(self) -> object:
+        record = self._record()
+        return (id(record), self.size, self.app.theme)
+
+    def refresh_titles(self) -> None:
+        record = self._record()
+        keys = f"{self.key('tracking')}: W&B · {self.key('history_details')}: everything that is known"
+        hint = Content.from_markup("[$text-muted]$keys[/]", keys=keys)
+        self.set_titles(Content(record.name if record else "run"), hint if record else "")
+
+    def render(self) -> Content:
+        if (record := self._record()) is None:
+            return Content()
+        lines = [_about(label, record, names) for label, names in DETAILS]
+        tracking = tracking_of(record.name, record.events, record.config_value("tracking.wandb"))
+        state = tracking.error or tracking.url or tracking.state
+        tone = "$warning" if tracking.error else "$foreground"
+        wandb = Content.from_markup(f"[$text-muted]$label[/][{tone}]$state[/]", label=f"{'W&B':<9}", state=state)
+        lines.append(wandb)
+        for label, name in (("error", "error"), ("note", "note")):
+            if text := text_of(record, name):
+                tone = "$error" if label == "error" else "$foreground"
+                lines.insert(1, Content.from_markup(f"[$text-muted]$label[/][{tone}]$text[/]",
+                                                    label=f"{label:<9}", text=text))  # fmt: skip
+        width, height = self.size
+        return Content("\n").join([line.truncate(max(1, width), ellipsis=True) for line in lines[: max(1, height)]])
+
+
+def _about(label: str, record: Record, names: tuple[str, ...]) -> Content:
+    line = Content.from_markup("[$text-muted]$label[/]", label=f"{label:<9}")
+    parts = []
+    for name in names:
+        if not (text := text_of(record, name)):
+            continue
+        word = "" if name in BARE else f"{WORDS.get(name, name.replace('_', ' '))} "
+        parts.append(Content.from_markup("[$text-muted]$word[/]$text", word=word, text=text))
+    return line + (Content("   ").join(parts) if parts else Content.from_markup("[$text-muted]not known[/]"))

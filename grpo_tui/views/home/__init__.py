@@ -1,0 +1,1 @@
+"""Home: the runs of a box, and a summary of the selected one."""

@@ -1,0 +1,257 @@
+"""What needs the user; why the selected run failed; what is shown instead of a list of runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from textwrap import wrap
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual.content import Content
+from textual.message import Message
+
+from grpo_train.run_dir.display import duration, state_label
+from grpo_train.run_dir.lazy_dataclass import dataclass
+from grpo_tui.model.formatting import one_line
+from grpo_tui.model.needs import GLYPHS, Need, Needs
+from grpo_tui.model.store import Store
+from grpo_tui.widgets.blocks import lines_in_blocks
+from grpo_tui.widgets.list_panel import ListPanel
+from grpo_tui.widgets.panel import TONES, Line, Panel, from_markup
+from remote.events import Link
+from remote.protocol.rows import UNREADABLE
+
+INDENT = 9
+"""Cells before the text: mark and time."""
+
+
+class NeedsPanel(ListPanel):
+    """The cursor stays on its entry."""
+
+    COMPONENT_CLASSES: ClassVar = {"needs--bad", "needs--warn", "needs--good"}
+
+    class Opened(Message):
+        """An entry was clicked."""
+
+        def __init__(self, need: Need) -> None:
+            super().__init__()
+            self.need = need
+
+    def __init__(self, store: Store, needs: Callable[[], Needs], *, id: str) -> None:
+        super().__init__(store, id=id)
+        self._needs = needs
+        self._key = ""
+
+    @property
+    def entries(self) -> list[Need]:
+        return self._needs().entries
+
+    @property
+    def current(self) -> Need | None:
+        """The entry under the cursor."""
+        at = self.cursor
+        return self.entries[at // 2] if at >= 0 else None
+
+    @property
+    def lines_wanted(self) -> int:
+        """Rows of content."""
+        return 2 * len(self.entries)
+
+    @property
+    def count(self) -> int:
+        return 2 * len(self.entries)
+
+    @property
+    def cursor(self) -> int:
+        found = next((i for i, need in enumerate(self.entries) if need.key == self._key), 0)
+        return 2 * found if self.entries else -1
+
+    def move_to(self, index: int, by: int) -> None:
+        entries = self.entries
+        self._key = entries[min(len(entries) - 1, (index + (by > 0)) // 2)].key
+
+    def clicked(self, index: int) -> None:
+        self._key = self.entries[index // 2].key
+        self.post_message(self.Opened(self.entries[index // 2]))
+
+    def state(self) -> object:
+        return (tuple(self.entries), self._key, self.size, self.app.theme, self.has_focus)
+
+    def refresh_titles(self) -> None:
+        count = len(self.entries)
+        title = from_markup("needs you [$text-muted]$count[/]", count=str(count))
+        keys = from_markup(
+            "[$text-muted]$open opens · $dismiss dismisses[/]", open=self.key("open"), dismiss=self.key("dismiss")
+        )
+        self.set_titles(title, keys)
+
+    def line(self, index: int, width: int) -> Text:
+        need = self.entries[index // 2]
+        muted = self.get_component_rich_style("list--muted", partial=True)
+        if index % 2:
+            then = f"; {need.then}" if need.then and need.detail else need.then
+            text = Text(" " * INDENT + need.detail, style=muted, no_wrap=True)
+            text.truncate(max(1, width - len(then)), overflow="ellipsis")
+            return text.append(then)
+        today = time.localtime(self.store.now())[:3] == time.localtime(need.at)[:3]
+        at = time.strftime("%H:%M" if today else "%m-%d", time.localtime(need.at))
+        tone = self.get_component_rich_style(f"needs--{need.tone}", partial=True)
+        text = Text(no_wrap=True)
+        text.append(f"{GLYPHS[need.tone]} ", style=tone)
+        text.append(f"{at}  ", style=muted)
+        text.append(need.text)
+        return text
+
+
+_CURVE = "⠀⠀⠀⠀⠀⠀⠀⠀⠀⠀⢀⣀⡠⠤⠔⠒⠒⠊⠉⠉\n⠀⠀⠀⠀⠀⢀⡠⠔⠊⠉⠀⠀⠀⠀⠀⠀⠀⠀⠀⠀\n⣀⡠⠤⠒⠊⠁⠀⠀⠀⠀⠀⠀⠀⠀⠀⠀⠀⠀⠀⠀"
+
+
+_RETRIES = Content("Runs on the box continue. The list is requested again every few seconds.")
+
+
+@dataclass(frozen=True)
+class _Message:
+    tone: str
+    headline: str
+    text: Content
+    keys: Content = Content()
+    curve: bool = False
+
+
+class Notice(Line):
+    """One of: connecting, unreachable, not connected, the box cannot train, no runs yet."""
+
+    launch_hint = ""
+    """Shown while there are no runs, instead of the key that launches one (markup)."""
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the notice replaces the panels."""
+        return not self.store.runs or self.store.link.state is Link.REFUSED
+
+    def state(self) -> object:
+        return self._message()
+
+    def _message(self) -> _Message:
+        store, link = self.store, self.store.link
+        detail = Content(link.detail)
+        if link.state is Link.REFUSED:
+            return _Message("$error", f"not connected to {store.box}", detail, self._keys())
+        if store.runs is None and link.state in (Link.LOST, Link.CLOSED):
+            label, _ = store.link_label()
+            text = _paragraphs(detail, Content(f"{label}\nRuns on the box continue."))
+            return _Message("$error", f"cannot reach {store.box}", text, self._keys())
+        if store.runs is None and (problem := store.topic_problem("runs")):
+            text = _paragraphs(Content(problem), _RETRIES)
+            return _Message("$warning", f"{store.box} cannot list its runs", text, self._keys(again=False))
+        if store.runs is None:
+            waited = store.now() - store.link_since
+            elapsed = Content(duration(waited) if waited >= 3 else "")
+            return _Message("$secondary", f"connecting to {store.box} …", detail or elapsed, curve=True)
+        if check := store.failed_check():
+            text, keys = _check_text(check), self._keys()
+            return _Message("$warning", "this box cannot train yet", text, keys)
+        hint = self.launch_hint or f"press [bold $primary]{self.key('launch')}[/] to launch a run"
+        return _Message("$primary", "no runs yet", Content.from_markup(hint), curve=True)
+
+    def _keys(self, again: bool = True) -> Content:
+        """The keys that lead out."""
+        labels = {"boxes": "choose or change the box", "reconnect": "try again", "quit": "quit"}
+        keys = [
+            Content.from_markup("[bold $primary]$key[/] $label", key=self.key(action), label=label)
+            for action, label in labels.items()
+            if again or action != "reconnect"
+        ]
+        return Content("   ").join(keys)
+
+    def render(self) -> Content:
+        message, (width, height) = self._message(), self.size
+        parts = []
+        if message.curve and height >= 9:
+            curve = lines_in_blocks(_CURVE) if self.in_blocks else _CURVE
+            parts.append(Content.from_markup(f"[$grpo-faint]{curve}[/]\n\n"))
+        headline = Content.from_markup(f"[bold {message.tone}]$headline[/]", headline=message.headline)
+        text = [Content.assemble(*parts, headline), *([message.text] if message.text else [])]
+        if not message.keys:
+            return _paragraphs(*text)
+        keys = message.keys.wrap(max(1, width))
+        lines = _paragraphs(*text).wrap(max(1, width))
+        room = height - len(keys) - 1  # a long text must not push the keys off the screen
+        if 1 < room < len(lines):
+            lines = [*lines[: room - 1], lines[room - 1].truncate(width - 1) + "…"]
+        return Content("\n").join([*lines, Content(), *keys])
+
+
+def _check_text(check: dict[str, Any]) -> Content:
+    """A failed check and the command that fixes it."""
+    detail, hint = check.get("detail", ""), check.get("hint", "")
+    text = Content.from_markup("[$grpo-muted]$name:[/] $detail", name=check["name"], detail=detail)
+    return _paragraphs(text, Content.from_markup("[bold $accent]$hint[/]", hint=hint)) if hint else text
+
+
+def _paragraphs(*parts: Content) -> Content:
+    return Content("\n\n").join(parts)
+
+
+SUMMARY_LINES = 5
+SUMMARY_LENGTH = 4_000
+
+
+class ErrorPanel(Panel):
+    """Shown only if the selected run failed with an error or cannot be read."""
+
+    @property
+    def wanted(self) -> bool:
+        row = self.store.run
+        return bool(row and row.error and row.state in ("crashed", "killed", "lost", UNREADABLE))
+
+    def state(self) -> object:
+        return (self.store.versions["runs"], self.store.versions["shown"], self.store.selected, self.size)
+
+    def refresh_titles(self) -> None:
+        row = self.store.run
+        if row is None:
+            return
+        facts = []
+        if (rank := row.error.get("rank")) is not None:
+            facts.append(f"rank {rank}")
+        if signal := row.error.get("signal"):
+            facts.append(signal)
+        glyph, word, tone = state_label(row.state)
+        title = Content.from_markup(f"[{TONES[tone]}]$state[/]", state=f"{glyph} {word}")
+        if facts:
+            title += Content.from_markup(" [$text-muted]$facts[/]", facts=" · ".join(facts))
+        hint = Content()
+        if row.is_over and self.store.complete_steps():
+            text = "[$text-muted]press $key to resume from the last checkpoint[/]"
+            hint = Content.from_markup(text, key=self.key("resume"))
+        self.set_titles(title, hint)
+
+    def lines_wanted(self) -> int:
+        return len(self._summary(SUMMARY_LINES)) + min(7, len(self._tail()))
+
+    def _summary(self, most: int) -> list[str]:
+        """The summary, wrapped to at most ``most`` lines."""
+        row, width = self.store.run, max(20, self.size.width)
+        summary = row.error.get("summary") or "unknown" if row else "unknown"
+        lines = wrap(one_line(summary[:SUMMARY_LENGTH]), width)
+        return [*lines[: most - 1], " ".join(lines[most - 1 :])] if len(lines) > most else lines or ["unknown"]
+
+    def _tail(self) -> list[str]:
+        """The last lines of the console."""
+        row = self.store.run
+        lines = row.error.get("console_tail") or () if row else ()
+        return [line.expandtabs(4)[:400] for line in lines if line.strip()]
+
+    def render(self) -> Content:
+        row = self.store.run
+        if row is None:
+            return Content()
+        width, height = self.size
+        summary = self._summary(SUMMARY_LINES if height > SUMMARY_LINES else max(1, height))
+        lines = [Content.from_markup("[bold]$line[/]", line=line) for line in summary]
+        room = max(0, height - len(lines))
+        shown = self._tail()[-room:] if room else []
+        lines += [Content.from_markup("[$text-muted]$line[/]", line=line) for line in shown]
+        return Content("\n").join([line.truncate(max(1, width), ellipsis=True) for line in lines])

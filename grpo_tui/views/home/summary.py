@@ -1,0 +1,331 @@
+"""The selected run in a few lines: model, step time by stage, checkpoints with a cursor, health."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.message import Message
+
+from grpo_tui.model.checkpoints import CheckpointView
+from grpo_tui.model.formatting import compact_number, one_line, shortened
+from grpo_tui.model.run_facts import RunFacts
+from grpo_tui.model.run_names import ADAPTERS, base_name
+from grpo_tui.model.store import Store
+from grpo_tui.model.transfers import Transfer, transfer_lines
+from grpo_tui.model.workflow import Part, workflow_parts
+from grpo_tui.views.home.health import LABEL, HealthLine
+from grpo_tui.widgets.panel import Line, StoreView, from_markup
+
+ALWAYS = 3
+"""Lines that are always there."""
+
+
+def _labeled(label: str, text: Content) -> Content:
+    return from_markup("[$text-muted]$label[/]", label=f"{label:<{LABEL}}") + text
+
+
+class ModelLine(Line):
+    """``Qwen2.5-1.5B · LoRA r=64 · 64 prompts × 8``."""
+
+    def __init__(self, store: Store, facts: Callable[[], RunFacts]) -> None:
+        super().__init__(store)
+        self._facts = facts
+
+    def state(self) -> object:
+        return (self.store.selected, self._facts().version, self._facts().problem, self.size)
+
+    def render(self) -> Content:
+        facts = self._facts()
+        config = facts.configs.get(self.store.selected or "")
+        if config is None:
+            text = facts.problem or ("asking the box" if self.store.connected and self.store.selected else "")
+            return from_markup("[$text-muted]$text[/]", text=text)
+        return Content(shortened(one_line(about(config)) or "no configuration yet", max(9, self.size.width)))
+
+
+def about(config: Mapping[str, Any]) -> str:
+    """Task, model, adapter, prompts and completions of a configuration."""
+    rank = config.get("model.lora_rank")
+    adapter = ADAPTERS.get(str(config.get("model.adapter")), "")
+    prompts, samples = config.get("rollout.buffer_size"), config.get("rollout.num_generations")
+    parts = [
+        str(config.get("task.name") or ""),
+        base_name(str(config.get("model.backbone") or "")),
+        f"{adapter} r={rank}" if adapter == "LoRA" and rank else adapter,
+        f"{prompts} prompts × {samples}" if prompts and samples else "",
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+class NoteLine(Line):
+    """The note on the run."""
+
+    def state(self) -> object:
+        return (self.note, self.size)
+
+    @property
+    def note(self) -> str:
+        return self.store.run.note if self.store.run else ""
+
+    def render(self) -> Content:
+        return _labeled("note", Content(self.note)).truncate(max(1, self.size.width), ellipsis=True)
+
+
+class WorkflowLine(Line):
+    """``3 of 9 done · ▸ evaluate step 100 · then back up at step 100, train to step 150 …``."""
+
+    COLORS: ClassVar = {"done": "$success", "now": "$primary", "bad": "$error", "muted": "$text-muted"}
+
+    @property
+    def parts(self) -> list[Part]:
+        return workflow_parts(self.store.shown.get("workflow") or {}, self.store.run)
+
+    def state(self) -> object:
+        return (tuple(self.parts), self.size)
+
+    def render(self) -> Content:
+        shown = [from_markup(f"[{self.COLORS[part.tone]}]$text[/]", text=part.text) for part in self.parts]
+        line = _labeled("workflow", from_markup("[$grpo-faint] · [/]").join(shown))
+        return line.truncate(max(1, self.size.width), ellipsis=True)
+
+
+class TransferLine(Line):
+    """The command at work on the run's backups; of one that failed, its error and the command that continues."""
+
+    @property
+    def transfer(self) -> Transfer | None:
+        return self.store.run.transfer if self.store.run else None
+
+    def lines(self) -> int:
+        return 0 if self.transfer is None else len(transfer_lines(self.transfer, self.size.width))
+
+    def state(self) -> object:
+        return (self.transfer, self.size)
+
+    def render(self) -> Content:
+        transfer, width = self.transfer, max(1, self.size.width)
+        if transfer is None:
+            return Content()
+        color = "$error" if transfer.has_failed else "$secondary"
+        first, *rest = transfer_lines(transfer, width - LABEL)
+        shown = [_labeled(transfer.command, from_markup(f"[{color}]$text[/]", text=first))]
+        shown += [_labeled("", from_markup("[$grpo-muted]$text[/]", text=line)) for line in rest]
+        return Content("\n").join([line.truncate(width, ellipsis=True) for line in shown])
+
+
+class SummaryPanel(StoreView, Vertical, can_focus=True):
+    """The lines in one frame. Without room for it, a transfer takes a line, and a warning or an alarm does.
+
+    With the keys, left and right move over the checkpoints.
+    """
+
+    ALLOW_MAXIMIZE = False
+    BINDINGS: ClassVar = [("left", "checkpoint(-1)"), ("right", "checkpoint(1)")]
+
+    def __init__(self, store: Store, facts: Callable[[], RunFacts], *, id: str) -> None:
+        super().__init__(store, id=id, classes="panel")
+        self._facts = facts
+
+    def compose(self) -> ComposeResult:
+        yield ModelLine(self.store, self._facts)
+        yield StageBar(self.store, id="stages")
+        yield CheckpointsLine(self.store)
+        yield WorkflowLine(self.store)
+        yield TransferLine(self.store)
+        yield NoteLine(self.store)
+        yield HealthLine(self.store, id="health")
+
+    def lines_wanted(self, is_line: bool) -> int:
+        """Rows of content."""
+        logs = self.store.logs
+        has_health = logs is not None and logs.health.is_logged
+        transfer = self.query_one(TransferLine).lines()
+        if is_line:
+            return min(1, transfer) + int(logs is not None and logs.health.tone != "muted")
+        optional = int(bool(self.query_one(NoteLine).note)) + int(bool(self.query_one(WorkflowLine).parts))
+        return ALWAYS + optional + transfer + (self.query_one(HealthLine).lines() if has_health else 0)
+
+    def show_as(self, lines: int, is_line: bool) -> None:
+        """Show all lines in a frame, or transfer and health alone without one."""
+        self.set_class(is_line, "-line")
+        self.can_focus = not is_line
+        note, health, transfer = self.query_one(NoteLine), self.query_one(HealthLine), self.query_one(TransferLine)
+        for line in self.query(Line):
+            line.display = not is_line
+        workflow = self.query_one(WorkflowLine)
+        note.display = not is_line and bool(note.note)
+        workflow.display = not is_line and bool(workflow.parts)
+        moving = min(1, transfer.lines()) if is_line else transfer.lines()
+        transfer.display = moving > 0
+        transfer.styles.height = max(1, moving)
+        rows = lines - moving - (0 if is_line else ALWAYS + int(note.display) + int(workflow.display))
+        health.display = rows > 0
+        health.styles.height = max(1, rows)
+
+    def state(self) -> object:
+        return None
+
+    def refresh_titles(self) -> None:
+        line = self.query_one(CheckpointsLine)
+        line.has_cursor = self.has_focus
+        below = self.age()
+        if self.has_focus and line.current is not None:
+            hint = from_markup("[$text-muted]$key opens the completions[/]  ", key=self.key("open"))
+            below = hint + below
+        self.set_titles(from_markup("$name", name=shortened(self.store.selected or "", 60)), below)
+
+    @property
+    def checkpoint(self) -> CheckpointView | None:
+        """The checkpoint under the cursor."""
+        return self.query_one(CheckpointsLine).current
+
+    def action_checkpoint(self, by: int) -> None:
+        """Move the cursor over the checkpoints."""
+        self.query_one(CheckpointsLine).move(int(by))
+
+
+_COLORS = {
+    "rollout": "$chart-reward", "train": "$chart-loss", "save": "$chart-length", "score": "$chart-grad",
+    "reward": "$chart-entropy", "other": "$grpo-faint",
+}  # fmt: skip
+"""By name, so that stages of similar length keep their colors from step to step."""
+
+
+class StageBar(Line):
+    """``step time 3.1 s ▐ rollout 1.9 ▌▐ train 1.1 ▌``, the mean of the last 15 steps."""
+
+    def state(self) -> object:
+        return self.store.log_version("train_log")
+
+    def render(self) -> Content:
+        stages = self.store.logs.stage_times() if self.store.logs else []
+        step = self.store.logs.recent("time/step") if self.store.logs else None
+        named = sum(seconds for _, seconds in stages)
+        if not named:
+            return from_markup("[$text-muted]step time    no steps yet[/]")
+        total = max(step or 0.0, named)
+        if total - named > 0.02 * total:
+            stages = [*stages, ("other", total - named)]
+        head = from_markup(
+            f"[$text-muted]step time[/]    [bold]{compact_number(round(total, 2))}[/] [$text-muted]s[/]  "
+        )
+        room = max(0, self.size.width - head.cell_length)
+        parts = [head]
+        used = 0
+        for name, seconds in stages:
+            width = min(room - used, max(1, round(room * seconds / total)))
+            if width <= 0:
+                break
+            used += width
+            start = "▏" if used > width else " "  # a line between two stages: colors are not seen everywhere
+            label = f"{start}{name} {compact_number(round(seconds, 2))}"
+            label = label if len(label) < width else f"{start}{name}" if len(name) + 1 < width else start.strip()
+            color = _COLORS.get(name, "$chart-zero")
+            parts.append(from_markup(f"[$background on {color}]$label[/]", label=f"{label:<{width}}"))
+        return Content.assemble(*parts)
+
+
+GAP = 2
+
+
+class CheckpointsLine(Line):
+    """``checkpoints  step_30 .830  step_20 .710 (2 more)``, the newest first. A click opens one."""
+
+    class Opened(Message):
+        """A checkpoint was clicked."""
+
+        def __init__(self, step: int) -> None:
+            super().__init__()
+            self.step = step
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.has_cursor = False
+        """Whether its panel has the keys."""
+        self._cursor: tuple[str, int] | None = None
+        """Run and step under the cursor; None: the newest."""
+        self._spans: list[tuple[int, int, int]] = []
+        """Where each step is."""
+
+    @property
+    def views(self) -> list[CheckpointView]:
+        return [view for view in self.store.checkpoints() if view.step is not None]
+
+    @property
+    def current(self) -> CheckpointView | None:
+        """The checkpoint under the cursor."""
+        views = self.views
+        return views[self._place(views)] if views else None
+
+    def _place(self, views: list[CheckpointView]) -> int:
+        wanted = self._cursor[1] if self._cursor is not None and self._cursor[0] == self.store.selected else None
+        return next((index for index, view in enumerate(views) if view.step == wanted), 0)
+
+    def move(self, by: int) -> None:
+        """Move the cursor: to the right are the older ones."""
+        views = self.views
+        if views and self.store.selected is not None:
+            view = views[min(len(views) - 1, max(0, self._place(views) + by))]
+            assert view.step is not None
+            self._cursor = (self.store.selected, view.step)
+            self.tick()
+
+    def state(self) -> object:
+        store = self.store
+        return (
+            store.versions["shown"], store.versions["sessions"], store.selected, self.size, self.has_cursor,
+            self._cursor, self.app.theme,
+        )  # fmt: skip
+
+    def render(self) -> Content:
+        views = self.views
+        label = Content.from_markup("[$text-muted]$label[/]", label=f"{'checkpoints':<{LABEL}}")
+        if not views:
+            unknown = "" if self.store.shown_at is None else "none saved yet"
+            self._spans = []
+            return label + Content.from_markup("[$text-muted]$text[/]", text=unknown)
+        place = self._place(views) if self.has_cursor else 0
+        parts = [self._part(view, self.has_cursor and index == place) for index, view in enumerate(views)]
+        first = 0
+        while (shown := self._fitting(parts[first:])) <= place - first and first < place:
+            first += 1
+        text = label + Content("… " if first else "")
+        self._spans = []
+        for view, part in zip(views[first:], parts[first : first + shown], strict=False):
+            text += Content(" " * GAP) if self._spans else Content()
+            self._spans.append((text.cell_length, text.cell_length + part.cell_length, view.step or 0))
+            text += part
+        if self.store.evaluating():
+            text += Content.from_markup("  [$secondary]◆ evaluating …[/]")
+        if left := len(views) - first - shown:
+            text += Content.from_markup(" [$text-muted]($left more)[/]", left=str(left))
+        return text
+
+    def _fitting(self, parts: list[Content]) -> int:
+        """How many of the parts fit."""
+        room = self.size.width - LABEL - (28 if self.store.evaluating() else 11)
+        count = used = 0
+        for part in parts:
+            used += part.cell_length + 3
+            if used > room:
+                break
+            count += 1
+        return count
+
+    @staticmethod
+    def _part(view: CheckpointView, is_current: bool) -> Content:
+        figure = next((result.figure for result in view.evaluations if result.spread), "")
+        tone = "[reverse]" if is_current else "[$warning]" if view.problem else "[$foreground]"
+        name = Content.from_markup(f"{tone}$name[/]", name=view.name)
+        return name + Content.from_markup("[bold]$figure[/]", figure=f" {figure}" if figure else "")
+
+    def on_click(self, event: events.Click) -> None:
+        at = event.get_content_offset_capture(self).x
+        for start, end, step in self._spans:
+            if start <= at < end:
+                self.post_message(self.Opened(step))

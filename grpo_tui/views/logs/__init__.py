@@ -1,0 +1,1 @@
+"""Logs: any file of the selected run and its evaluations."""

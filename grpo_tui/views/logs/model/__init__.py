@@ -1,0 +1,1 @@
+"""What the logs view knows and asks for. No Textual."""

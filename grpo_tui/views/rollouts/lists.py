@@ -1,0 +1,431 @@
+"""The lists of the rollouts view: steps, prompt groups, samples of a group, rewards of the step; above them, what is
+shown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import ClassVar
+
+from rich.text import Text
+from textual.content import Content
+
+from grpo_train.run_dir.files import to_float
+from grpo_tui.model.formatting import bar, compact_number, one_line, shortened
+from grpo_tui.model.store import Store
+from grpo_tui.views.rollouts.model.reader import RolloutChoices, RolloutReader
+from grpo_tui.views.rollouts.model.samples import Group, Sample, histogram, order_label, reward_of, why
+from grpo_tui.widgets.list_panel import ALL
+from grpo_tui.widgets.panel import Line, Panel, link_age
+from grpo_tui.widgets.table_panel import TablePanel
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+MOST_BLOCKS = 16
+"""Of a group's rewards; of more samples, each block is the mean of several."""
+NARROW = 34
+"""Width below which advantages are left out: the sample has them, too."""
+
+Reading = Callable[[], "RolloutReader | None"]
+
+
+class RolloutList(TablePanel):
+    """A list of one reader; left and right go to the panes beside it."""
+
+    BINDINGS: ClassVar = [("left", "screen.move_pane(-1)"), ("right", "screen.move_pane(1)")]
+
+    def __init__(self, store: Store, reading: Reading, *, id: str) -> None:
+        super().__init__(store, id=id)
+        self._reading = reading
+
+    @property
+    def reader(self) -> RolloutReader | None:
+        return self._reading()
+
+    def state(self) -> object:
+        reader = self.reader
+        version = (reader.version, reader.rollouts.version, reader.rollouts.steps.version) if reader else None
+        searched = reader.search.version if reader and reader.search else None
+        return (id(reader), version, searched, self.size, self.app.theme, self.has_focus)
+
+    def changed(self) -> None:
+        """The cursor moved: the other panes follow."""
+        self.screen.moved()  # type: ignore[attr-defined]
+
+    def muted(self) -> str:
+        return self.app.theme_variables["grpo-muted"]
+
+
+class StepsPanel(RolloutList):
+    """Steps with completions, newest first; of a search of the whole file, those with a match."""
+
+    @property
+    def _found(self) -> list[int] | None:
+        """The steps with a match, newest first; None without such a search."""
+        reader = self.reader
+        if reader is None or reader.search is None or reader.search.step is not None:
+            return None
+        return sorted(reader.search.steps, reverse=True)
+
+    @property
+    def count(self) -> int:
+        found = self._found
+        return len(found) if found is not None else len(self.reader.rollouts.steps.rows) if self.reader else 0
+
+    @property
+    def cursor(self) -> int:
+        reader = self.reader
+        if reader is None or reader.step is None:
+            return -1
+        if (found := self._found) is not None:
+            return next((index for index, step in enumerate(found) if step <= reader.step), len(found) - 1)
+        steps = reader.rollouts.steps
+        return len(steps.rows) - 1 - steps.place(reader.step) if steps.rows else -1
+
+    def _step(self, index: int) -> int:
+        found = self._found
+        assert self.reader is not None
+        return found[index] if found is not None else self.reader.rollouts.steps.rows[-1 - index].step
+
+    def move_to(self, index: int, by: int) -> None:
+        reader = self.reader
+        if reader is None:
+            return
+        steps = reader.rollouts.steps
+        step = self._step(index)
+        if abs(by) >= ALL and self._found is None and steps.first is not None and steps.last is not None:
+            step = steps.last if by < 0 else steps.first
+        reader.go_to_step(step)
+        self.changed()
+
+    def refresh_titles(self) -> None:
+        reader = self.reader
+        words = ""
+        if reader is not None:
+            steps = reader.rollouts.steps
+            if reader.rollouts.evaluation:
+                words = f"{steps.total:,} evaluated"
+            elif not steps.is_known:
+                words = steps.asking.words()
+            elif steps.is_coarse:
+                words = f"coarse, {steps.progress:.0%}".replace("%", " %")
+            else:
+                words = f"{steps.total:,} indexed"
+            if steps.skipped:
+                words = f"{steps.total:,}; {steps.skipped:,} unreadable"
+        self.set_titles("steps", Content(words))
+
+    def heading(self, width: int) -> Text:
+        if self._found is not None:
+            return Text(f"{'step':>7}{'matches':>{max(8, width - 7)}}")
+        if self.reader is not None and self.reader.rollouts.evaluation:
+            return Text(f"{'step':>7} {'right':>6}{'samples':>{max(8, width - 14)}}")
+        return Text(f"{'step':>7} {'reward':>6}{'signal':>{max(7, width - 14)}}")
+
+    def line(self, index: int, width: int) -> Text:
+        reader = self.reader
+        assert reader is not None
+        if self._found is not None and reader.search is not None:
+            step = self._found[index]
+            return Text(f"{step:>7,}{reader.search.steps[step]:>{max(8, width - 7)},}", no_wrap=True)
+        row = reader.rollouts.steps.rows[-1 - index]
+        text = Text(f"{row.step:>7,} {figure(row.reward):>6} ", no_wrap=True)
+        low, high = self._range()
+        text.append(block(row.reward, low, high), style=self.app.theme_variables["chart-reward"])
+        signal = f"{row.signal}/{row.groups}" if row.groups else "–"
+        if reader.rollouts.evaluation:
+            signal = f"{row.samples:,}" if row.samples else ""
+        text.append(f"{signal:>{max(1, width - text.cell_len)}}", style=self.muted())
+        return text
+
+    def _range(self) -> tuple[float, float]:
+        assert self.reader is not None
+        steps = self.reader.rollouts.steps
+        if self._range_of != (id(steps), steps.version):
+            rewards = [row.reward for row in steps.rows if row.reward is not None]
+            self._range_of, self._ends = (
+                (id(steps), steps.version),
+                (min(rewards, default=0.0), max(rewards, default=0.0)),
+            )
+        return self._ends
+
+    _range_of: object = None
+    _ends: tuple[float, float] = (0.0, 1.0)
+
+
+class GroupsPanel(RolloutList):
+    """The prompts of the step with their rewards."""
+
+    @property
+    def count(self) -> int:
+        return len(self.reader.groups) if self.reader else 0
+
+    @property
+    def cursor(self) -> int:
+        reader = self.reader
+        if reader is None or reader.group is None:
+            return -1
+        return next((index for index, group in enumerate(reader.groups) if group is reader.group), -1)
+
+    def move_to(self, index: int, by: int) -> None:
+        if self.reader is not None:
+            self.reader.choose_group(self.reader.groups[index])
+            self.changed()
+
+    def refresh_titles(self) -> None:
+        reader = self.reader
+        page = reader.rollouts.page if reader else None
+        what = "problem" if reader is not None and reader.rollouts.evaluation else "group"
+        title = "problems" if what == "problem" else "prompt groups"
+        title = title if page is None else f"step {page.step:,} · {title}"
+        words = ""
+        if reader is not None and page is not None:
+            shown, total = len(reader.groups), len(page.groups)
+            what += "s" if total != 1 else ""
+            words = f"{shown:,} of {total:,} {what}" if shown < total else f"{total:,} {what}"
+            if discarded := sum(group.is_discarded for group in reader.groups):
+                words += f", {discarded:,} discarded (×)"
+            if page.count > len(page.samples):
+                words = f"▲ {len(page.samples):,} of {page.count:,} samples · {words}"
+        self.set_titles(Content(title), Content(words))
+
+    def empty(self) -> Text:
+        reader = self.reader
+        if reader is None or reader.rollouts.page is None:
+            return Text(reader.rollouts.of_step.words() if reader else "")
+        if reader.flips:
+            if reader.mismatch:
+                return Text("▲ not comparable")
+            if reader.shares is None:
+                return Text(reader.rollouts.of_step.words())
+            return Text("none of them matches" if reader.search is not None else f"nothing was {reader.flips}")
+        return Text("no match in this step" if reader.search and reader.search.is_done else "searching")
+
+    def heading(self, width: int) -> Text:
+        blocks = self._blocks(width)
+        if self.reader is not None and self.reader.flips and self.reader.shares is not None:
+            then, now = ("other", "this") if self.reader.against else ("before", "now")
+            return Text(f"{'problem':<{max(4, width - 14)}} {then:>6} {now:>6}")
+        return Text(f"{'prompt':<{self._room(width)}} {'mean':>6}  {'rewards'[:blocks]}")
+
+    def line(self, index: int, width: int) -> Text:
+        reader = self.reader
+        assert reader is not None
+        group = reader.groups[index]
+        shares = reader.shares if reader.flips else None
+        room = self._room(width) if shares is None else max(4, width - 14)
+        prompt = one_line(group.prompt) or ("no group" if group.number is None else f"group {group.number}")
+        text = Text(f"× {prompt}" if group.is_discarded else prompt, no_wrap=True)
+        text.truncate(room, overflow="ellipsis", pad=True)
+        if shares is not None:
+            return text.append(f" {figure(shares.get(group.number)):>6} {figure(group.share):>6}")
+        text.append(f" {figure(group.mean):>6}  ")
+        color = self.muted() if group.is_discarded else self.app.theme_variables["chart-reward"]
+        text.append(rewards_as_blocks(group, self._blocks(width), *self._range(reader)), style=color)
+        if group.is_discarded:
+            text.stylize(self.muted())
+        return text
+
+    def _blocks(self, width: int) -> int:
+        reader = self.reader
+        most = max((len(group.samples) for group in reader.groups), default=1) if reader else 1
+        return max(1, min(most, MOST_BLOCKS, width // 4))
+
+    def _room(self, width: int) -> int:
+        return max(4, width - 9 - self._blocks(width))
+
+    @staticmethod
+    def _range(reader: RolloutReader) -> tuple[float, float]:
+        page = reader.rollouts.page
+        groups = page.groups if page is not None else []
+        ends = [end for group in groups if group.rewards for end in (min(group.rewards), max(group.rewards))]
+        return min(0.0, *ends, 0.0), max(0.0, *ends, 0.0)
+
+
+class SamplesPanel(RolloutList):
+    """The samples of the group under the cursor."""
+
+    @property
+    def _samples(self) -> list[Sample]:
+        return self.reader.group.samples if self.reader and self.reader.group else []
+
+    @property
+    def count(self) -> int:
+        return len(self._samples)
+
+    @property
+    def cursor(self) -> int:
+        reader = self.reader
+        return next((i for i, one in enumerate(self._samples) if reader and one is reader.sample), -1)
+
+    def move_to(self, index: int, by: int) -> None:
+        if self.reader is not None:
+            self.reader.choose_sample(self._samples[index])
+            self.changed()
+
+    def refresh_titles(self) -> None:
+        reader = self.reader
+        words = ""
+        if reader is not None and reader.marked is not None:
+            words = f"1 marked (*): {self.key('side_by_side')} compares"
+        self.set_titles("samples of the group", Content(words))
+
+    def heading(self, width: int) -> Text:
+        advantages = f"{'adv':>6} " if width >= NARROW else ""
+        return Text(f"   {'#':>2} {'reward':>6} {advantages}{'len':>5}  why")
+
+    def line(self, index: int, width: int) -> Text:
+        reader = self.reader
+        assert reader is not None
+        one = self._samples[index]
+        is_match = reader.is_match(one)
+        colors = self.app.theme_variables
+        text = Text(no_wrap=True)
+        text.append("*" if reader.is_marked(one) else " ", style=f"bold {colors['accent']}")
+        text.append("/ " if is_match else "  ", style=f"bold {colors['warning']}")
+        style = colors["grpo-muted"] if reader.is_filtered and not is_match else ""
+        number = one.get("sample")
+        length = one.get("length")
+        advantages = f"{advantage(one):>6} " if width >= NARROW else ""
+        text.append(
+            f"{'–' if number is None else number:>2} {figure(reward_of(one)):>6} {advantages}"
+            f"{'–' if length is None else length:>5}  ", style=style,
+        )  # fmt: skip
+        tone = "success" if one.get("correct") else "warning" if one.get("truncated") else ""
+        text.append(
+            one_line(why(one, reader.rollouts.answer_of(one))), style=colors[tone] if tone and not style else style
+        )
+        return text
+
+
+class RewardsPanel(Panel):
+    """How often each reward occurs among the samples of the step."""
+
+    can_focus = False
+
+    def __init__(self, store: Store, reading: Reading, *, id: str) -> None:
+        super().__init__(store, id=id)
+        self._reading = reading
+
+    def state(self) -> object:
+        reader = self._reading()
+        page = reader.rollouts.page if reader else None
+        return (id(page), self.size, self.app.theme)
+
+    def refresh_titles(self) -> None:
+        self.set_titles("rewards of the step")
+
+    @property
+    def bars(self) -> list[tuple[str, int]]:
+        reader = self._reading()
+        page = reader.rollouts.page if reader else None
+        return histogram(page.samples) if page is not None else []
+
+    def render(self) -> Content:
+        bars = self.bars
+        labels = max((len(label) for label, _ in bars), default=0)
+        most = max((count for _, count in bars), default=1)
+        counts = len(f"{most:,}")
+        room = max(1, self.size.width - labels - counts - 3)
+        lines = []
+        for label, count in bars:
+            filled, rest = bar(count / most, room)
+            lines.append(
+                Content.from_markup(
+                    "$label [$chart-reward]$filled[/]$rest $count",
+                    label=f"{label:>{labels}}", filled=filled, rest=rest, count=f"{count:>{counts},}",
+                )
+            )  # fmt: skip
+        return Content("\n").join(lines)
+
+
+def figure(value: float | None, sign: str = "") -> str:
+    """A reward in at most six cells: ``0.50``."""
+    if value is None:
+        return "–"
+    text = f"{value:{sign}.2f}".replace("-", "−")
+    return text if len(text) <= 6 and math.isfinite(value) else compact_number(value, 6)[:6]
+
+
+def advantage(sample: Sample) -> str:
+    """``+1.50``"""
+    return figure(to_float(sample.get("advantage")), "+")
+
+
+def block(value: float | None, low: float, high: float) -> str:
+    """A value as a block of one of eight heights."""
+    if value is None or not low <= value <= high:
+        return " "
+    share = (value - low) / (high - low) if high > low else 0.0
+    return BLOCKS[min(7, int(share * 8))]
+
+
+def rewards_as_blocks(group: Group, width: int, low: float, high: float) -> str:
+    """The rewards of a group's samples in at most ``width`` blocks; ``?`` is one without a finite reward."""
+    rewards = [reward_of(one) for one in group.samples]
+    if len(rewards) > width:
+        edges = [round(i * len(rewards) / width) for i in range(width + 1)]
+        parts = [rewards[start:end] for start, end in pairwise(edges)]
+        known = [[value for value in part if value is not None and low <= value <= high] for part in parts]
+        rewards = [sum(part) / len(part) if part else None for part in known]
+    return "".join("?" if (text := block(value, low, high)) == " " else text for value in rewards)
+
+
+class RolloutsLine(Line):
+    """One line: step, order, filter, how many samples."""
+
+    def __init__(self, store: Store, reading: Reading, choices: RolloutChoices, *, id: str) -> None:
+        super().__init__(store, id=id)
+        self._reading, self._choices = reading, choices
+
+    def state(self) -> object:
+        return (self.render(), self.size.width)
+
+    def render(self) -> Content:
+        reader, choices = self._reading(), self._choices
+        text = Content.from_markup("[bold $primary]rollouts[/]")
+        if reader is None:
+            return text
+        if reader.rollouts.evaluation:
+            text = Content.from_markup(
+                "[bold $primary]evaluation[/] [$text-muted]of[/] $name", name=reader.rollouts.dataset
+            )
+        if reader.step is not None:
+            text += Content.from_markup("   [$text-muted]step[/] $step", step=f"{reader.step:,}")
+            if reader.rollouts.asked is not None:
+                text += Content.from_markup("[$text-muted], the last one with completions at $asked[/]",
+                                            asked=f"{reader.rollouts.asked:,}")  # fmt: skip
+            elif reader.follows and not reader.rollouts.evaluation:
+                text += Content.from_markup("[$text-muted] (following)[/]")
+        if reader.flips:
+            against = f"{reader.flips} against {shortened(reader.reference_name, 36)}"
+            text += Content.from_markup("   [$text-muted]problems[/] $against", against=against)
+        else:
+            label = order_label(choices.order, choices.is_reversed)
+            text += Content.from_markup("   [$text-muted]groups by[/] $order", order=label)
+        if choices.filter:
+            where = " in the whole file" if reader.searches_file else ""
+            text += Content.from_markup(
+                "   [$warning]/$filter[/][$text-muted]$where[/]", filter=choices.filter, where=where
+            )
+        if choices.saving:
+            text += Content.from_markup("   [$warning]$saving[/]", saving=choices.saving)
+        count = Content.from_markup("[$text-muted]$count[/]", count=self._count(reader))
+        if not self.store.connected:
+            count = Content.from_markup("[$error]$link[/]  ", link=link_age(self.store).text) + count
+        gap = self.size.width - 2 - text.cell_length - count.cell_length
+        return text + Content(" " * gap) + count if gap > 0 else text
+
+    @staticmethod
+    def _count(reader: RolloutReader) -> str:
+        page, search = reader.rollouts.page, reader.search
+        if search is not None and (search.step is None or not search.is_done or search.asking.problem):
+            return search.words()
+        if page is None:
+            return reader.rollouts.of_step.words()
+        total = f"{len(page.samples):,} sample{'' if len(page.samples) == 1 else 's'}"
+        if discarded := sum(bool(one.get("discarded")) for one in page.samples):
+            total += f", {discarded:,} discarded"
+        if page.count > len(page.samples):
+            total = f"the first {len(page.samples):,} of {page.count:,} samples"
+        return total if search is None else f"{len(search.matches):,} of {total}"

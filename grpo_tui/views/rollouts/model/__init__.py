@@ -1,0 +1,1 @@
+"""What the rollouts view knows and asks for. No Textual."""

@@ -1,0 +1,216 @@
+"""The samples of a step by prompt, their order, and a completion in parts. No Textual."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from grpo_train.run_dir.files import to_float
+from grpo_tui.model.export import table_of
+from remote.protocol.index import HUGE, UNREADABLE
+
+ORDERS = ("spread", "mean", "length", "log")
+"""``log``: as they were logged."""
+DESCENDING = {"spread": True, "mean": False, "length": True, "log": False}
+"""Whether the largest come first, unless reversed."""
+FLIPS = ("lost", "gained")
+MAX_BARS = 8
+
+Sample = Mapping[str, Any]
+SAMPLE = (
+    "step", "group", "sample", "reward", "advantage", "length", "correct", "formatted", "flexible", "truncated",
+    "discarded", "reason",
+)  # fmt: skip
+DETAILS = ("answer", "gold", "task", "role")
+"""What a list of samples does not have, and a request for some of them has."""
+REWARDS = "rewards/"
+"""Before the name of each component of the reward."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The samples of one prompt."""
+
+    number: int | None
+    """None: samples without a group."""
+    prompt: str = ""
+    samples: list[Sample] = field(default_factory=list)
+
+    @cached_property
+    def rewards(self) -> list[float]:
+        """The finite rewards."""
+        return [value for one in self.samples if (value := reward_of(one)) is not None and abs(value) < HUGE]
+
+    @cached_property
+    def mean(self) -> float | None:
+        return fmean(self.rewards) if self.rewards else None
+
+    @cached_property
+    def spread(self) -> float | None:
+        """Standard deviation of the rewards."""
+        if self.mean is None:
+            return None
+        return math.hypot(*(value - self.mean for value in self.rewards)) / math.sqrt(len(self.rewards))
+
+    @cached_property
+    def is_discarded(self) -> bool:
+        """Whether no step learned from it (``rollout.filter_groups``)."""
+        return any(one.get("discarded") for one in self.samples)
+
+    @cached_property
+    def share(self) -> float | None:
+        """The share of right samples."""
+        known = [bool(one["correct"]) for one in self.samples if one.get("correct") is not None]
+        return sum(known) / len(known) if known else None
+
+    @cached_property
+    def length(self) -> float | None:
+        """Mean length in tokens."""
+        lengths = [one["length"] for one in self.samples if one.get("length") is not None]
+        return fmean(lengths) if lengths else None
+
+
+def reward_of(sample: Sample) -> float | None:
+    return to_float(sample.get("reward"))
+
+
+def flipped(groups: Sequence[Group], shares: Mapping[int | None, float], kind: str) -> list[Group]:
+    """The problems of which fewer (``lost``) or more (``gained``) samples are right than elsewhere, the largest
+    difference first. ``shares``: what is right elsewhere."""
+    sign = -1 if kind == FLIPS[0] else 1
+    known = [(sign * (group.share - shares[group.number]), group) for group in groups
+             if group.share is not None and group.number in shares]  # fmt: skip
+    found = [pair for pair in known if pair[0] > 0]
+    return [group for _, group in sorted(found, key=lambda pair: -pair[0])]
+
+
+def groups_of(samples: Iterable[Sample], prompts: Iterable[Mapping[str, Any]]) -> list[Group]:
+    """The groups in the order of the log."""
+    texts = {row.get("group"): str(row.get("prompt", "")) for row in prompts if UNREADABLE not in row}
+    found: dict[int | None, Group] = {}
+    for sample in samples:
+        if UNREADABLE in sample:
+            continue
+        number = sample.get("group")
+        if number not in found:
+            found[number] = Group(number, texts.get(number, ""))
+        found[number].samples.append(sample)
+    return list(found.values())
+
+
+def ordered(groups: Sequence[Group], order: str, is_reversed: bool = False) -> list[Group]:
+    """The groups in one of ORDERS; those without a value come last, and discarded ones after them."""
+    descending = DESCENDING[order] is not is_reversed
+    if order == "log":
+        return list(reversed(groups)) if descending else list(groups)
+    known = [(value, group) for group in groups if (value := getattr(group, order)) is not None]
+    known.sort(key=lambda pair: pair[0], reverse=descending)
+    found = [group for _, group in known] + [group for group in groups if getattr(group, order) is None]
+    return sorted(found, key=lambda group: group.is_discarded)
+
+
+def order_label(order: str, is_reversed: bool) -> str:
+    """``spread ↓``: the largest first."""
+    if order == "log":
+        return "log order, newest first" if is_reversed else "log order"
+    return f"{order} {'↓' if DESCENDING[order] is not is_reversed else '↑'}"
+
+
+def histogram(samples: Iterable[Sample]) -> list[tuple[str, int]]:
+    """Counts of rewards of samples that are not discarded: one bar per value, or, of many values, equally wide ranges;
+    then those that are not finite."""
+    values = [reward_of(one) for one in samples if not one.get("discarded")]
+    finite = sorted(value for value in values if value is not None and abs(value) < HUGE)
+    bars: list[tuple[str, int]] = []
+    distinct = sorted(set(finite))
+    if len(distinct) <= MAX_BARS:
+        bars = [(f"{value:.4g}", finite.count(value)) for value in distinct]
+    else:
+        low, width = finite[0], (finite[-1] - finite[0]) / MAX_BARS or 1.0
+        counts = [0] * MAX_BARS
+        for value in finite:
+            counts[min(MAX_BARS - 1, int((value - low) / width))] += 1
+        bars = [(f"{low + i * width:.3g}–{low + (i + 1) * width:.3g}", count) for i, count in enumerate(counts)]
+    missing = values.count(None)
+    other = len(values) - missing - len(finite)
+    return [*bars, *([("not finite", other)] if other else []), *([("no reward", missing)] if missing else [])]
+
+
+def why(sample: Sample, answer: str | None = None) -> str:
+    """What became of a sample: ``right``, ``wrong: 144``, ``truncated, no answer``, or the reason that was logged."""
+    reason = str(sample.get("reason") or "").replace("_", " ")
+    if sample.get("truncated"):
+        return "truncated" if reason in ("", "ok", "truncated") else f"truncated, {reason}"
+    if reason in ("", "ok"):
+        correct = sample.get("correct")
+        return "" if correct is None else "right" if correct else "wrong"
+    return f"{reason}: {answer}" if reason == "wrong" and answer else reason
+
+
+def sample_table(samples: Sequence[Sample], details: Sequence[Mapping[str, Any]]) -> str:
+    """A CSV table of samples. ``details``: each as it was logged, with answer, gold answer and rewards."""
+    rewards = list(dict.fromkeys(name for found in details for name in found.get("rewards") or {}))
+    rows = (
+        [*map(sample.get, SAMPLE), *map(found.get, DETAILS), *map((found.get("rewards") or {}).get, rewards)]
+        for sample, found in zip(samples, details, strict=True)
+    )
+    return table_of([*SAMPLE, *DETAILS, *(f"{REWARDS}{name}" for name in rewards)], rows)
+
+
+_MARK = re.compile(r"</?think>|</?answer>|^[ \t]*```[^\n`<]*(?=\n|<|\Z)", re.MULTILINE)
+_OPENED = re.compile(r"(<think>|<answer>|^[ \t]*```[^\n`]*)\s*\Z", re.MULTILINE)
+
+
+class Part(NamedTuple):
+    """A part of a completion, without the marks around it."""
+
+    kind: str
+    """``think``, ``code``, ``answer`` or ``text``."""
+    start: int
+    """Where it is in the completion."""
+    text: str
+
+
+def parts_of(completion: str, prompt: str = "") -> list[Part]:
+    """The parts in order, without empty ones; a part without its end goes on to the end.
+
+    ``prompt``: one that ends with an opening mark begins the completion's first part.
+    """
+    opened = _OPENED.search(prompt)
+    outer, in_code = "text", False
+    if opened is not None:
+        outer = opened[1].strip("<>") if opened[1].startswith("<") else "text"
+        in_code = not opened[1].startswith("<")
+    parts: list[Part] = []
+    begin = 0
+
+    def add(end: int) -> None:
+        text = completion[begin:end]
+        rest = text.lstrip("\r\n") if in_code else text.lstrip()  # the first line of code keeps its indentation
+        if rest.strip():
+            parts.append(Part("code" if in_code else outer, begin + len(text) - len(rest), rest.rstrip()))
+
+    for mark in _MARK.finditer(completion):
+        name = mark[0].strip("</>")
+        if name in ("think", "answer"):
+            add(mark.start())
+            outer, in_code = "text" if mark[0].startswith("</") else name, False
+        elif outer != "think":
+            add(mark.start())
+            in_code = not in_code
+        else:
+            continue
+        begin = mark.end()
+    add(len(completion))
+    return parts
+
+
+def same_beginning(one: str, other: str) -> int:
+    """Characters at the beginning of two texts that are equal."""
+    pairs = zip(one, other, strict=False)
+    return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))

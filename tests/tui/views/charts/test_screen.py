@@ -1,0 +1,366 @@
+"""The charts view: any metric, one range, one crosshair."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_tui.model.formatting import metric_value
+from grpo_tui.views.charts.panels import MetricsPanel
+from grpo_tui.views.charts.screen import ChartsScreen
+from grpo_tui.widgets.curve_chart import CurveChart
+from remote.boxes import Box
+from tests.tui.conftest import Session, Start
+from tests.tui.fake import DEFAULT_ANSWERS, FakeClient, learning_box
+from tests.tui.fake_rows import LOGS, RUN, jsonl, train_rows
+
+
+async def charts(session: Session) -> ChartsScreen:
+    """Turn to the charts and wait for the curves."""
+    await session.press("2")
+    screen = session.app.views.charts
+    await session.until(lambda: screen.curves and screen.curves.curves, "curves")
+    await session.until_text("range: 1–87")
+    return screen
+
+
+def drawn(session: Session) -> list[str]:
+    return [chart.metric for chart in session.app.views.charts.query(CurveChart) if chart.display]
+
+
+async def test_one_crosshair_in_all_charts(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        await session.press("left", "left", "left")
+        await session.until_text("step 85", "groups: ", "entropy 0.")
+        assert {chart.crosshair for chart in screen.query(CurveChart)} == {85}
+        await session.until(lambda: re.search(r"★ reward +(\d\.\d+) .*\1●", session.text()), "the value on the curve")
+        await session.press("y")
+        assert json.loads(session.app.clipboard)["step"] == 85
+        await session.press("h")
+        await session.until_text("step 84")
+        await session.press("l")
+        await session.until_text("step 85")
+        await session.press("H")
+        await session.until_text("step 74")  # ten columns of 1.1 steps
+        await session.press("escape")
+        await session.until(lambda: screen.view.crosshair is None)
+        await session.press("escape")
+        assert session.app.views.name == "home"
+
+
+async def test_the_range_is_zoomed_panned_and_followed(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        await session.press("plus")
+        await session.until_text("range: 22–66 ")
+        await session.until(lambda: screen.curves and screen.curves.ends == (22.5, 65.5))
+        await session.press("left_square_bracket")
+        await session.until_text("range: 12–55 ")
+        rows = train_rows(90)
+        session.client.append(f"{LOGS}/train_log.jsonl", jsonl(rows[87:]))
+        await session.until_text("90/200")
+        await session.until_text("range: 12–55 ")  # who has zoomed is not moved
+        await session.press("f")
+        await session.until_text("range: 47–90 (following)")
+        await session.press("0")
+        await session.until_text("range: 1–90 (all, following)")
+        await session.press("plus", "minus")
+        await session.until_text("(all, following)")
+
+
+async def test_metrics_are_chosen(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        before = drawn(session)
+        assert before[0] == "reward"
+        await session.press("space")  # the cursor is on the first one
+        await session.until(lambda: drawn(session) == before[1:])
+        panel = screen.query_one(MetricsPanel)
+        await session.press("slash", *"~std$", "enter", "g")
+        await session.until(lambda: panel.current == "frac_reward_zero_std")
+        await session.press("j", "space")
+        await session.until(lambda: drawn(session)[-1] == "reward_std")
+        await session.press("less_than_sign")
+        await session.until(lambda: drawn(session)[-2] == "reward_std")
+        await session.press("slash", "end", "(")
+        await session.until_text("\n     ^ invalid pattern: missing ), unterminated subpattern")
+        assert [line.name for line in panel._lines if line.name][-1:] == ["frac_reward_zero_std"], "the last good list"
+        await session.press("enter")
+        assert session.app.screen.query_one("#mistake").display, "it stays open"
+        await session.press("escape")
+        await session.until_text("constant: 6 hidden")
+
+
+async def test_axes_and_smoothing(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        assert screen.view.logarithmic == {"grad_norm"}
+        await session.press("equals_sign")
+        await session.until(lambda: screen.view.logarithmic == {"grad_norm", "reward"})
+        await session.press("down", "equals_sign")
+        await session.until(lambda: screen.view.logarithmic == {"reward"})
+        await session.until_text("smoothing: auto (10 steps)")
+        await session.press("comma")
+        await session.until_text("smoothing: 5 steps")
+        await session.press("x")
+        await session.until_text("x: time")
+        await session.until(lambda: screen.curves and screen.curves.window.x == "time" and screen.curves.is_answered)
+        await session.press("left")
+        await session.until_text("step 87")
+
+
+async def test_the_cost_is_an_axis(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        await session.press("x", "x")
+        await session.until_text("x: cost", "range: $0.0021–$0.19", "$0.05", "$0.15")  # 87 steps of 3.1 s at $2.49/h
+        await session.press("left")
+        await session.until(lambda: re.search(r"step 87  [\d:]+  \$0\.19", session.text()), "the cost of the step")
+        session.client.append(f"{LOGS}/train_log.jsonl", jsonl(train_rows(90)[87:]))
+        await session.until(lambda: screen.curves and screen.curves.last == pytest.approx(90 * 3.1))
+        await session.press("x")
+        await session.until_text("x: step")
+
+
+async def test_a_slow_answer_is_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[tuple[Future[dict[str, Any]], Future[dict[str, Any]]]] = []
+
+    class Slow(FakeClient):
+        def request(self, op: str, timeout: float = 30.0, **params: Any) -> Future[dict[str, Any]]:
+            answer = super().request(op, timeout, **params)
+            if op != "metrics":
+                return answer
+            held.append((Future(), answer))
+            return held[-1][0]
+
+    monkeypatch.setattr("tests.tui.conftest.FakeClient", Slow)
+    async with start(wait="87/200") as session:
+        await session.press("2")
+        await session.until(lambda: held)
+        await session.until(lambda: len(re.findall(r"asking the box \d+ s", session.text())) == 2, "list and chart")
+        assert len(held) == 1, "not asked again, which would drop the request in flight"
+        held[0][0].set_result(held[0][1].result())
+        await session.until_text("★ reward")
+        await session.until(lambda: len(held) == 1)
+
+
+async def test_without_a_price_there_is_no_cost(start: Start) -> None:
+    async with start(wait="87/200", box=Box("h200-b", host="192.0.2.11")) as session:
+        await charts(session)
+        await session.press("x", "x")
+        await session.until_text("x: step")
+
+
+async def test_an_axis_is_clipped_and_says_so(start: Start) -> None:
+    async with start(wait="87/200", paints=True) as session:
+        screen = await charts(session)
+        chart = next(one for one in screen.query(CurveChart) if one.metric == "grad_norm")
+        await session.press("down", "equals_sign")
+        await session.until(lambda: chart._view and chart._view.y_high > 1.5)
+        await session.press("vertical_line")
+        await session.until_text("1 point above")
+        assert chart._view is not None
+        assert chart._view.y_high < 1.5
+        await session.press("vertical_line")
+        await session.until(lambda: chart._view and chart._view.y_high > 1.5)
+        await session.until(lambda: "above" not in session.text(), "the whole axis")
+
+
+async def test_one_chart_fills_the_screen(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        await session.press("down", "z")
+        await session.until(lambda: getattr(screen.maximized, "metric", "") == "grad_norm")
+        await session.press("escape")
+        await session.until(lambda: screen.maximized is None)
+
+
+async def test_a_drag_selects_a_range(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        chart = next(one for one in screen.query(CurveChart) if one.display)
+        await session.pilot.mouse_down(chart, offset=(15, 4))
+        await session.pilot.hover(chart, offset=(25, 4))
+        assert chart.dragged is not None
+        await session.pilot.mouse_up(chart, offset=(25, 4))
+        await session.until(lambda: screen.curves and 20 < screen.curves.ends[1] - screen.curves.ends[0] < 25)
+        assert screen.view.crosshair is None, "it is not a click"
+        await session.press("0")
+        await session.until_text("range: 1–87 (all, following)")
+
+
+async def test_a_share_is_drawn_from_0_to_1(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        for chart in screen.query(CurveChart):
+            if chart.display and chart._view is not None:
+                is_share = chart.metric in ("frac_reward_zero_std", "completions/clipped_ratio")
+                assert ((chart._view.y_low, chart._view.y_high) == (0.0, 1.0)) is is_share, chart.metric
+
+
+async def test_a_click_sets_the_crosshair(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        await session.pilot.click("#slot-0", offset=(25, 4))
+        await session.until(lambda: screen.view.crosshair is not None)
+        await session.until_text(f"step {screen.view.crosshair:.0f} ")
+
+
+async def test_another_run_keeps_the_choice(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        learning_box(client)
+        other = client.runs[1]["run"]
+        client.files[f"training_runs/{other}/logs/train_log.jsonl"] = jsonl(train_rows(40))
+
+    async with start(script, wait="87/200") as session:
+        await charts(session)
+        await session.until_text("smoothing: auto (10 steps)")
+        await session.press("comma", "1", "down")
+        await session.until(lambda: session.app.store.selected != RUN)
+        await session.press("2")
+        await session.until_text("smoothing: 5 steps", "range: 1–40")
+
+
+async def test_a_box_that_refuses(start: Start) -> None:
+    from remote.protocol import RemoteError
+
+    def refuse(client: FakeClient, params: object) -> None:
+        raise RemoteError("no_index", "no folder accepts the index")
+
+    def script(client: FakeClient) -> None:
+        learning_box(client).answers["series"] = refuse
+
+    async with start(script, wait="87/200") as session:
+        await session.until_text("no folder accepts the index")
+
+
+async def test_the_charts_are_saved(start: Start, downloads: Path) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        await session.press("plus")
+        await session.until(lambda: screen.curves and screen.curves.ends == (22.5, 65.5))
+        await session.press("E")
+        table, picture = downloads / f"{RUN}_23-65.csv", downloads / f"{RUN}_23-65.svg"
+        await session.until(picture.exists, "the files")
+        await session.until_text("saved 43 steps")
+        head, *lines = csv.reader(table.read_text().splitlines())
+        assert head == ["step", *screen.drawn]
+        rows = train_rows(87, nan_at=30)[22:65]
+        assert [int(line[0]) for line in lines] == [row["step"] for row in rows]
+        assert [float(line[1]) for line in lines] == [row[head[1]] for row in rows]
+        assert "NaN" in lines[30 - 23]
+        texts = [each.text for each in ElementTree.parse(picture).iter() if each.tag.endswith("text")]
+        assert set(screen.drawn) <= set(texts)
+        painted = table.with_suffix(".png")
+        assert painted.read_bytes().startswith(b"\x89PNG")
+        assert {path.name for path in downloads.iterdir()} == {table.name, picture.name, painted.name}
+
+
+async def test_a_chart_in_full_screen_is_saved_alone(start: Start, downloads: Path) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        await session.press("down", "z")
+        await session.until(lambda: screen.maximized is not None)
+        await session.press("E")
+        picture = downloads / f"{RUN}_1-87.svg"
+        await session.until(picture.exists, "the files")
+        head, *_ = csv.reader(picture.with_suffix(".csv").read_text().splitlines())
+        assert head == ["step", "grad_norm"]
+        texts = {each.text for each in ElementTree.parse(picture).iter() if each.tag.endswith("text")}
+        assert texts & set(screen.drawn) == {"grad_norm"}
+
+
+async def test_another_axis_saves_the_same_steps(start: Start, downloads: Path) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        await session.press("x")
+        await session.until(lambda: screen.curves and screen.curves.window.x == "time" and screen.curves.is_answered)
+        await session.press("E")
+        await session.until((downloads / f"{RUN}_1-87.svg").exists, "the files")
+        head, *lines = csv.reader((downloads / f"{RUN}_1-87.csv").read_text().splitlines())
+        assert head == ["step", *screen.drawn]
+        assert len(lines) == 87
+
+
+async def test_a_failed_export_leaves_nothing(start: Start, downloads: Path) -> None:
+    from remote.protocol import RemoteError
+
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+
+        def refuse(client: FakeClient, params: object) -> None:
+            raise RemoteError("timeout", "the box does not answer")
+
+        session.client.answers["series"] = refuse
+        await session.press("E")
+        await session.until_text("the box does not answer; E tries again")
+        await session.until(lambda: not screen.saving)
+        assert not list(downloads.iterdir())
+
+
+async def test_an_export_waits_for_the_index(start: Start, downloads: Path) -> None:
+    async with start(wait="87/200") as session:
+        await charts(session)
+        whole = DEFAULT_ANSWERS["series"]
+        is_coarse = True
+
+        def coarse(client: FakeClient, params: dict[str, Any]) -> Any:
+            reply = whole(client, params)
+            return {**reply, "state": "coarse", "progress": 0.34} if is_coarse else reply
+
+        session.client.answers["series"] = coarse
+        await session.press("E")
+        await session.until_text("waiting for the index, 34 %")
+        await session.press("E")
+        await session.until_text("an export is in")
+        assert not list(downloads.glob("*.csv"))
+        is_coarse = False
+        await session.until((downloads / f"{RUN}_1-87.svg").exists, "the files")
+
+
+async def test_a_zoom_ends_with_the_run(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        learning_box(client)
+        other = client.runs[1]["run"]
+        client.files[f"training_runs/{other}/logs/train_log.jsonl"] = jsonl(train_rows(40))
+
+    async with start(script, wait="87/200") as session:
+        screen = await charts(session)
+        await session.until_text("range: 1–87")
+        await session.press("left", "plus")
+        await session.until(lambda: screen.view.window.low is not None)
+        await session.press("1", "down")
+        await session.until(lambda: session.app.store.selected != RUN)
+        await session.press("2")
+        await session.until_text("range: 1–40")
+        assert screen.view.crosshair is None
+
+
+async def test_the_list_has_the_values_at_the_crosshair(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        await session.until_text("range: 1–87")
+        screen.set_crosshair(41)
+        value = metric_value(train_rows(87, nan_at=30)[40]["entropy"])
+        await session.until_text("metrics at 41", value)
+
+
+async def test_a_metric_that_is_shown_has_a_chart(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        hidden = next(str(row["name"]) for row in session.app.store.metrics.rows if row["name"] not in screen.drawn)
+        screen.action_toggle_metric(hidden)
+        assert hidden in screen.drawn
+        pushed_out = next(name for name in screen.view.shown if name not in screen.drawn)
+        screen.action_toggle_metric(pushed_out)
+        assert pushed_out in screen.drawn
+        screen.action_toggle_metric(pushed_out)
+        assert pushed_out not in screen.view.shown
