@@ -100,7 +100,7 @@ def attach_and_return(screen: Terminal) -> None:
     screen.wait_for("To return")
     screen.press("Enter")
     screen.wait_for("[low] 0:")  # the status line of the box's tmux
-    screen.press("C-b", "d")
+    screen.detach("low")
     screen.wait_for("grpo-tui │ h200")
 
 

@@ -72,7 +72,7 @@ def test_launch_stop_evaluate_resume_by_key(tmp_path: Path, root: Path) -> None:
         screen.press("Enter")
         screen.wait_gone("To return")
         screen.wait_for("step ", "reward", f"[{run.name}"[:10], timeout=20)  # the status line of tmux
-        screen.press("C-b", "d")
+        screen.detach(run.name)
         screen.wait_for("grpo-tui │ h200", timeout=20)
         assert run.observed_state().is_live
 

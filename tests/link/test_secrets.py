@@ -204,7 +204,7 @@ def _use(screen: Terminal, evidence: Evidence) -> None:
     screen.wait_gone("To return")
     screen.wait_for("fake engine:", "supervise", timeout=20)
     eventually(lambda: any("attach-session" in command for command in tuple(evidence.watch.commands)))
-    screen.press("C-b", "d")
+    screen.detach(run.name)
     screen.wait_for("grpo-tui │ h200", timeout=20)
     screen.press("s")
     screen.wait_for("stopped", timeout=30)

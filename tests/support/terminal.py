@@ -132,6 +132,16 @@ class Terminal:
         eventually(lambda: text not in self.screen(), timeout, f"still on the screen: {text}", rest_s=0.1)
         return self.screen()
 
+    def detach(self, run: str) -> None:
+        """Detach from a run's session that the app attached to, and wait until the app has the terminal again.
+
+        The terminal may show the app's last screen before, while ssh still takes the keys.
+        """
+        self.press("C-b", "d")
+        self.wait_gone(f"[{run}"[:10])  # in the status line of the box's tmux
+        is_full_screen = ["display-message", "-p", "-t", "screen", "#{alternate_on}"]
+        eventually(lambda: self._ask(*is_full_screen).strip() == "1", 30, "the app is back", rest_s=0.1)
+
     def wait_for_focus(self, label: str) -> None:
         """Wait until the field, button, tab or option with this label has the focus, which the next key goes to."""
         bold = re.compile(rf"\x1b\[1m(\x1b\[[\d;]*m)*[^\x1b]*{re.escape(label)}")
