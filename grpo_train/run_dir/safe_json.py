@@ -40,7 +40,7 @@ _noted: ContextVar[dict[str, str]] = ContextVar("left_out", default=left_out)
 
 
 def leave_out(path: Path | str, reason: str | Exception) -> None:
-    """Go on without a file, or a part of it, and note it for the end: see :data:`left_out`."""
+    """Record that this process continues without a file, or without a part of it: see :data:`left_out`."""
     name = os.fspath(path)
     text = (reason.strerror if isinstance(reason, OSError) else "") or str(reason)
     _noted.get().setdefault(name, text.removeprefix(f"{os.path.basename(name)}: ").removeprefix(f"{name}: "))
