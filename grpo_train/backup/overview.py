@@ -15,7 +15,7 @@ from grpo_train.backup.record import read_record
 from grpo_train.backup.snapshot import Snapshot
 from grpo_train.backup.snapshots import StoredRun, homes, homes_named
 from grpo_train.run_dir import RunDir
-from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.errors import UserError, message_of
 from grpo_train.run_dir.manifest import sha256
 from grpo_train.run_dir.safe_json import Unreadable
 
@@ -117,7 +117,7 @@ def backup_row(
         if here and compare:
             lag = lag_of(folder, newest, home)
     except (UserError, OSError) as problem:
-        error = str(problem)
+        error = message_of(problem)
     parent = newest.parent if newest else ""
     return BackupRow(home.kind, home.name, home.identity, parent, to.name, same_disk, tuple(rows), lag, here, error)
 

@@ -21,6 +21,8 @@ from grpo_train.backup.snapshots import StoredRun, owners
 from grpo_train.backup.store import Piece, Store, StoreError
 from grpo_train.backup.upload import TRANSFERS, write
 from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.identity import NOTE
+from grpo_train.run_dir.safe_json import leave_out
 
 if TYPE_CHECKING:
     from grpo_train.backup.destinations import Destination
@@ -204,5 +206,6 @@ def _note(folder: Path, home: Home, store_id: str, number: int, read_at: float |
         if record.identity == home.identity:
             record.of(store_id).note_reading(number, read_at)
             record.save(folder)
-    except (UserError, OSError):
-        pass  # the run is gone, or its disk is full
+    except (UserError, OSError) as error:
+        if folder.is_dir():  # otherwise the run is gone
+            leave_out(folder / NOTE, error)

@@ -307,6 +307,12 @@ def _show_runs(rows: Sequence[BackupRow]) -> None:
             ]
         )
     table(("run", "snapshot", "state", "step", "size", "age", "this root"), cells)
+    for row in rows:
+        for each in row.snapshots:
+            if each.state == "damaged":
+                print(f"{row.kind}/{row.name}: snapshot {each.number} is damaged: {each.reason}")
+        if row.error:
+            print(f"{row.kind}/{row.name}: not compared: {row.error}")
 
 
 def _show_snapshots(row: BackupRow) -> None:
@@ -324,6 +330,8 @@ def _show_snapshots(row: BackupRow) -> None:
 
 def _here_text(row: BackupRow) -> str:
     lag = row.lag
+    if row.error:
+        return "not compared"
     if lag is None:
         return "here" if row.here else "not here"
     if lag.is_none:

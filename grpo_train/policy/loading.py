@@ -341,8 +341,8 @@ def _from_hub(load: Callable[..., tuple[Any, Any]], name: str, commit: str) -> t
 
 
 def _load(source: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any]:
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+    from transformers.utils import GENERATION_CONFIG_NAME, logging
 
     logging.disable_progress_bar()  # the console log is a file
     logging.get_logger("transformers.modeling_utils").addFilter(_is_not_a_table)  # type: ignore[arg-type]
@@ -370,6 +370,9 @@ def _load(source: str, dtype: torch.dtype, attention: str) -> tuple[Any, Any]:
         )
         model, found = loaded
         infos.append(found)
+        if os.path.lexists(Path(name, GENERATION_CONFIG_NAME)):  # the library passes over one that it cannot read
+            reading.append(GENERATION_CONFIG_NAME)
+            GenerationConfig.from_pretrained(name)
         reading.append("tokenizer")
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
         check_vocabulary(tokenizer)

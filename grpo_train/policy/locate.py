@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatch
@@ -45,7 +46,7 @@ def resolve_backbone(name: str, root: Path) -> str:
     """
     target = BACKBONES.get(name, name)
     for candidate in (root / target, Path(target).expanduser()):
-        if (candidate / "config.json").is_file():
+        if os.path.lexists(candidate / "config.json"):
             return str(candidate)
     if name == "tiny":
         raise PolicyError(

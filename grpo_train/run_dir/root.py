@@ -211,9 +211,9 @@ def list_runs(root: Path) -> list[RunDir]:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a directory has a ``launch.json``, or may not be read by this account."""
+    """Whether a directory has a ``launch.json``, whole or not, or may not be read by this account."""
     try:
-        os.stat(f"{path}/launch.json")  # to join paths takes longer
+        os.lstat(f"{path}/launch.json")  # to join paths takes longer
     except PermissionError:
         return True
     except OSError:

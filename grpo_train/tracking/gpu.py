@@ -6,6 +6,7 @@ reason, and samples once it does.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.clock import CLOCK, Clock
+from grpo_train.run_dir.errors import message_of
 from grpo_train.run_dir.files import JsonlWriter, last_jsonl, to_float
 from grpo_train.run_dir.gpus import GpuReadError, query_gpus
 
@@ -59,7 +61,12 @@ def _sample(
         problem = str(error)
     if has_none and not note:
         return
-    with closing(JsonlWriter(file)) as writer:
+    try:
+        log = JsonlWriter(file)
+    except OSError as error:
+        print(f"warning: no samples of the GPUs are kept: {message_of(error)}", file=sys.stderr, flush=True)
+        return
+    with closing(log) as writer:
         if problem:
             writer.write({"step": 0, "note": problem})
         while not has_none and not clock.wait(done, interval):

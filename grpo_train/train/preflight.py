@@ -186,7 +186,7 @@ def needs_demo_model(config: Config, root: Path) -> bool:
     """Whether a start makes the tiny model of the demo first: it is warm-started on addition, so other tasks get the
     message that names the command."""
     is_demo = config.model.backbone == "tiny" and config.task.name == "addition"
-    return is_demo and not (root / BACKBONES["tiny"] / "config.json").is_file()
+    return is_demo and not os.path.lexists(root / BACKBONES["tiny"] / "config.json")
 
 
 def make_demo_model(config: Config, root: Path) -> None:

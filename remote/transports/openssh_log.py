@@ -88,6 +88,8 @@ def failure(ssh: BoxSsh, log: Log, errors: str, where: str) -> Refused | Unreach
     last = (text.strip().splitlines() or [f"{where}: the connection ended"])[-1]
     if proxied and errors.strip() and "UNKNOWN port" in last:
         last = errors.strip().splitlines()[-1]
+    if unread := _unread_key(ssh, text):
+        return Unreachable(unread)
     if found := _host_key(ssh, log, text, where):
         return Unreachable(f"{where} presented a host key that is not the stored one; comparing again", found)
     if "Unable to negotiate with" in text:
@@ -97,6 +99,23 @@ def failure(ssh: BoxSsh, log: Log, errors: str, where: str) -> Refused | Unreach
     if "Too many authentication failures" in text:
         return Refused(_login_refused(ssh, log, text, where, "too many authentication failures"))
     return Unreachable(f"{where}: {last}" if where not in last else last)
+
+
+def _unread_key(ssh: BoxSsh, text: str) -> str:
+    """What ssh was given, where it says that it knows no key of a box whose key is stored; otherwise "".
+
+    A key of another type than the stored one has ``Offending`` in the report.
+    """
+    unknown = re.search(r"^No \S+ host key is known for (.+?)( and you have .*)?\.?$", text, re.MULTILINE)
+    if unknown is None or "Offending" in text or not ssh.knows_box or unknown[1] in ssh.hop_lookups:
+        return ""
+    file = ssh.folder / "target"
+    try:
+        names = [line.split()[0] for line in file.read_text().splitlines()]
+        given = f"{file} has keys of {', '.join(names) or 'no host'}"
+    except OSError as error:
+        given = f"{file}: {error.strerror}"
+    return f"ssh did not find the stored key of '{ssh.box.name}' under {unknown[1]} ({given}); connecting again"
 
 
 def _no_algorithm(ssh: BoxSsh, text: str, where: str) -> Unreachable:

@@ -229,6 +229,11 @@ class BoxSsh:
         """Whether our file has a key for the box."""
         return any(not line.marked for line in self._ours)
 
+    @property
+    def hop_lookups(self) -> set[str]:
+        """The jump hosts' names in known_hosts files."""
+        return {hop.lookup for _, hop in self._hops}
+
     def _write(self, name: str, lines: list[str]) -> None:
         (self.folder / name).write_text("".join(f"{line}\n" for line in lines))
 

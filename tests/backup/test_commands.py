@@ -106,6 +106,16 @@ def test_plain_output_names_what_was_done(root: Path, disk: Path, tmp_path: Path
     assert "behind: steps 15" in command_here("list-backups", "--training-run", "one", root=root).stdout
     assert "would send" in command_here("backup", "--training-run", "one", "--dry-run", root=root).stdout
     assert "0 damaged" in command_here("verify-backup", "--sample", "50%", root=root).stdout
+    (run.path / ".backup.json").unlink()
+    (run.path / ".backup.json").symlink_to(".backup.json")
+    listed = command_here("list-backups", root=root).stdout
+    assert f"training_runs/one: not compared: {run.path}/.backup.json: Too many levels of symbolic links" in listed
+    (manifest,) = disk.rglob("manifest.json")
+    kept = manifest.read_bytes()
+    manifest.write_bytes(b"damaged")
+    listed = command_here("list-backups", root=root).stdout
+    assert "training_runs/one: snapshot 1 is damaged: training_runs/one" in listed, listed
+    manifest.write_bytes(kept)
     restored = command_here("restore", "--training-run", "one", "--steps", "logs", root=tmp_path / "b").stdout
     assert "restored from snapshot 1, no checkpoints" in restored
     added = command_here("restore", "--training-run", "one", root=tmp_path / "b").stdout

@@ -178,6 +178,17 @@ def test_a_key_of_another_type(place: Lab) -> None:
     assert "different type" in _refusal(box_of(place), settings)
 
 
+def test_a_key_that_ssh_was_not_given_is_no_refusal(place: Lab) -> None:
+    """Another program removed the file that was prepared for ssh."""
+    server = place.server()
+    settings = options(place, place.config(server, f'Match exec "rm -f {place.folder}/grpo-ssh-*/target"'))
+    settings["host_keys_file"].write_text(f"gpu-box {place.public(server.host_key)}\n")
+    with connected(box_of(place), **settings) as (_, recorder):
+        lost = recorder.wait_link(Link.LOST, 30)
+        assert lost.detail.startswith("ssh did not find the stored key of 'gpu-box' under ")
+        assert "/target: No such file or directory); connecting again" in lost.detail
+
+
 @pytest.mark.parametrize("file", ["ours", "theirs"])
 def test_a_revoked_key_is_a_hard_stop(place: Lab, file: str) -> None:
     server = place.server()

@@ -640,9 +640,10 @@ RAW = re.compile(
 CARRIED = ("checkpoint", "weights", "model", "logs", "evaluation", "results", "config")
 SILENT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
-        ["grpo-train backup", "grpo-train backup-all", "grpo-train cleanup", "grpo-train archive", "grpo-tui get"],
-        CARRIED,  # copied byte for byte
+        ["grpo-train backup", "grpo-train backup-all", "grpo-train list-backups"],
+        (*CARRIED, "run", "launch", "sweep"),  # copied or compared byte for byte, whatever they say
     ),
+    **dict.fromkeys(["grpo-train cleanup", "grpo-train archive", "grpo-tui get"], CARRIED),
     **dict.fromkeys(["grpo-tui put", "grpo-train fetch"], (*CARRIED, "data")),
     **dict.fromkeys(
         ["grpo-tui tail", "grpo-tui gpu", "grpo-tui sessions", "grpo-tui launch", "grpo-tui resume", "grpo-tui eval"],

@@ -62,3 +62,17 @@ def test_a_driver_that_fails_at_first_is_not_taken_for_no_gpu(tmp_path: Path, mo
     note, *samples = rows(sampled(tmp_path), "gpu.jsonl")
     assert note["note"] == "nvidia-smi failed: busy"
     assert [row["utilization_percent"] for row in samples] == [94.0, 94.0]
+
+
+def test_a_log_that_cannot_be_opened_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu, "query_gpus", lambda processes: [])
+    run = RunDir(tmp_path)
+    (run.logs / "gpu.jsonl").mkdir(parents=True)
+    with gpu.sample_gpus(run, 10.0, TestClock()):
+        pass
+    said = capfd.readouterr().err
+    assert said.startswith("warning: no samples of the GPUs are kept: ")
+    assert "gpu.jsonl" in said
+    assert "Traceback" not in said

@@ -9,6 +9,7 @@ or null if no such step has the same problems and settings. Both are a pure func
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -114,7 +115,7 @@ def compare_steps(
         folder, label = run.root / "eval_runs" / evaluation["name"], evaluation["dataset"]
         labels.append(label)
         reference, *others = (folder / f"{name}_{label}" for name in wanted)
-        if not (reference / "summary.json").exists() or (datasets and label not in datasets):
+        if not os.path.lexists(reference / "summary.json") or (datasets and label not in datasets):
             continue
         for path, name in zip(others, wanted[1:], strict=True):
             try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,7 +52,7 @@ class DamagedError(UserError):
 def read_summary(folder: Path) -> dict[str, Any] | None:
     """A step's summary.json; None if missing. Raises DamagedError."""
     file = folder / "summary.json"
-    if not file.exists():
+    if not os.path.lexists(file):
         return None
     summary = read_json(file)
     metrics = (summary or {}).get("metrics")
@@ -118,7 +119,7 @@ def is_complete(folder: Path, key: Mapping[str, Any]) -> bool:
 
 def steps_of(folder: Path, label: str) -> list[Path]:
     """The result directories of a tree, including damaged ones."""
-    found = (path.parent for path in folder.glob(f"*_{label}/summary.json"))
+    found = (path for path in folder.glob(f"*_{label}") if os.path.lexists(path / "summary.json"))
     return sorted(path for path in found if not path.name.startswith("."))
 
 
