@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from grpo_train.cli.transfer import size_text
 from grpo_train.config import load_config
 from grpo_train.run_dir import RunDir, StatusWriter, create_run
 from grpo_train.run_dir.version import FORMAT, VERSION
@@ -337,3 +338,10 @@ def test_a_launch_that_cannot_be_read(
     (line,) = error_of(done, 2).splitlines()
     assert line.startswith("error: standard input is not a launch: ")
     assert reason in line
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 bytes"), (999, "999 bytes"), (1_400_000_000, "1.4 GB"), (5e18, "5000.0 PB")]
+)
+def test_sizes(size: float, text: str) -> None:
+    assert size_text(size) == text

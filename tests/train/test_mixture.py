@@ -98,6 +98,19 @@ def test_wrong_mixtures_are_refused(tasks: Any, override: str, message: str) -> 
     assert str(caught.value).startswith(("mixture.yaml", "--set"))
 
 
+def test_problems_of_the_parts_follow_each_other() -> None:
+    """As an evaluation of all parts numbers them."""
+    task = load_task(load_config(text_of(TWO_LEVELS)).task)
+    sizes = [part.size("test") for part in task.parts.values()]
+    assert task.size("test") == sum(sizes)
+    found = [task.problem("test", index) for index in (0, sizes[0] - 1, sizes[0], sum(sizes) - 1)]
+    assert [(each.task, each.index) for each in found] == [
+        ("arithmetic", 0), ("arithmetic", sizes[0] - 1), ("harder", 0), ("harder", sizes[1] - 1),
+    ]  # fmt: skip
+    with pytest.raises(IndexError):
+        task.problem("test", sum(sizes))
+
+
 @pytest.mark.parametrize(
     ("part", "message"),
     [

@@ -276,3 +276,13 @@ def test_a_launch_is_checked_in_the_words_of_train(
         assert (done.returncode, trained.returncode) == (2, 2)
         assert trained.stderr == f"error: {answer['error']['message']}\n"
         assert not (root / "training_runs").exists()
+
+
+def test_a_launch_from_weights_is_checked_with_them(root: Path) -> None:
+    """``ckpt`` is below the root."""
+    cfg = config_text()
+    for ckpt, code in (("models/tiny", 0), ("models/none", 2)):
+        launch = {"config_text": cfg, "ckpt": ckpt}
+        done = command_here("check-launch", "--json", root=root, given=json.dumps(launch))
+        assert done.returncode == code, done.stdout
+        assert code == 0 or str(root / ckpt) in done.stdout

@@ -6,6 +6,7 @@ import math
 from array import array
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -88,6 +89,11 @@ def test_the_step_at_which_a_reward_is_reached() -> None:
     assert (rising.reaches(reward), flat.reaches(reward)) == (4.0, None)
     assert rising.reaches(2.5) == 3.5
     assert goal([flat, None]) is None
+
+
+@pytest.mark.parametrize("value", [0.0, -3.0, math.inf, math.nan])
+def test_nothing_is_cut_to_zero(value: float) -> None:
+    assert round_down(value) == 0.0
 
 
 @given(st.floats(1e-6, 1e12))
