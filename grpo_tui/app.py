@@ -19,10 +19,9 @@ from textual.notifications import Notify
 from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
-from grpo_tui import background, last_screen, toasts
+from grpo_tui import background, toasts
 from grpo_tui.actions import Action, with_keymap
 from grpo_tui.attach import RunForeground, call_in_foreground
-from grpo_tui.covering_driver import covering_driver
 from grpo_tui.history.writer import HistoryWriter
 from grpo_tui.kit.desk import (
     Desk,
@@ -96,8 +95,7 @@ class GrpoApp(Desk):
         now: Callable[[], float] = time.time,
         make_model_command: list[str] | None = None,
     ) -> None:
-        self._covers_last_screen = last_screen.is_shown()
-        super().__init__(options, covering_driver() if self._covers_last_screen else None)
+        super().__init__(options)
         self.actions = with_keymap(options.keymap)
         self._make_client = make_client or partial(make_box_client, readonly=options.readonly)
         self.run_foreground, self._now = run_foreground, now
@@ -128,7 +126,7 @@ class GrpoApp(Desk):
         writer = HistoryWriter(self.options.history, box) if self.options.history is not None else None
         self.history, self._refresher = BoxHistory(), background.Refresher(self, writer)
         self.kept = KeptAnswers(box, self._cache, writer.put if writer is not None else lambda *_: None)
-        self._recall = Recall(self, self.runs_reported, lambda: self.startup.release())
+        self._recall = Recall(self, self.runs_reported)
 
     # start, tick, end ------------------------------------------------------------------------------------
 
@@ -153,7 +151,7 @@ class GrpoApp(Desk):
         self.theme_changed_signal.subscribe(self, lambda theme: setattr(self.preferences, "theme", theme.name))
         self.set_interval(BEAT_S, self._beat)
         self.call_after_refresh(lambda: self._recall.tick())
-        self.startup.mounted(self._covers_last_screen)
+        self.startup.mounted()
 
     @property
     def home(self) -> HomeScreen:
@@ -225,10 +223,8 @@ class GrpoApp(Desk):
             self.show_error("internal error", message, where)
 
     def exit(self, *args: Any, **options: Any) -> None:
-        """Exit, and keep the screen for the next start."""
+        """Exit, and remember what the next start shows."""
         self.memory.end()
-        if self.options.words is not None:
-            importlib.import_module("grpo_tui.keep_screen").keep(self, self.options.words)
         super().exit(*args, **options)
 
     def on_unmount(self) -> None:
@@ -249,7 +245,6 @@ class GrpoApp(Desk):
         for row in self._pace.first(self.ends.ended_runs()):
             self._announce_end(row)
         self.connection.follow_selected()
-        self.startup.release()
 
     def _announce_end(self, row: RunRow) -> None:
         title, message, is_bad = end_notice(self.store, row, self.key("eval"))
@@ -397,7 +392,6 @@ class GrpoApp(Desk):
         """Exit with a traceback."""
         from grpo_tui.crash_report import CrashReport
 
-        last_screen.withdraw()
         self.panic(CrashReport())
 
     async def action_quit(self) -> None:

@@ -14,7 +14,6 @@ from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.garbage import end_at_once, pause_collection
 from grpo_train.run_dir.suggest import did_you_mean
 from grpo_train.run_dir.version import FORMAT, VERSION
-from grpo_tui import last_screen
 from grpo_tui.ending import end_with_terminal, report_crashes_clean
 from grpo_tui.history import history_file
 
@@ -79,9 +78,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--boxes", metavar="FILE", help="boxes.yaml to use")
     options.add_argument("--config-dir", metavar="DIR", help="directory of the training configs to offer")
     options.add_argument("--demo", action="store_true", help="train a tiny model on this machine within minutes")
-    options.add_argument(
-        "--no-cache", action="store_true", help="keep no runs, curves, last screen and history on this machine"
-    )
+    options.add_argument("--no-cache", action="store_true", help="keep no runs, curves and history on this machine")
     options.add_argument("--fresh", action="store_true", help="ignore and keep what the last start remembered")
     options.add_argument("--readonly", action="store_true", help="watch only: change nothing on the box")
     options.add_argument(
@@ -219,15 +216,12 @@ def main(argv: list[str] | None = None) -> int:
     try:
         options = app_options(arguments)
     except UserError as error:
-        last_screen.withdraw()
         print(f"grpo-tui: {error}", file=sys.stderr)
         return 2
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         print("grpo-tui: not a terminal; start it in a terminal (over SSH: ssh -t)", file=sys.stderr)
         return 2
 
-    if last_screen.can_show() and options.cache is not None and not options.fresh:
-        options = replace(options, words=tuple(words))
     pause_collection()
     if options.box.is_local:
         from remote.transports.local import start_ahead

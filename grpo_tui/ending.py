@@ -43,9 +43,7 @@ def report_crashes_clean() -> None:
 
 
 def _print_clean(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    from grpo_tui import last_screen
     from remote.protocol.text import clean
 
-    last_screen.withdraw()
     if sys.stderr is not None:
         print(clean("".join(traceback.format_exception(kind, error, trace))), end="", file=sys.stderr)

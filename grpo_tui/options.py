@@ -38,8 +38,6 @@ class Options:
     """File of the history of runs; None = nothing is written there."""
     fresh: bool = False
     """Whether what was remembered is neither used nor changed."""
-    words: tuple[str, ...] | None = None
-    """The command line that the last screen is kept for; None = it is not kept."""
 
     @property
     def demo(self) -> bool:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 class Recall:
     """Shows what was kept of one box for what the box has not answered yet."""
 
-    def __init__(self, app: Desk, runs_reported: Callable[[], None], nothing_kept: Callable[[], None]) -> None:
+    def __init__(self, app: Desk, runs_reported: Callable[[], None]) -> None:
         self._app, self._kept, self._store = app, app.kept, app.store
-        self._runs_reported, self._nothing_kept = runs_reported, nothing_kept
+        self._runs_reported = runs_reported
 
     def tick(self) -> None:
         """Read what is kept of the selection, once, where the box has not answered."""
@@ -44,8 +44,6 @@ class Recall:
         if kept is not None and self._app.store is self._store and self._store.runs is None:
             self._store.recall_runs(kept.answer["runs"], kept.at)
             self._runs_reported()
-        else:
-            self._nothing_kept()
 
     async def _show_run(self, run: str) -> None:
         kept = await self._kept.get("show_run", {"run": run})

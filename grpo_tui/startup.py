@@ -13,37 +13,21 @@ if TYPE_CHECKING:
 
 STARTED_S = 0.4
 """From the first frame until the list of runs is usually on the screen."""
-HELD_S = 1.0
-"""The last screen stays at most this long after the app could show something else."""
 COLLECT_AFTER = (10_000, 20, 20)
 """Thresholds of garbage collection. Of 10,000 new objects, most were needed for one frame and are free by then."""
 
 
 class Startup:
-    """Starts what takes time after the first frame. The frame that replaces the last screen has the list of runs."""
+    """Starts what takes time after the first frame."""
 
     def __init__(self, app: Desk, views: Views, make_model_command: list[str] | None) -> None:
         self._app, self._views, self._make_model_command = app, views, make_model_command
-        self._is_held = False
 
-    def mounted(self, covers_last_screen: bool) -> None:
+    def mounted(self) -> None:
         """The app is mounted, and nothing is painted yet."""
-        if covers_last_screen:
-            self._is_held = True
-            self._app._begin_batch()
-            self._app.held_keys.hold()  # they are typed for the list, which is not there yet
-            self._app.set_timer(HELD_S, self.release)
         if self._app.options.box.is_local:  # its agent works while this process paints
             self._app.open_box()
         self._app.call_after_refresh(self._first_frame)
-
-    def release(self) -> None:
-        """Paint: there is something to show, or nothing of this box is kept."""
-        if self._is_held:
-            self._is_held = False
-            self._app.tick()
-            self._app._end_batch()
-            self._app.release_keys()
 
     def _first_frame(self) -> None:
         app = self._app
@@ -74,7 +58,6 @@ class Startup:
         root = self._app.options.demo_root
         if root is None or demo.model_exists(root):
             return
-        self.release()
         dialog = DemoSetupScreen(root, self._make_model_command)
         if await self._app.show_dialog(dialog):
             self._app.held_keys.pass_on(dialog.unused)

@@ -356,7 +356,7 @@ class World:
             "$TINY": self.here / "root/models/tiny",
         }
         words = [str(places.get(word, word)) for word in command.words]
-        module = {"grpo-train": "grpo_train.cli", "grpo-tui": "grpo_tui.start"}[words[0]]
+        module = {"grpo-train": "grpo_train.cli", "grpo-tui": "grpo_tui.cli"}[words[0]]
         stdin = str(self.path(command.stdin)) if command.stdin else os.devnull
         home = self.here / "home"
         variables = {

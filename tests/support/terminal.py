@@ -135,7 +135,7 @@ class Terminal:
     def detach(self, run: str) -> None:
         """Detach from a run's session that the app attached to, and wait until the app has the terminal again.
 
-        The terminal may show the app's last screen before, while ssh still takes the keys.
+        The terminal may show the app's screen of before, while ssh still takes the keys.
         """
         self.press("C-b", "d")
         self.wait_gone(f"[{run}"[:10])  # in the status line of the box's tmux
