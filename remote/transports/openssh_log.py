@@ -29,6 +29,7 @@ _OPTIONS = {
 }
 """What ssh found no match for, and the option that lists its own."""
 _AGREED = {"algorithm": "kex", "host key algorithm": "host_key", "client->server cipher": "cipher"}
+_UNKNOWN_KEY = re.compile(r"^No (\S+) host key is known for (.+?)( and you have .*)?\.?$", re.MULTILINE)
 _PROBLEM = re.compile(r"Load key|Identity file|Certificate|sign_and_send")
 
 
@@ -106,8 +107,8 @@ def _unread_key(ssh: BoxSsh, text: str) -> str:
 
     A key of another type than the stored one has ``Offending`` in the report.
     """
-    unknown = re.search(r"^No \S+ host key is known for (.+?)( and you have .*)?\.?$", text, re.MULTILINE)
-    if unknown is None or "Offending" in text or not ssh.knows_box or unknown[1] in ssh.hop_lookups:
+    unknown = _UNKNOWN_KEY.search(text)
+    if unknown is None or "Offending" in text or not ssh.knows_box or unknown[2] in ssh.hop_lookups:
         return ""
     file = ssh.folder / "target"
     try:
@@ -115,7 +116,7 @@ def _unread_key(ssh: BoxSsh, text: str) -> str:
         given = f"{file} has keys of {', '.join(names) or 'no host'}"
     except OSError as error:
         given = f"{file}: {error.strerror}"
-    return f"ssh did not find the stored key of '{ssh.box.name}' under {unknown[1]} ({given}); connecting again"
+    return f"ssh did not find the stored key of '{ssh.box.name}' under {unknown[2]} ({given}); connecting again"
 
 
 def _no_algorithm(ssh: BoxSsh, text: str, where: str) -> Unreachable:
@@ -153,7 +154,7 @@ def _host_key(ssh: BoxSsh, log: Log, text: str, where: str) -> Refused | None:
         shows = presented.removeprefix("the box presents ")
         stored, fix = f"another {found[1]} key", f"delete line {number} of {file}" if number else "delete that line"
         return Refused(changed_key(box, place, stored, shows, fix, log.address), "host_key")
-    if unknown := re.search(r"^No (\S+) host key is known for (.+?)( and you have .*)?\.?$", text, re.MULTILINE):
+    if unknown := _UNKNOWN_KEY.search(text):
         return Refused(
             f"the host key of {unknown[2]} is not known, and 'StrictHostKeyChecking yes' is set: "
             f"{unknown[1]} {log.fingerprint}",

@@ -171,7 +171,7 @@ def test_files_that_hold_weights() -> None:
 
 @pytest.mark.parametrize("content", [b"\xff\x00", b"[1"], ids=["binary", "cut"])
 def test_a_generation_config_that_cannot_be_read_is_refused(root: Path, content: bytes) -> None:
-    """It names end tokens: the library would go on without them."""
+    """It names end tokens, and transformers loads the model without them."""
     (root / "models" / "tiny" / "generation_config.json").write_bytes(content)
     with pytest.raises(PolicyError, match=r"cannot load the model .*: generation_config\.json: "):
         load(root)
