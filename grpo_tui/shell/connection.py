@@ -69,9 +69,9 @@ class Connection:
             if isinstance(question, HostKeyAsked):
                 self.client.answer_host_key(person.accept_host_key(question))
             else:
-                answer = person.answer(question)
+                given = person.answer(question)
                 if question.kind != "touch":
-                    self.client.answer_question(answer)
+                    self.client.answer_question(given)
             until = time.monotonic() + self._connect_s
 
     def __enter__(self) -> Connection:

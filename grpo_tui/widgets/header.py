@@ -127,10 +127,10 @@ class HeaderBar(Line):
         total = row.total_steps
         step = store.step
         right_parts = [part((str(step), "bold"), (f"/{total if total is not None else '?'}", MUTED))]
-        if (eta := progress.eta(store, row)) is not None and eta > 0:
-            right_parts.append(part(("ETA", MUTED), f" {duration(eta)}"))
-        if (cost := progress.cost(store, row)) is not None:
-            right_parts.append(part(("cost", MUTED), f" {money(cost)}"))
+        if (seconds := progress.eta(store, row)) is not None and seconds > 0:
+            right_parts.append(part(("ETA", MUTED), f" {duration(seconds)}"))
+        if (spent := progress.cost(store, row)) is not None:
+            right_parts.append(part(("cost", MUTED), f" {money(spent)}"))
         right = Content("  ").join(right_parts)
         room = width - left.cell_length - right.cell_length - 6
         if total and room >= 8:
