@@ -7,8 +7,7 @@ from pathlib import Path
 
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.suggest import did_you_mean
-from grpo_tui.model.alarms import Rule
-from grpo_tui.terminal_notice import BELL, WAYS
+from grpo_tui.model.alarms import BELL, WAYS, Rule
 from grpo_tui.user_files import read_user_file, user_file
 
 MOST = 64

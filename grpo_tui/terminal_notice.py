@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from grpo_tui.model.alarms import BELL, OSC_9, OSC_777
 from grpo_tui.model.formatting import one_line
 from remote.protocol.text import clean
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
     from grpo_tui.model.needs import Need
 
-BELL, OSC_9, OSC_777 = "bell", "osc9", "osc777"
-WAYS = (BELL, OSC_9, OSC_777)
 MAX_TEXT = 200
 
 

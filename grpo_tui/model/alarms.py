@@ -8,6 +8,9 @@ import re
 
 from grpo_train.run_dir.lazy_dataclass import dataclass
 
+BELL, OSC_9, OSC_777 = "bell", "osc9", "osc777"
+WAYS = (BELL, OSC_9, OSC_777)
+"""Signals that a terminal can get."""
 _OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _RULE = re.compile(r"\s*(\S+?)\s*(<=|>=|<|>)\s*(\S+)\s*")
 
