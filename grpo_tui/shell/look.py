@@ -80,6 +80,8 @@ def _facts(reply: dict[str, Any]) -> Iterator[str]:
     if error := row.get("error"):
         yield f"  error: {error.get('summary')}"
         yield from (f"  | {line}" for line in error.get("console_tail") or ())
+    if problem := reply.get("config_problem"):
+        yield f"  {problem}"
     if (tracking := tracking_of(reply["run"], reply["events"])).error:
         yield f"  W&B: {tracking.error}; send it later, on the box: {tracking.command}"
     for each in reply["checkpoints"]:

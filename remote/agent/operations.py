@@ -93,6 +93,7 @@ def show_run(box: BoxContext, request: ShowRunRequest) -> ShowRunReply:
         return _show_older(box, older)
     events = deque((row for _, row in run.events()), maxlen=MAX_EVENTS)
     evaluations = list_evaluations(box.root, run.name)
+    config_text, config_problem = _config_text(run)
     return {
         "run": printable(run.name),
         "layout": "run",
@@ -100,7 +101,8 @@ def show_run(box: BoxContext, request: ShowRunRequest) -> ShowRunReply:
         "summary": run.summary(),
         "status": run.read_status() or {},
         "launch": run.read_launch(),
-        "config_text": _config_text(run),
+        "config_text": config_text,
+        "config_problem": config_problem,
         "checkpoints": _checkpoints(box, run.checkpoints(), run.training_state),
         "evaluations": evaluations,
         "baselines": baselines_of(box.root, evaluations),
@@ -141,13 +143,16 @@ def _show_older(box: BoxContext, folder: Path) -> ShowRunReply:
     }
 
 
-def _config_text(run: RunDir) -> str:
-    """The resolved config once the engine has written it; until then, the launched text."""
+def _config_text(run: RunDir) -> tuple[str, str]:
+    """The resolved config once the engine has written it, until then the launched text; and why it cannot be read."""
     try:
         written = read_bytes(run.config_file, MAX_RUN_FILE_BYTES)
+        text = run.read_launch().get("config_text") or "" if written is None else written.decode()
     except Unreadable as error:
-        return f"# {error}\n"
-    return str(run.read_launch().get("config_text") or "") if written is None else written.decode(errors="replace")
+        return "", str(error)
+    except UnicodeDecodeError as error:
+        return "", f"{run.config_file.name}: not UTF-8 text: {error}"
+    return str(text), ""
 
 
 def _workflow(run: RunDir) -> Row:

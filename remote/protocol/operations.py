@@ -200,6 +200,8 @@ class ShowRunReply(_ShowRunReply, total=False):
     """``stages`` (names in order), ``done`` (how many), ``failed`` (names); {} without a ``workflow.json``."""
     baselines: list[Row]
     """Models evaluated without a run on the datasets of its evaluations; rows as those."""
+    config_problem: str
+    """Why ``config_text`` is empty although the run has a config; "" without a problem."""
 
 
 class CompareEvaluationsReply(TypedDict):

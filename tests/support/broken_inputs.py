@@ -644,6 +644,7 @@ SILENT: dict[str, tuple[str, ...]] = {
         (*CARRIED, "run", "launch", "sweep"),  # copied or compared byte for byte, whatever they say
     ),
     **dict.fromkeys(["grpo-train cleanup", "grpo-train archive", "grpo-tui get"], CARRIED),
+    "grpo-tui show": ("launch",),  # of another run
     **dict.fromkeys(["grpo-tui put", "grpo-train fetch"], (*CARRIED, "data")),
     **dict.fromkeys(
         ["grpo-tui tail", "grpo-tui gpu", "grpo-tui sessions", "grpo-tui launch", "grpo-tui resume", "grpo-tui eval"],
