@@ -157,4 +157,5 @@ def test_a_config_that_is_no_text_has_its_reason(tmp_path: Path) -> None:
     run = create_run(tmp_path, {}, "one")
     run.config_file.write_bytes(b"\xff\xfe\x00")
     reply = show_run(BoxContext.from_settings({"root": str(tmp_path)}), ShowRunRequest("one"))
-    assert reply["config_text"] == "" and reply["config_problem"].startswith("config.yaml: not UTF-8 text")
+    assert reply["config_text"] == ""
+    assert reply["config_problem"].startswith("config.yaml: not UTF-8 text")
