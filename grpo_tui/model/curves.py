@@ -213,6 +213,11 @@ class Curves:
         self._generation = 0
 
     @property
+    def origin(self) -> float:
+        """The x that is drawn as 0."""
+        return 0.0
+
+    @property
     def ends(self) -> tuple[float, float]:
         """First and last x shown."""
         low, high = self._ends
