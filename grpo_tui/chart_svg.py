@@ -16,7 +16,7 @@ from grpo_tui.model.formatting import metric_value, power_labels, tick_labels
 from grpo_tui.model.run_events import CRASH, EVALUATION, WORDS
 from grpo_tui.widgets.braille import View, log_ticks, ticks
 from grpo_tui.widgets.chart_axis import view_of, x_labels
-from grpo_tui.widgets.chart_marks import RunLine
+from grpo_tui.widgets.chart_marks import RunLine, scaled
 
 WIDTH, HEIGHT = 480, 240
 """Of one chart."""
@@ -59,8 +59,8 @@ def charts_svg(
 ) -> str:
     """The charts below a title and a legend of the runs and events. ``ends``: first and last x; ``price``: dollars per
     hour."""
-    runs = {line.name: (line.look, line.name) for chart in charts for line in chart.lines}
-    legend = [_run(look, name) for look, name in runs.values() if look is not None]
+    runs = {line.name: line.look for chart in charts for line in chart.lines}
+    legend = [_run(look, name) for name, look in runs.items() if look is not None]
     if signs := {one.event.sign for chart in charts for one in chart.events}:
         legend.append("".join(_legend(signs)))
     return _page(title, [list(_chart(chart, ends, axis, price)) for chart in charts], legend)
@@ -98,10 +98,12 @@ def png_of(svg: str) -> bytes | None:
 
 
 def _chart(chart: Drawing, ends: tuple[float, float], axis: str, price: float | None) -> Iterator[str]:
-    lines = [line.within(*ends).scaled(chart.is_log) for line in chart.lines]
+    def shown(marks: Sequence[Mark]) -> Sequence[Mark]:
+        return scaled([mark for mark in marks if ends[0] <= mark.x <= ends[1]], chart.is_log)
+
+    lines = [line.changed(shown) for line in chart.lines]
     found = accuracies(chart.metric, chart.events)
-    at_results = RunLine([Mark(one.x, a, a, a, a, a, False) for one, a in found.items()])
-    results = at_results.within(*ends).scaled(chart.is_log).marks
+    results = shown([Mark(one.x, a, a, a, a, a, False) for one, a in found.items()])
     view = view_of(chart.metric, [*(mark for line in lines for mark in line.extent), *results], ends, chart.is_log)
     said = metric_value(chart.last) if chart.last is not None else ""
     if any(line.band for line in lines):

@@ -51,7 +51,7 @@ class PlotScreen(ViewScreen):
     @property
     def chosen_metric(self) -> str:
         """The metric that keys are for while no chart is focused."""
-        raise NotImplementedError
+        return self.drawn[0] if self.drawn else ""
 
     @property
     def has_tokens(self) -> bool:

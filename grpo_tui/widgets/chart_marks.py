@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from grpo_tui.charts import DASHED, DOTTED, RUN_LOOKS, RunLook
-from grpo_tui.model.curves import Curves, Mark
+from grpo_tui.model.curves import Mark
 from grpo_tui.model.formatting import metric_value
-from grpo_tui.widgets.braille import Bitmap, View, column_of, pixel_of, plot_marks, row_of
+from grpo_tui.widgets.braille import Bitmap, View, column_of, plot_marks, row_of
 
 MARKED_EVERY = 16
 """Columns between two markers of a line."""
@@ -33,18 +33,9 @@ class RunLine(NamedTuple):
     is_patterned: bool = False
     """Whether gaps of the look's pattern may be left out: a peak of raw values is always drawn."""
 
-    def scaled(self, is_log: bool) -> RunLine:
-        """The line on the axis of a chart: a logarithmic one has exponents of ten."""
-        return self._replace(marks=exponents(self.marks), band=exponents(self.band)) if is_log else self
-
-    def cut_off(self, view: View) -> RunLine:
-        """The line without what is far beyond a view."""
-        return self._replace(marks=cut_off(self.marks, view), band=cut_off(self.band, view))
-
-    def within(self, low: float, high: float) -> RunLine:
-        """The line in a range of x."""
-        marks, band = ([mark for mark in marks if low <= mark.x <= high] for marks in (self.marks, self.band))
-        return self._replace(marks=marks, band=band)
+    def changed(self, change: Callable[[Sequence[Mark]], Sequence[Mark]]) -> RunLine:
+        """The line with other marks: scaled, cut off, or fewer of them."""
+        return self._replace(marks=change(self.marks), band=change(self.band))
 
     @property
     def extent(self) -> Sequence[Mark]:
@@ -77,7 +68,7 @@ class RunLine(NamedTuple):
             return
         last = self.marks[-1]
         column = min(max(0, column_of(last.x, view, columns) + 1), columns - len(self.end))
-        middle = min(rows - 1, max(0, pixel_of(last.last, view, rows * 4) // 4))
+        middle = row_of(last.last, view, rows)
         for row in (middle + way * distance for distance in range(rows) for way in (-1, 1)):
             places = {(row, column + i) for i in range(len(self.end))}
             if 0 <= row < rows and not places & taken:
@@ -91,32 +82,25 @@ def only_line(marks: Sequence[Mark], is_averaged: bool) -> RunLine:
     return RunLine(averages(marks), marks) if is_averaged else RunLine(marks)
 
 
-def marks_of(curves: Curves, metric: str) -> Sequence[Mark]:
-    """The marks of a metric, from the origin of the run on; none of one that it does not log."""
-    marks = curves.curves[metric].marks if metric in curves.curves else []
-    return [mark._replace(x=mark.x - curves.origin) for mark in marks] if curves.origin else marks
-
-
-def exponents(marks: Sequence[Mark]) -> list[Mark]:
-    """Marks on a logarithmic axis; those without a positive value are left out."""
+def scaled(marks: Sequence[Mark], is_log: bool) -> Sequence[Mark]:
+    """Marks on an axis: of a logarithmic one exponents of ten, without the marks that have no positive value."""
+    if not is_log:
+        return marks
     positive = [mark for mark in marks if mark.high > 0]
     floor = min((value for mark in positive for value in mark[1:6] if value > 0), default=1.0)
-    found = []
-    for mark in positive:
-        first, low, high, last, smooth = (math.log10(max(value, floor)) for value in mark[1:6])
-        found.append(Mark(mark.x, first, low, high, last, smooth, mark.broken, mark.rows))
-    return found
+    return [_changed(mark, lambda value: math.log10(max(value, floor))) for mark in positive]
 
 
 def cut_off(marks: Sequence[Mark], view: View) -> list[Mark]:
     """Marks whose values beyond the view are just outside of it: a line to them leaves the chart."""
     margin = (view.y_high - view.y_low) / 2
     least, most = view.y_low - margin, view.y_high + margin
-    found = []
-    for mark in marks:
-        first, low, high, last, smooth = (min(most, max(least, value)) for value in mark[1:6])
-        found.append(Mark(mark.x, first, low, high, last, smooth, mark.broken, mark.rows))
-    return found
+    return [_changed(mark, lambda value: min(most, max(least, value))) for mark in marks]
+
+
+def _changed(mark: Mark, change: Callable[[float], float]) -> Mark:
+    first, low, high, last, smooth = map(change, mark[1:6])
+    return Mark(mark.x, first, low, high, last, smooth, mark.broken, mark.rows)
 
 
 def averages(marks: Sequence[Mark]) -> list[Mark]:

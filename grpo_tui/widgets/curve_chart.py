@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import groupby
 from typing import ClassVar
 
@@ -16,7 +17,7 @@ from textual.strip import Strip
 
 from grpo_train.run_dir.display import duration
 from grpo_train.run_dir.files import to_float
-from grpo_tui.charts import CHARTS
+from grpo_tui.charts import CHARTS, RunLook
 from grpo_tui.model.alarms import Rule
 from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.asking import waiting_words
@@ -29,7 +30,7 @@ from grpo_tui.model.store import Store
 from grpo_tui.widgets.blocks import lines_in_blocks
 from grpo_tui.widgets.braille import Bitmap, View, column_of, log_ticks, row_of, ticks, view_of_marks
 from grpo_tui.widgets.chart_axis import view_of, x_labels
-from grpo_tui.widgets.chart_marks import RunLine, exponents, only_line, point
+from grpo_tui.widgets.chart_marks import RunLine, cut_off, only_line, point, scaled
 from grpo_tui.widgets.chart_mouse import ChartMouse
 from grpo_tui.widgets.chart_signs import Sign, bands_of, legend, lowest_free, signs_at, signs_of
 from grpo_tui.widgets.panel import from_markup
@@ -130,8 +131,8 @@ class CurveChart(ChartMouse):
         curves = self._curves()
         return curves.axis if curves is not None and curves.axis else "step"
 
-    def line_style(self, line: RunLine) -> Style:
-        """The style of a line."""
+    def line_style(self, look: RunLook | None, run: str) -> Style:
+        """The style of a run's line."""
         return self.rich_style + self.get_component_rich_style("chart--line")
 
     def values(self, width: int, height: int) -> list[Text]:
@@ -231,7 +232,7 @@ class CurveChart(ChartMouse):
         self._view, self._signs = None, {}
         (found, gaps), ends, values = self.lines(), self.ends, self.values(width, height)
         not_finite = self.curve.gaps if self.curve is not None else ()
-        lines = [line.scaled(self.is_log) for line in found]
+        lines = [line.changed(partial(scaled, is_log=self.is_log)) for line in found]
         marks = [mark for line in lines for mark in line.extent]
         height -= len(values)
         if ends is None or not (marks or len(not_finite)) or width < 12 or height < 2:
@@ -240,7 +241,7 @@ class CurveChart(ChartMouse):
         view = view_of(self.metric, [*marks, *results.values()], ends, self.is_log)
         if self.is_clipped and marks:
             view = self._clipped(view, [mark for line in found for mark in line.extent], marks)
-            lines = [line.cut_off(view) for line in lines]
+            lines = [line.changed(partial(cut_off, view=view)) for line in lines]
         has_axis = height >= self.AXIS_FROM
         has_row = height >= LEAST_WITH_SIGNS and bool(self.events.placed or len(not_finite))
         rows = height - has_axis - has_row
@@ -261,7 +262,7 @@ class CurveChart(ChartMouse):
                 if 0 <= column < columns:
                     cells[row][column] = (glyph, style)
 
-        drawn = [(line, self.line_style(line), *line.bitmaps(view, columns, rows)) for line in lines]
+        drawn = [(line, self.line_style(line.look, line.name), *line.bitmaps(view, columns, rows)) for line in lines]
         for *_, band in drawn:
             put(self._dots(band), styles["raw"])
         for row in self._limits(view, rows):
@@ -332,8 +333,7 @@ class CurveChart(ChartMouse):
         found = {}
         for one, a in accuracies(self.metric, self.events.placed).items():
             if a > 0 or not self.is_log:
-                mark = Mark(one.x, a, a, a, a, a, False)
-                found[one] = exponents([mark])[0] if self.is_log else mark
+                (found[one],) = scaled([Mark(one.x, a, a, a, a, a, False)], self.is_log)
         return found
 
     def _apart(self, marks: Sequence[Mark], ends: tuple[float, float], pixels: int) -> tuple[Sequence[Mark], list[Gap]]:

@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from grpo_tui.kit.desk import Desk, OpenLine, OpenStep
-from grpo_tui.model.chart_events import ChartEvents, worst_of
+from grpo_tui.kit.desk import Desk
+from grpo_tui.model.chart_events import ChartEvents
 from grpo_tui.model.charts_view import ChartsView
 from grpo_tui.model.curves import Curves, Window
 from grpo_tui.model.formatting import metric_value
 from grpo_tui.model.run_events import RunEvent
-from grpo_tui.model.run_logs import log_path
 from grpo_tui.views.plots import PlotScreen
 from grpo_tui.widgets.chart_mouse import ChartMouse
 from remote.protocol import RemoteError
@@ -43,11 +42,6 @@ class CrosshairScreen(PlotScreen):
     def ends(self) -> tuple[float, float] | None:
         curves = self.curves
         return curves.ends if curves is not None and curves.curves else None
-
-    @property
-    def crosshair_step(self) -> int | None:
-        """The step at the crosshair; None without a crosshair."""
-        raise NotImplementedError
 
     def go_to_step(self, step: int) -> None:
         """Put the crosshair on a step; if it is not in the range, all of the run is shown."""
@@ -101,16 +95,6 @@ class CrosshairScreen(PlotScreen):
         self.set_crosshair(x)
         self.chosen = events
         self.tick()
-
-    def action_open_at_crosshair(self) -> None:
-        """Open the completions of the step at the crosshair, or the row of the event it was put on."""
-        event = worst_of(self.chosen) if self.chosen else None
-        if event is not None and event.offset is not None and self.curves is not None:
-            self.app.post_message(OpenLine(log_path(self.curves.run, "events"), event.offset))
-        elif event is not None:
-            self.app.post_message(OpenStep(event.step, event.evaluation))
-        else:
-            self.app.post_message(OpenStep(self.crosshair_step))
 
     def action_zoom_range(self, factor: float, center: float | None = None) -> None:
         """Zoom about the crosshair, else about the middle; not wider than the run, not closer than two steps."""

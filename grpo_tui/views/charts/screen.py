@@ -17,11 +17,13 @@ from grpo_tui.background import refresh_metrics, refresh_step
 from grpo_tui.chart_svg import Drawing, charts_svg
 from grpo_tui.charts import CHARTS
 from grpo_tui.export import Range, save_charts
-from grpo_tui.kit.desk import Desk
+from grpo_tui.kit.desk import Desk, OpenLine, OpenStep
+from grpo_tui.model.chart_events import worst_of
 from grpo_tui.model.charts_view import AXIS_NAMES, MOST_SHOWN, ChartsView, smoothing_label
 from grpo_tui.model.curves import STEP
 from grpo_tui.model.formatting import compact_number
 from grpo_tui.model.run_events import RunEvent
+from grpo_tui.model.run_logs import log_path
 from grpo_tui.model.store import Store
 from grpo_tui.views.charts.crosshair import CrosshairScreen
 from grpo_tui.views.charts.model import matches
@@ -213,6 +215,16 @@ class ChartsScreen(CrosshairScreen):
         if at is None or self.view.window.x == "step":
             return None if at is None else round(at)
         return round(self.step.shown["step"]) if self.step.shown is not None else None
+
+    def action_open_at_crosshair(self) -> None:
+        """Open the completions of the step at the crosshair, or the row of the event it was put on."""
+        event = worst_of(self.chosen) if self.chosen else None
+        if event is not None and event.offset is not None and self.curves is not None:
+            self.app.post_message(OpenLine(log_path(self.curves.run, "events"), event.offset))
+        elif event is not None:
+            self.app.post_message(OpenStep(event.step, event.evaluation))
+        else:
+            self.app.post_message(OpenStep(self.crosshair_step))
 
     # metrics -------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.style import Style
@@ -19,7 +20,7 @@ from grpo_tui.model.formatting import compact_number, metric_value
 from grpo_tui.model.store import Store
 from grpo_tui.views.compare.model import Compared, Comparison
 from grpo_tui.widgets.chart_axis import cost
-from grpo_tui.widgets.chart_marks import RunLine, averages, marks_of
+from grpo_tui.widgets.chart_marks import RunLine, averages
 from grpo_tui.widgets.curve_chart import WAIT_S, CurveChart
 from grpo_tui.widgets.panel import link_age, toned
 
@@ -69,12 +70,8 @@ class CompareChart(CurveChart):
     def axis(self) -> str:
         return self.comparison.axis
 
-    def line_style(self, line: RunLine) -> Style:
-        assert line.look is not None
-        return self._style_of(line.look, line.name)
-
-    def _style_of(self, look: RunLook, run: str) -> Style:
-        style = self.rich_style + self.get_component_rich_style(f"chart--{look.id}")
+    def line_style(self, look: RunLook | None, run: str) -> Style:
+        style = self.rich_style + self.get_component_rich_style(f"chart--{look.id if look is not None else 'line'}")
         return style + Style(bold=True) if run == self.comparison.current else style
 
     # title ---------------------------------------------------------------------------------------------
@@ -120,7 +117,7 @@ class CompareChart(CurveChart):
         parts = [Text(at, style=muted)]
         for run in self.comparison.runs:
             value = self._value(run)
-            part = Text.assemble((run.letter, self._style_of(run.look, run.name)), f" {metric_value(value)}")
+            part = Text.assemble((run.letter, self.line_style(run.look, run.name)), f" {metric_value(value)}")
             if value is None:
                 part.append(self._why_none(run), style=muted)
             elif pinned is not None and run is not self.comparison.pin and math.isfinite(value - pinned):
@@ -182,9 +179,12 @@ class CompareChart(CurveChart):
 
 def line_of(run: Compared, metric: str) -> RunLine:
     """The line of a run, smoothed unless that is off. It has no marks of a metric that is not logged."""
-    marks, row = marks_of(run.curves, metric), run.row
+    curves, row = run.curves, run.row
+    marks: Sequence[Mark] = curves.curves[metric].marks if metric in curves.curves else []
+    if curves.origin:
+        marks = [mark._replace(x=mark.x - curves.origin) for mark in marks]
     sign = state_label(row.state)[0] if row is not None and row.state in ("crashed", "killed", "lost") else ""
-    is_smoothed = bool(run.curves.smoothing)
+    is_smoothed = bool(curves.smoothing)
     return RunLine(
         averages(marks) if is_smoothed else marks, look=run.look, name=run.name,
         end=f"{run.letter} {sign}" if sign else run.letter, is_patterned=is_smoothed,

@@ -149,10 +149,6 @@ class CompareScreen(PlotScreen):
     def ends(self) -> tuple[float, float] | None:
         return self.comparison.ends
 
-    @property
-    def chosen_metric(self) -> str:
-        return self.drawn[0] if self.drawn else ""
-
     def go_to_step(self, step: int) -> None:
         """Put the crosshair on a step of the pinned run."""
         if (x := self.comparison.x_of_step(step)) is None:

@@ -93,8 +93,6 @@ async def test_several_runs_share_a_chart(start: Start) -> None:
         assert "ended at" not in await session.until_text("at 1   A ", "   B ")
         await session.press("escape")
         await session.until_text("last   A")
-        await session.press("escape")
-        assert session.app.views.name == "home"
 
 
 async def test_the_tables_say_what_differs(start: Start) -> None:
