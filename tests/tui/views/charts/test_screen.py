@@ -43,7 +43,7 @@ async def test_the_row_at_the_crosshair_is_shown(start: Start) -> None:
         await session.until(lambda: re.search(r"★ reward +(\d\.\d+) .*\1●", session.text()), "the value on the curve")
         await session.press("y")
         assert json.loads(session.app.clipboard)["step"] == 85
-        await session.press("shift+left", "H")
+        await session.press("H")
         await session.until_text("step 74")  # ten columns of 1.1 steps
 
 
