@@ -4,18 +4,19 @@ makes a PNG of it. No Textual."""
 from __future__ import annotations
 
 import html
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import resvg_py
 
+from grpo_tui.charts import DASHED, DOTTED, RunLook
 from grpo_tui.model.chart_events import Placed, accuracies
-from grpo_tui.model.curves import Curve, Mark
+from grpo_tui.model.curves import Mark
 from grpo_tui.model.formatting import metric_value, power_labels, tick_labels
 from grpo_tui.model.run_events import CRASH, EVALUATION, WORDS
 from grpo_tui.widgets.braille import View, log_ticks, ticks
-from grpo_tui.widgets.chart_axis import view_of
+from grpo_tui.widgets.chart_axis import view_of, x_labels
+from grpo_tui.widgets.chart_marks import RunLine, scaled
 
 WIDTH, HEIGHT = 480, 240
 """Of one chart."""
@@ -30,29 +31,42 @@ FONTS = "Helvetica, Arial, Roboto, 'DejaVu Sans', 'Liberation Sans', 'Noto Sans'
 """Of every system one: the renderer of :func:`png_of` has no font to fall back to."""
 SHARPNESS = 2
 """Pixels of a PNG per unit of the SVG."""
+DASHES = {DASHED: "7 3", DOTTED: "2 3"}
+NAMES = 40
+"""Characters of a run's name in the legend."""
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """One chart to draw."""
+    """One chart to draw: of one run, or a line for each of several runs."""
 
     metric: str
-    curve: Curve
-    color: str
+    lines: Sequence[RunLine]
+    """On a linear axis."""
     is_log: bool
-    is_smoothed: bool
+    color: str = ""
+    """Of the line of an only run; those of several have their own."""
+    last: float | None = None
+    """The last value of an only run."""
+    not_finite: Sequence[float] = ()
+    """Where NaN and infinite values are."""
     events: Sequence[Placed] = ()
     """What happened to the run, in the range that is drawn."""
 
 
-def charts_svg(title: str, charts: Sequence[Drawing], ends: tuple[float, float], label: Callable[[float], str]) -> str:
-    """The charts below a title. ``ends``: first and last x; ``label``: the text of an x, "" for none."""
-    signs = {one.event.sign for chart in charts for one in chart.events}
-    legend = ["".join(_legend(signs))] if signs else []
-    return page(title, [list(_chart(chart, ends, label)) for chart in charts], legend)
+def charts_svg(
+    title: str, charts: Sequence[Drawing], ends: tuple[float, float], axis: str = "step", price: float | None = None
+) -> str:
+    """The charts below a title and a legend of the runs and events. ``ends``: first and last x; ``price``: dollars per
+    hour."""
+    runs = {line.name: line.look for chart in charts for line in chart.lines}
+    legend = [_run(look, name) for name, look in runs.items() if look is not None]
+    if signs := {one.event.sign for chart in charts for one in chart.events}:
+        legend.append("".join(_legend(signs)))
+    return _page(title, [list(_chart(chart, ends, axis, price)) for chart in charts], legend)
 
 
-def page(title: str, charts: Sequence[Sequence[str]], legend: Sequence[str] = ()) -> str:
+def _page(title: str, charts: Sequence[Sequence[str]], legend: Sequence[str]) -> str:
     """Charts, each a list of elements, below a title and the lines of a legend."""
     across = min(ACROSS, max(1, len(charts)))
     top = 30 + LEGEND * len(legend)
@@ -61,7 +75,7 @@ def page(title: str, charts: Sequence[Sequence[str]], legend: Sequence[str] = ()
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'font-family="{FONTS}" font-size="11">',
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-        f'<text x="16" y="22" font-size="14" font-weight="bold" fill="#1d2733">{escape(title)}</text>',
+        f'<text x="16" y="22" font-size="14" font-weight="bold" fill="#1d2733">{_escape(title)}</text>',
     ]
     for place, line in enumerate(legend):
         parts.append(f'<g transform="translate(16 {40 + LEGEND * place})">{line}</g>')
@@ -83,25 +97,21 @@ def png_of(svg: str) -> bytes | None:
     return bytes(resvg_py.svg_to_bytes(svg_string=svg, zoom=SHARPNESS))
 
 
-def _chart(chart: Drawing, ends: tuple[float, float], label: Callable[[float], str]) -> Iterator[str]:
-    marks = scaled(chart.curve.marks, ends, chart.is_log)
+def _chart(chart: Drawing, ends: tuple[float, float], axis: str, price: float | None) -> Iterator[str]:
+    def shown(marks: Sequence[Mark]) -> Sequence[Mark]:
+        return scaled([mark for mark in marks if ends[0] <= mark.x <= ends[1]], chart.is_log)
+
+    lines = [line.changed(shown) for line in chart.lines]
     found = accuracies(chart.metric, chart.events)
-    at_results = [Mark(one.x, a, a, a, a, a, False) for one, a in found.items()]
-    results = scaled(at_results, ends, chart.is_log)
-    view = view_of(chart.metric, [*marks, *results], ends, chart.is_log)
-    last = metric_value(chart.curve.last) if chart.curve.last is not None else ""
-    said = f"last {last}, thick line smoothed" if chart.is_smoothed else last
-    yield from axes(chart.metric, said, view, ends, chart.is_log, label)
-    for part in _unbroken(marks):
-        if chart.is_smoothed:
-            outline = [(mark.x, mark.high) for mark in part] + [(mark.x, mark.low) for mark in reversed(part)]
-            yield f'<path d="{_path(outline, view)}Z" fill="{chart.color}" fill-opacity="0.2"/>'
-    if chart.is_smoothed:  # where a column has one value, the band has no area
-        yield '<g opacity="0.35">'
-        yield from line(marks, view, False, chart.color, width=0.8)
-        yield "</g>"
-    yield from line(marks, view, chart.is_smoothed, chart.color)
-    for x in chart.curve.gaps:
+    results = shown([Mark(one.x, a, a, a, a, a, False) for one, a in found.items()])
+    view = view_of(chart.metric, [*(mark for line in lines for mark in line.extent), *results], ends, chart.is_log)
+    said = metric_value(chart.last) if chart.last is not None else ""
+    if any(line.band for line in lines):
+        said = f"last {said}, thick line smoothed"
+    yield from _axes(chart, said, view, x_labels(*ends, 6, axis, price))
+    for line in lines:
+        yield from _line(line, view, line.look.light if line.look is not None else chart.color)
+    for x in chart.not_finite:
         if ends[0] <= x <= ends[1]:
             yield _cross(_x(x, view), SIGNS)
     for result in results:
@@ -109,6 +119,50 @@ def _chart(chart: Drawing, ends: tuple[float, float], label: Callable[[float], s
     for one in chart.events:
         if one not in found:
             yield _sign(one.event.sign, _x(one.x, view), SIGNS)
+    for line in lines:
+        if line.look is not None and line.marks:
+            x, y = _x(line.marks[-1].x, view), _y(line.marks[-1].last, view)
+            yield _letter(line.look, min(x + 3, WIDTH - 12), y + 4)
+
+
+def _line(line: RunLine, view: View, color: str) -> Iterator[str]:
+    """The range of the values as a band, the values as a thin line, and the line itself."""
+    for part in _unbroken(line.band):
+        outline = [(mark.x, mark.high) for mark in part] + [(mark.x, mark.low) for mark in reversed(part)]
+        yield f'<path d="{_path(outline, view)}Z" fill="{color}" fill-opacity="0.2"/>'
+    if line.band:  # where a column has one value, the band has no area
+        yield '<g opacity="0.35">'
+        yield from _curve(line.band, view, color, width=0.8)
+        yield "</g>"
+    yield from _curve(line.marks, view, color, _dashed(line.look))
+
+
+def _curve(marks: Sequence[Mark], view: View, color: str, dashed: str = "", width: float = 1.6) -> Iterator[str]:
+    """A line through some marks, broken at NaN."""
+    for part in _unbroken(marks):
+        points = [(mark.x, y) for mark in part for y in _values(mark)]
+        yield (
+            f'<path d="{_path(points, view)}" fill="none" stroke="{color}" stroke-width="{width}"{dashed} '
+            'stroke-linejoin="round" stroke-linecap="round"/>'
+        )
+
+
+def _dashed(look: RunLook | None) -> str:
+    dashes = DASHES.get(look.line) if look is not None else None
+    return f' stroke-dasharray="{dashes}"' if dashes else ""
+
+
+def _letter(look: RunLook, x: float, y: float) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" font-weight="bold" fill="{look.light}">{look.letter}</text>'
+
+
+def _run(look: RunLook, name: str) -> str:
+    """A run in the legend: its letter, line and name."""
+    shown = name if len(name) <= NAMES else f"{name[: NAMES - 1]}…"
+    return (
+        f'{_letter(look, 0, 4)}<path d="M14 0H44" stroke="{look.light}" stroke-width="1.6"{_dashed(look)}/>'
+        f'<text x="52" y="4" fill="#1d2733">{_escape(shown)}</text>'
+    )
 
 
 def _legend(signs: set[str]) -> Iterator[str]:
@@ -117,7 +171,7 @@ def _legend(signs: set[str]) -> Iterator[str]:
     for sign, word in WORDS.items():
         if sign in signs:
             yield _sign(sign, x, -4)
-            yield f'<text x="{x + 8}" fill="#5d6b7a">{escape(word)}</text>'
+            yield f'<text x="{x + 8}" fill="#5d6b7a">{_escape(word)}</text>'
             x += 28 + 6 * len(word)
 
 
@@ -127,7 +181,7 @@ def _sign(sign: str, x: float, y: float) -> str:
         return _cross(x, y)
     if sign == EVALUATION:
         return _diamond(x, y)
-    return f'<text x="{x:.1f}" y="{y + 3}" font-size="9" fill="#1d2733" text-anchor="middle">{escape(sign)}</text>'
+    return f'<text x="{x:.1f}" y="{y + 3}" font-size="9" fill="#1d2733" text-anchor="middle">{_escape(sign)}</text>'
 
 
 def _cross(x: float, y: float) -> str:
@@ -140,49 +194,23 @@ def _diamond(x: float, y: float) -> str:
     return f'<path d="M{x:.1f} {y - 4:.1f}l4 4l-4 4l-4 -4Z" fill="#6a3fc0" stroke="#ffffff" stroke-width="0.6"/>'
 
 
-def scaled(marks: Sequence[Mark], ends: tuple[float, float], is_log: bool) -> list[Mark]:
-    """The marks in a range, as they are drawn: on a logarithmic axis exponents of ten, without values ≤ 0."""
-    shown = [mark for mark in marks if ends[0] <= mark.x <= ends[1]]
-    return [_logarithmic(mark) for mark in shown if mark.low > 0] if is_log else shown
-
-
-def axes(
-    name: str, said: str, view: View, ends: tuple[float, float], is_log: bool, label: Callable[[float], str]
-) -> Iterator[str]:
+def _axes(chart: Drawing, said: str, view: View, labels: Sequence[tuple[float, str]]) -> Iterator[str]:
     """Title, axes and their labels."""
-    yield f'<text x="{LEFT}" y="20" font-weight="bold" fill="#1d2733">{escape(name)}</text>'
+    is_log = chart.is_log
+    yield f'<text x="{LEFT}" y="20" font-weight="bold" fill="#1d2733">{_escape(chart.metric)}</text>'
     levels = (log_ticks if is_log else ticks)(view.y_low, view.y_high, 5)
     texts, base = (power_labels if is_log else tick_labels)(levels)
     words = " ".join(filter(None, [said, "log" if is_log else "", f"axis: {base} + …" if base else ""]))
-    yield f'<text x="{WIDTH - RIGHT}" y="20" text-anchor="end" fill="#5d6b7a">{escape(words)}</text>'
+    yield f'<text x="{WIDTH - RIGHT}" y="20" text-anchor="end" fill="#5d6b7a">{_escape(words)}</text>'
     for level, text in zip(levels, texts, strict=True):
         y = f"{_y(level, view):.1f}"
         yield f'<path d="M{LEFT} {y}H{WIDTH - RIGHT}" stroke="#e2ded2" stroke-width="1"/>'
-        yield f'<text x="{LEFT - 6}" y="{float(y) + 4:.1f}" text-anchor="end" fill="#5d6b7a">{escape(text)}</text>'
-    for level in ticks(*ends, 6):
-        if text := label(level):
+        yield f'<text x="{LEFT - 6}" y="{float(y) + 4:.1f}" text-anchor="end" fill="#5d6b7a">{_escape(text)}</text>'
+    for level, text in labels:
+        if text:
             x, anchor = _x(level, view), "end" if _x(level, view) > WIDTH - RIGHT - 20 else "middle"
-            yield f'<text x="{x:.1f}" y="{HEIGHT - 9}" text-anchor="{anchor}" fill="#5d6b7a">{escape(text)}</text>'
+            yield f'<text x="{x:.1f}" y="{HEIGHT - 9}" text-anchor="{anchor}" fill="#5d6b7a">{_escape(text)}</text>'
     yield f'<path d="M{LEFT} {TOP}V{HEIGHT - BOTTOM}H{WIDTH - RIGHT}" stroke="#5d6b7a" fill="none"/>'
-
-
-def line(
-    marks: Sequence[Mark], view: View, is_smoothed: bool, color: str, dashes: str = "", width: float = 1.6
-) -> Iterator[str]:
-    """The curve of some marks, broken at NaN."""
-    dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
-    for part in _unbroken(marks):
-        points = [(mark.x, y) for mark in part for y in ([mark.smooth] if is_smoothed else _values(mark))]
-        yield (
-            f'<path d="{_path(points, view)}" fill="none" stroke="{color}" stroke-width="{width}"{dashed} '
-            'stroke-linejoin="round" stroke-linecap="round"/>'
-        )
-
-
-def end_of_line(marks: Sequence[Mark], view: View, is_smoothed: bool) -> tuple[float, float]:
-    """Where a curve ends."""
-    last = marks[-1]
-    return _x(last.x, view), _y(last.smooth if is_smoothed else last.last, view)
 
 
 def _values(mark: Mark) -> tuple[float, ...]:
@@ -200,11 +228,6 @@ def _unbroken(marks: Sequence[Mark]) -> list[list[Mark]]:
     return parts
 
 
-def _logarithmic(mark: Mark) -> Mark:
-    first, low, high, last, smooth = (math.log10(max(value, 1e-300)) for value in mark[1:6])
-    return Mark(mark.x, first, low, high, last, smooth, mark.broken)
-
-
 def _x(x: float, view: View) -> float:
     return LEFT + (x - view.x_low) / (view.x_high - view.x_low) * (WIDTH - LEFT - RIGHT)
 
@@ -217,7 +240,7 @@ def _path(places: Sequence[tuple[float, float]], view: View) -> str:
     return "M" + "L".join(f"{_x(x, view):.1f} {_y(y, view):.1f}" for x, y in places)
 
 
-def escape(text: str) -> str:
+def _escape(text: str) -> str:
     """A text as an element has it, whatever a box sent."""
     shown = "".join(c if c.isprintable() else "\ufffd" for c in text)
     return html.escape(shown, quote=True)

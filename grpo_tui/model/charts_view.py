@@ -1,9 +1,9 @@
-"""What the charts view shows: metrics, axis, smoothing, the crosshair. It outlives a change of run. No Textual."""
+"""What the charts of a view show: metrics, axis, smoothing, the crosshair. No Textual."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from grpo_tui.model.curves import AXES, SMOOTHINGS, Window
@@ -17,20 +17,55 @@ DEFAULT = (
 """Shown first, as far as the run logs them."""
 LOGARITHMIC = ("grad_norm",)
 """Whose y axis is logarithmic at first."""
+ELAPSED = "elapsed"
+"""The axis of the time since the start of each of several runs; ``time`` is the time of day."""
 AXIS_NAMES = {"step": "step", "tokens": "tokens", "time": "time", "seconds": "cost"}
 
 
-@dataclass
-class ChartsView:
-    """The user's choices in the charts view."""
+@dataclass(eq=False)
+class PlotView:
+    """The user's choices for all charts of a view."""
 
-    shown: list[str] = field(default_factory=list)
-    """The chosen metrics, in order; empty: those of DEFAULT that the run logs."""
     window: Window = field(default_factory=Window)
     logarithmic: set[str] = field(default_factory=lambda: {*LOGARITHMIC})
     clipped: set[str] = field(default_factory=set)
     """Metrics whose y axis leaves out the extremes."""
     crosshair: float | None = None
+
+    @property
+    def x(self) -> str:
+        """The x axis."""
+        return self.window.x
+
+    def next_axis(self, has_price: bool, has_tokens: bool = True) -> str:
+        """Turn to the next x axis in order: cost needs a price of the box, tokens that they are logged. Returns it.
+
+        The range of another axis means nothing: all is shown.
+        """
+        missing = {name for name, has in (("cost", has_price), ("tokens", has_tokens)) if not has}
+        axes = [one for one in AXES if AXIS_NAMES[one] not in missing]
+        axis = axes[(axes.index(self.x) + 1) % len(axes)] if self.x in axes else axes[0]
+        self.window, self.crosshair = Window(x=axis, smoothing=self.window.smoothing), None
+        return axis
+
+    def smooth(self, by: int, used: int) -> int:
+        """More (+1) or less (-1) smoothing; beyond both ends it is automatic again. Returns the steps.
+
+        ``used``: steps of the moving average now.
+        """
+        steps = used if self.window.smoothing == AUTOMATIC else self.window.smoothing
+        found = [one for one in SMOOTHINGS if (one > steps if by > 0 else one < steps)]
+        steps = (min if by > 0 else max)(found, default=AUTOMATIC)
+        self.window = replace(self.window, smoothing=steps)
+        return steps
+
+
+@dataclass(eq=False)
+class ChartsView(PlotView):
+    """The user's choices in the charts view. They outlive a change of run."""
+
+    shown: list[str] = field(default_factory=list)
+    """The chosen metrics, in order; empty: those of DEFAULT that the run logs."""
     filter: str = ""
     _places: dict[str, int] = field(default_factory=dict)
     """Where hidden metrics were, so that they come back there."""
@@ -85,37 +120,6 @@ class ChartsView:
             index = shown.index(name)
             shown.insert(min(len(shown) - 1, max(0, index + by)), shown.pop(index))
             self.shown = shown
-
-    def next_axis(self, has_price: bool, has_tokens: bool = True) -> str:
-        """Turn to the next x axis. The range of another axis means nothing: all is shown."""
-        axis = next_axis(self.window.x, has_price, has_tokens)
-        self.window, self.crosshair = Window(x=axis, smoothing=self.window.smoothing), None
-        return axis
-
-    def smooth(self, by: int, used: int) -> int:
-        """More (+1) or less (-1) smoothing than the ``used`` steps; returns the steps."""
-        steps = next_smoothing(self.window.smoothing, used, by)
-        self.window = Window(self.window.x, self.window.low, self.window.high, self.window.span, steps)
-        return steps
-
-
-def next_axis(axis: str, has_price: bool, has_tokens: bool = True) -> str:
-    """The next x axis in order; cost is left out without a price of the box, tokens where they are not logged."""
-    missing = {name for name, has in (("cost", has_price), ("tokens", has_tokens)) if not has}
-    axes = [one for one in AXES if AXIS_NAMES[one] not in missing]
-    return axes[(axes.index(axis) + 1) % len(axes)] if axis in axes else axes[0]
-
-
-def next_smoothing(chosen: int, used: int, by: int) -> int:
-    """The next smoothing that is more (+1) or less (-1); beyond both ends it is automatic again.
-
-    ``used``: steps of the moving average now.
-    """
-    steps = used if chosen == AUTOMATIC else chosen
-    found = [one for one in SMOOTHINGS if (one > steps if by > 0 else one < steps)]
-    if not found:
-        return AUTOMATIC
-    return min(found) if by > 0 else max(found)
 
 
 def smoothing_label(chosen: int, used: int) -> str:

@@ -65,11 +65,6 @@ class Window:
         low, high = (center + (end - center) * factor for end in ends)
         return replace(self, low=low, high=high, span=None)
 
-    def panned(self, ends: tuple[float, float], share: float) -> Window:
-        """Moved by a share of its width."""
-        by = (ends[1] - ends[0]) * share
-        return replace(self, low=ends[0] + by, high=ends[1] + by, span=None)
-
     def following(self, ends: tuple[float, float]) -> Window:
         """As wide as now, at the newest row."""
         return replace(self, low=None, high=None, span=ends[1] - ends[0])

@@ -129,6 +129,11 @@ class ViewScreen(Screen[None]):
             self._recomposing = False
         self.tick()
 
+    @property
+    def width_class(self) -> str:
+        """``-narrow``, ``-medium`` or ``-wide``, by the width of the terminal."""
+        return next((name for _, name in self.HORIZONTAL_BREAKPOINTS if self.has_class(name)), "-medium")
+
     def tick(self) -> None:
         """Update the view from the store. One that is not composed yet, or is being removed, does nothing."""
         if self._recomposing or not self.is_mounted or self.query_one_optional("#keys") is None:

@@ -1,4 +1,4 @@
-"""The numbers below a chart: steps, tokens, times of day, costs. Pure functions."""
+"""The numbers below a chart: steps, tokens, times of day or since a start, costs. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from grpo_train.history.cost import dollars
+from grpo_train.run_dir.display import duration
+from grpo_tui.model.charts_view import ELAPSED
 from grpo_tui.model.curves import Mark
 from grpo_tui.model.formatting import compact_number, money, tick_labels
 from grpo_tui.widgets.braille import View, ticks, view_of_marks
 
 SHARES = re.compile(r"(task/[^/]+/)?(accuracy(/.*)?|ess/.*|groups/.*|frac_.*|completions/clipped_ratio)")
 """Metrics that are shares of a whole. Those of a few per cent (``clip_ratio``, ``mismatch``) keep their own axis."""
+TIME_UNITS = ((86_400.0, 2 * 86_400), (3_600.0, 2 * 3_600), (60.0, 120), (1.0, 0))
+"""Seconds of a unit on an axis of elapsed time, and the range from which it is used."""
 
 
 def view_of(metric: str, marks: Sequence[Mark], ends: tuple[float, float], is_log: bool = False) -> View:
@@ -24,11 +28,15 @@ def view_of(metric: str, marks: Sequence[Mark], ends: tuple[float, float], is_lo
     return replace(view, y_low=0.0, y_high=1.0)
 
 
-def cost_labels(view: View, count: int, price: float | None) -> list[tuple[float, str]]:
-    """Places of round costs on an axis of seconds, each with its label. ``price``: dollars per hour."""
-    rate = dollars(price or 0.0, 1.0)
-    levels = ticks(view.x_low * rate, view.x_high * rate, count) if rate else []
-    return [(level / rate, f"${text}") for level, text in zip(levels, tick_labels(levels)[0], strict=True)]
+def x_labels(low: float, high: float, count: int, axis: str, price: float | None = None) -> list[tuple[float, str]]:
+    """At most ``count`` round places on an x axis, each with its label. ``price``: dollars per hour."""
+    if axis == "seconds":
+        rate = dollars(price or 0.0, 1.0)
+        levels = ticks(low * rate, high * rate, count) if rate else []
+        return [(level / rate, f"${text}") for level, text in zip(levels, tick_labels(levels)[0], strict=True)]
+    unit = next(unit for unit, least in TIME_UNITS if high - low >= least) if axis == ELAPSED else 1.0
+    places = [level * unit for level in ticks(low / unit, high / unit, count)]
+    return [(place, axis_label(place, axis)) for place in places]
 
 
 def axis_label(value: float, axis: str, price: float | None = None) -> str:
@@ -37,6 +45,8 @@ def axis_label(value: float, axis: str, price: float | None = None) -> str:
         return cost(value, price)
     if axis == "time":
         return time.strftime("%H:%M", time.localtime(value))
+    if axis == ELAPSED:
+        return elapsed(value)
     if axis == "tokens":
         return compact_number(value)
     if value != int(value):
@@ -48,3 +58,11 @@ def cost(seconds: float, price: float | None) -> str:
     """What seconds of the box cost, with two digits also below a cent."""
     spent = dollars(price or 0.0, seconds)
     return money(spent) if spent >= 0.1 or not spent else f"${spent:.2g}"
+
+
+def elapsed(seconds: float) -> str:
+    """A time since the start of a run, in one unit where that is exact: ``2 h``."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= size and seconds % size == 0:
+            return f"{seconds / size:.0f} {unit}"
+    return duration(seconds) if seconds else "0"

@@ -1,20 +1,23 @@
-"""A chart of one metric: the raw range as a band, the moving average as a line, axes, NaN marks, the crosshair."""
+"""A chart of one metric of one run or several: a line for each, axes, the crosshair. Of one run also the raw range as a
+band, NaN marks, events and alarms."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import groupby
 from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
+from rich.text import Text
 from textual.content import Content
 from textual.strip import Strip
 
 from grpo_train.run_dir.display import duration
 from grpo_train.run_dir.files import to_float
-from grpo_tui.charts import CHARTS
+from grpo_tui.charts import CHARTS, RunLook
 from grpo_tui.model.alarms import Rule
 from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.asking import waiting_words
@@ -25,9 +28,9 @@ from grpo_tui.model.formatting import metric_value, power_labels, tick_labels
 from grpo_tui.model.run_events import RunEvent
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.blocks import lines_in_blocks
-from grpo_tui.widgets.braille import Bitmap, View, column_of, log_ticks, plot_marks, row_of, ticks, view_of_marks
-from grpo_tui.widgets.chart_axis import axis_label, cost_labels, view_of
-from grpo_tui.widgets.chart_marks import averages, cut_off, exponents, point
+from grpo_tui.widgets.braille import Bitmap, View, column_of, log_ticks, row_of, ticks, view_of_marks
+from grpo_tui.widgets.chart_axis import view_of, x_labels
+from grpo_tui.widgets.chart_marks import RunLine, cut_off, only_line, point, scaled
 from grpo_tui.widgets.chart_mouse import ChartMouse
 from grpo_tui.widgets.chart_signs import Sign, bands_of, legend, lowest_free, signs_at, signs_of
 from grpo_tui.widgets.panel import from_markup
@@ -41,8 +44,12 @@ WAIT_S = 1.0
 
 
 class CurveChart(ChartMouse):
-    """One metric of a view's curves."""
+    """One metric of a view's curves. A chart of several runs defines :meth:`lines`, :attr:`ends` and what they need."""
 
+    AXIS_FROM: ClassVar = 5
+    """Rows of a chart that has an x axis."""
+    HAS_RANGE: ClassVar = True
+    """Whether a drag selects a range."""
     COMPONENT_CLASSES: ClassVar = {
         "chart--raw", "chart--line", "chart--axis", "chart--gap", "chart--empty", "chart--cross", "chart--event",
         "chart--alarm",
@@ -98,13 +105,48 @@ class CurveChart(ChartMouse):
         curves = self._curves()
         return curves.curves.get(self.metric) if curves is not None else None
 
+    # what is drawn -------------------------------------------------------------------------------------
+
+    def drawn_curves(self) -> list[Curve]:
+        """The curves of the metric, as far as they are known."""
+        return [curve] if (curve := self.curve) is not None else []
+
+    def lines(self) -> tuple[list[RunLine], list[Gap]]:
+        """The lines, the last one on top, and the times without training. Their marks are on a linear axis."""
+        curves, curve = self._curves(), self.curve
+        if curves is None or curve is None:
+            return [], []
+        marks, gaps = self._apart(curve.marks, curves.ends, 2 * self.size.width)
+        return [only_line(marks, self.smoothed and curves.is_averaged(curve))], gaps
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """First and last x; None without a curve."""
+        curves = self._curves()
+        return curves.ends if curves is not None else None
+
+    @property
+    def axis(self) -> str:
+        """The x axis of the curves."""
+        curves = self._curves()
+        return curves.axis if curves is not None and curves.axis else "step"
+
+    def line_style(self, look: RunLook | None, run: str) -> Style:
+        """The style of a run's line."""
+        return self.rich_style + self.get_component_rich_style("chart--line")
+
+    def values(self, width: int, height: int) -> list[Text]:
+        """Lines of values below the x axis, of a chart with ``height`` rows."""
+        return []
+
     def state(self) -> object:
         curves = self._curves()
-        shown = (
-            self.metric, self.is_log, self.is_clipped, self.crosshair, self.value, self.events.version, self.has_legend,
+        return (
+            (curves.version, curves.run) if curves is not None else None,
+            "" if self.drawn_curves() else self._why_empty(),
+            self.metric, self.is_log, self.is_clipped, self.smoothed, self.crosshair, self.value, self.events.version,
+            self.has_legend,
         )  # fmt: skip
-        said = self._why_empty() if self.curve is None else ""
-        return (curves.version, curves.run, said, *shown) if curves is not None else None
 
     @property
     def pixel_columns(self) -> int:
@@ -114,21 +156,16 @@ class CurveChart(ChartMouse):
     # title ---------------------------------------------------------------------------------------------
 
     def refresh_titles(self) -> None:
-        curves, curve = self._curves(), self.curve
-        last = curve.last if curve is not None else self._last_logged()
-        title = from_markup("$metric", metric=self.metric)
-        if last is not None:
-            tone = "$foreground" if math.isfinite(last) else "$error"
-            title += from_markup(f"  [$text-muted]last[/] [bold {tone}]$value[/]", value=metric_value(last))
-        if curve is not None and curves is not None and not curves.is_coarse:
-            title += from_markup(" [$text-muted]$trend[/]", trend=self._trend(curve))
+        title = from_markup("$metric", metric=self.metric) + self.newest()
         if self.is_log:
-            title += from_markup(" [$text-muted]log$hidden[/]", hidden=self._not_positive(curve))
+            hidden = sum(mark.low <= 0 for curve in self.drawn_curves() for mark in curve.marks)
+            text = f", {hidden} columns with values ≤ 0" if hidden else ""
+            title += from_markup(" [$text-muted]log$hidden[/]", hidden=text)
         if self.is_clipped:
             title += from_markup(" [$warning]$what[/]", what=self._hidden or "clipped")
         if self._base:
             title += from_markup(" [$text-muted]axis: $base + …[/]", base=self._base)
-        below = self._note(curves) or self.age()
+        below = self._note(self._curves()) or self.age()
         if self.highest is not None and self.size.width >= LEAST_WITH_HIGHEST:
             value, step = self.highest
             text = f"{metric_value(value)} at {step:,}"
@@ -140,6 +177,18 @@ class CurveChart(ChartMouse):
             words = legend(shown, self.size.width - below.cell_length - 4)
             below = Content("  ").join([words, below]) if words else below
         self.set_titles(title, below)
+
+    def newest(self) -> Content:
+        """The last value and where the curve goes, behind the name of the metric."""
+        curves, curve = self._curves(), self.curve
+        last = curve.last if curve is not None else self._last_logged()
+        text = Content()
+        if last is not None:
+            tone = "$foreground" if math.isfinite(last) else "$error"
+            text += from_markup(f"  [$text-muted]last[/] [bold {tone}]$value[/]", value=metric_value(last))
+        if curve is not None and curves is not None and not curves.is_coarse:
+            text += from_markup(" [$text-muted]$trend[/]", trend=self._trend(curve))
+        return text
 
     def _last_logged(self) -> float | None:
         """The last value, from the end of the log, while the curve is not there yet."""
@@ -165,12 +214,6 @@ class CurveChart(ChartMouse):
             return from_markup("[$text-muted]asking the box$seconds[/]", seconds=seconds)
         return None
 
-    @staticmethod
-    def _not_positive(curve: Curve | None) -> str:
-        """How much a logarithmic axis cannot show."""
-        hidden = sum(mark.low <= 0 for mark in curve.marks) if curve else 0
-        return f", {hidden} columns with values ≤ 0" if hidden else ""
-
     def _trend(self, curve: Curve) -> str:
         if (state := self.state()) != self._trend_of[0]:
             self._trend_of = (state, curve.direction())
@@ -180,87 +223,99 @@ class CurveChart(ChartMouse):
 
     def render_line(self, y: int) -> Strip:
         width, height = self.size
-        key = (
-            self.state(), width, height, self.smoothed, self.is_log, self.crosshair, self.metric, self.app.theme,
-            self.has_focus, self.in_blocks, self.dragged,
-        )  # fmt: skip
+        key = (self.state(), width, height, self.app.theme, self.has_focus, self.in_blocks, self.dragged)
         if key != self._key:
             self._key, self._strips = key, self._draw(width, height)
         return self._strips[y] if y < len(self._strips) else Strip.blank(width, self.rich_style)
 
     def _draw(self, width: int, height: int) -> list[Strip]:
-        curves, curve, style = self._curves(), self.curve, self.rich_style
         self._view, self._signs = None, {}
-        if curves is None or curve is None or width < 12 or height < 2:
-            return self._empty(width, height, style)
-        kept, gaps = self._apart(curve.marks, curves.ends, 2 * width)
-        marks = self._scaled(kept)
-        if not marks and not len(curve.gaps):
-            return self._empty(width, height, style)
+        (found, gaps), ends, values = self.lines(), self.ends, self.values(width, height)
+        not_finite = self.curve.gaps if self.curve is not None else ()
+        lines = [line.changed(partial(scaled, is_log=self.is_log)) for line in found]
+        marks = [mark for line in lines for mark in line.extent]
+        height -= len(values)
+        if ends is None or not (marks or len(not_finite)) or width < 12 or height < 2:
+            return self._empty(width, height, self.rich_style)
         results = self._results()
-        view = view_of(self.metric, [*marks, *results.values()], curves.ends, self.is_log)
+        view = view_of(self.metric, [*marks, *results.values()], ends, self.is_log)
         if self.is_clipped and marks:
-            view = self._clipped(view, curve.marks, marks)
-            marks = cut_off(marks, view)
-        has_row = height >= LEAST_WITH_SIGNS and bool(self.events.placed or len(curve.gaps))
-        rows = height - 1 - has_row if height >= 5 else height
+            view = self._clipped(view, [mark for line in found for mark in line.extent], marks)
+            lines = [line.changed(partial(cut_off, view=view)) for line in lines]
+        has_axis = height >= self.AXIS_FROM
+        has_row = height >= LEAST_WITH_SIGNS and bool(self.events.placed or len(not_finite))
+        rows = height - has_axis - has_row
         labels = self.y_labels(view, rows)
         self._margin = margin = max(len(text) for text in labels.values()) + 1
         columns = width - margin
         if columns < 4:
-            return self._empty(width, height, style)
+            return self._empty(width, height, self.rich_style)
         self._view = view
-        raw, smooth = Bitmap(columns, rows), Bitmap(columns, rows)
-        plot_marks(raw, view, marks)
-        if smoothed := self.smoothed and curves.is_averaged(curve):
-            average = self._scaled(averages(kept))
-            plot_marks(smooth, view, cut_off(average, view) if self.is_clipped else average)
-        dragged = set() if self.dragged is None else set(range(*(end - margin for end in sorted(self.dragged))))
         names = ("raw", "line", "axis", "gap", "cross", "event", "alarm")
-        styles = {name: style + self.get_component_rich_style(f"chart--{name}") for name in names}
-        styles["value"] = styles["line"] + Style(bold=True)
-        styles["drag"] = Style(reverse=True)
-        over, under = (smooth, raw) if smoothed else (raw, smooth)
+        styles = {name: self.rich_style + self.get_component_rich_style(f"chart--{name}") for name in names}
+        bold = Style(bold=True)
+        cells = [[(" ", styles["raw"])] * columns for _ in range(rows + has_row)]
+
+        def put(places: Iterable[tuple[int, int, str]], style: Style) -> None:
+            """Write characters by row and column, over those that are there."""
+            for row, column, glyph in places:
+                if 0 <= column < columns:
+                    cells[row][column] = (glyph, style)
+
+        drawn = [(line, self.line_style(line.look, line.name), *line.bitmaps(view, columns, rows)) for line in lines]
+        for *_, band in drawn:
+            put(self._dots(band), styles["raw"])
+        for row in self._limits(view, rows):
+            put([(row, at, "-") for at in range(0, columns, 2) if cells[row][at][0] == " "], styles["alarm"])
+        put([(rows // 2, at, glyph) for at, glyph in bands_of(gaps, view, columns).items()], styles["axis"])
+        if self.crosshair is not None:
+            put([(row, column_of(self.crosshair, view, columns), "│") for row in range(len(cells))], styles["cross"])
+        for line, style, bitmap, _ in drawn:
+            put(self._dots(bitmap), style)
+            put(line.markers(view, columns, rows), style)
         elsewhere = [one for one in self.events.placed if one not in results]
-        for column, sign in signs_of(elsewhere, curve.gaps, view, columns).items():
-            row = rows if has_row else lowest_free(column, raw, smooth)
+        for column, sign in signs_of(elsewhere, not_finite, view, columns).items():
+            row = (
+                rows
+                if has_row
+                else lowest_free(column, *(bitmap for *_, line, band in drawn for bitmap in (line, band)))
+            )
             self._signs.setdefault(row, {})[column] = sign
         for row, column, sign in signs_at(results, view, columns, rows):
             self._signs.setdefault(row, {})[column] = sign
-        bands = bands_of(gaps, view, columns)
-        limits = self._limits(view, rows)
-        value_row, value = point(self.value, self.crosshair, view, columns, rows, is_log=self.is_log)
-        cross = None if self.crosshair is None else column_of(self.crosshair, view, columns)
-        strips = []
-        for row in range(rows + has_row):
-            label = labels.get(row, "") if row < rows else ""
-            blank = " " * columns
-            top, bottom = (self.glyphs(over, row), self.glyphs(under, row)) if row < rows else (blank, blank)
-            cells = [(glyph, "raw") for glyph in bottom]
-            layers: list[tuple[str, Iterable[tuple[int, str]]]] = []  # a later one hides an earlier one
-            if row in limits:
-                layers.append(("alarm", [(at, "-") for at in range(0, columns, 2) if bottom[at] == " "]))
-            if row == rows // 2:
-                layers.append(("axis", bands.items()))
-            if cross is not None:
-                layers.append(("cross", [(cross, "│")]))
-            layers.append(("line", [(at, glyph) for at, glyph in enumerate(top) if glyph != " "]))
-            for at, sign in self._signs.get(row, {}).items():
-                layers.append(("gap" if sign.is_bad else "event", [(at, sign.text)]))
-            if row == value_row:
-                layers.append(("value", value.items()))
-            for name, glyphs in layers:
-                for at, glyph in glyphs:
-                    if 0 <= at < columns:
-                        cells[at] = (glyph, name)
-            segments = [Segment(f"{label:>{margin - 1}}" + ("┤" if label else "│"), styles["axis"])]
-            for (name, is_dragged), group in groupby(enumerate(cells), lambda cell: (cell[1][1], cell[0] in dragged)):
-                shown = styles[name] + styles["drag"] if is_dragged else styles[name]
-                segments.append(Segment("".join(glyph for _, (glyph, _) in group), shown))
-            strips.append(Strip(segments, width))
-        if height >= 5:
-            strips.append(self._axis(view, margin, columns, styles["axis"]))
+        for row, signs in self._signs.items():
+            for column, sign in signs.items():
+                put([(row, column, sign.text)], styles["gap" if sign.is_bad else "event"])
+        row, value = point(self.value, self.crosshair, view, columns, rows, is_log=self.is_log)
+        put([(row, at, glyph) for at, glyph in value.items()], styles["line"] + bold)
+        taken: set[tuple[int, int]] = set()
+        for line, style, *_ in reversed(drawn):
+            put(line.ending(view, columns, rows, taken), style + bold)
+        strips = [self._row(labels.get(at, ""), row, styles["axis"]) for at, row in enumerate(cells)]
+        if has_axis:
+            strips.append(self._axis(view, columns, styles["axis"]))
+        for text in values:
+            text.truncate(width, pad=True)
+            strips.append(Strip(list(text.render(self.app.console)), width).apply_style(self.rich_style))
         return strips
+
+    def _row(self, label: str, cells: Sequence[tuple[str, Style]], axis: Style) -> Strip:
+        """A row of the plot, with its part of the y axis. The range under a drag is inverted."""
+        margin = self._margin
+        ends = self.dragged if self.dragged is not None and self.HAS_RANGE else (0, 0)
+        dragged = range(*(end - margin for end in sorted(ends)))
+        segments = [Segment(f"{label:>{margin - 1}}" + ("┤" if label else "│"), axis)]
+        for (style, is_dragged), group in groupby(enumerate(cells), lambda cell: (cell[1][1], cell[0] in dragged)):
+            shown = style + Style(reverse=True) if is_dragged else style
+            segments.append(Segment("".join(glyph for _, (glyph, _) in group), shown))
+        return Strip(segments, margin + len(cells))
+
+    def _dots(self, bitmap: Bitmap) -> Iterable[tuple[int, int, str]]:
+        """Row, column and character of a bitmap."""
+        for row in range(bitmap.rows):
+            for column, glyph in enumerate(self.glyphs(bitmap, row)):
+                if glyph != " ":
+                    yield row, column, glyph
 
     def glyphs(self, bitmap: Bitmap, row: int) -> str:
         """A row of a bitmap, in the characters that the user chose."""
@@ -278,7 +333,7 @@ class CurveChart(ChartMouse):
         found = {}
         for one, a in accuracies(self.metric, self.events.placed).items():
             if a > 0 or not self.is_log:
-                (found[one],) = self._scaled([Mark(one.x, a, a, a, a, a, False)])
+                (found[one],) = scaled([Mark(one.x, a, a, a, a, a, False)], self.is_log)
         return found
 
     def _apart(self, marks: Sequence[Mark], ends: tuple[float, float], pixels: int) -> tuple[Sequence[Mark], list[Gap]]:
@@ -309,15 +364,13 @@ class CurveChart(ChartMouse):
         texts, self._base = (power_labels if self.is_log else tick_labels)(levels)
         return {row_of(level, view, rows): text for level, text in zip(levels, texts, strict=True)}
 
-    def _scaled(self, marks: Sequence[Mark]) -> Sequence[Mark]:
-        """Marks on the axis of the chart: their logarithms, or themselves."""
-        return exponents(marks) if self.is_log else marks
-
-    def _axis(self, view: View, margin: int, columns: int, style: Style) -> Strip:
+    def _axis(self, view: View, columns: int, style: Style) -> Strip:
         """Numbers below the curve, as many as fit."""
+        margin = self._margin
         line = [" "] * (margin + columns)
         free_from = 0
-        for level, text in self.x_labels(view, max(2, columns // 10)):
+        count, price = max(2, columns // 10), self.store.price_per_hour
+        for level, text in x_labels(view.x_low, view.x_high, count, self.axis, price):
             if not text:
                 continue
             center = margin + round((level - view.x_low) / (view.x_high - view.x_low) * (columns - 1))
@@ -326,14 +379,6 @@ class CurveChart(ChartMouse):
                 line[start : start + len(text)] = text
                 free_from = start + len(text) + 2
         return Strip([Segment("".join(line), style)], margin + columns)
-
-    def x_labels(self, view: View, count: int) -> list[tuple[float, str]]:
-        """At most ``count`` places on the x axis, each with its label."""
-        curves = self._curves()
-        axis = curves.axis if curves is not None and curves.axis else "step"
-        if axis == "seconds":
-            return cost_labels(view, count, self.store.price_per_hour)
-        return [(level, axis_label(level, axis)) for level in ticks(view.x_low, view.x_high, count)]
 
     def _empty(self, width: int, height: int, style: Style) -> list[Strip]:
         blank = Strip.blank(width, style)

@@ -135,7 +135,7 @@ class BoxScreen(ViewScreen):
 
     def update(self) -> None:
         """Choose the charts that fit."""
-        size = next((name for name in SLOTS if self.has_class(name)), "-medium")
+        size = self.width_class
         slots = SLOTS[size] // (2 if self.has_class("-short") else 1)
         indexes = sorted({int(gpu["index"]) for gpu in self.store.gpus or () if gpu.get("index") is not None})
         shown = indexes[: min(slots, GPUS_SHOWN)]

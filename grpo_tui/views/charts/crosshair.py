@@ -1,19 +1,19 @@
-"""The crosshair of the charts view, the range shown, and the events that the crosshair can be put on."""
+"""The range of the charts view, and the extremes and events that its crosshair can be put on."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from grpo_tui.kit.desk import Desk, OpenLine, OpenStep
-from grpo_tui.model.chart_events import ChartEvents, worst_of
+from grpo_tui.kit.desk import Desk
+from grpo_tui.model.chart_events import ChartEvents
+from grpo_tui.model.charts_view import ChartsView
 from grpo_tui.model.curves import Curves, Window
 from grpo_tui.model.formatting import metric_value
 from grpo_tui.model.run_events import RunEvent
-from grpo_tui.model.run_logs import log_path
-from grpo_tui.views.view import ViewScreen
+from grpo_tui.views.plots import PlotScreen
 from grpo_tui.widgets.chart_mouse import ChartMouse
 from remote.protocol import RemoteError
 from remote.protocol.index import MAX_WIDTH
@@ -23,12 +23,13 @@ ZOOM = 0.5
 PAN = 0.25
 
 
-class CrosshairScreen(ViewScreen):
-    """A view with one crosshair and one range for all its charts."""
+class CrosshairScreen(PlotScreen):
+    """A view of one run, with one range for all its charts."""
+
+    view: ChartsView
 
     def __init__(self, desk: Desk) -> None:
-        super().__init__(desk)
-        self.view = desk.charts
+        super().__init__(desk, desk.charts)
         self.events = ChartEvents()
         self.chosen: list[RunEvent] = []
         """The events that the crosshair was put on; enter opens their row."""
@@ -38,50 +39,13 @@ class CrosshairScreen(ViewScreen):
         return self.store.curves.get("charts")
 
     @property
-    def crosshair_step(self) -> int | None:
-        """The step at the crosshair; None without a crosshair."""
-        raise NotImplementedError
-
-    def _ends(self) -> tuple[float, float] | None:
+    def ends(self) -> tuple[float, float] | None:
         curves = self.curves
         return curves.ends if curves is not None and curves.curves else None
 
-    def action_move_crosshair(self, by: int) -> None:
-        """Move the crosshair by columns of the charts; the first press puts it at the newest step."""
-        curves, ends = self.curves, self._ends()
-        if curves is None or ends is None:
-            return
-        at = self.view.crosshair
-        if at is None:
-            self.set_crosshair(ends[1])
-            return
-        x = at + by * (ends[1] - ends[0]) / max(1, curves.width)
-        beside = self.beside_crosshair(by)
-        if beside is not None:  # at least to the next row
-            x = max(x, beside) if by > 0 else min(x, beside)
-        elif self.view.window.x == "step" and abs(x - at) < 1:
-            x = at + (1 if by > 0 else -1)
-        self.set_crosshair(x)
-
-    def action_step_crosshair(self, by: int) -> None:
-        """Move the crosshair by one logged step; the first press puts it at the newest one."""
-        curves, ends, at = self.curves, self._ends(), self.view.crosshair
-        if curves is None or ends is None:
-            return
-        beside = self.beside_crosshair(by)
-        if at is None:
-            beside = ends[1]
-        elif beside is None:  # its row is not known yet: by the usual distance
-            beside = at + by * curves.spacing
-        self.set_crosshair(beside)
-
-    def beside_crosshair(self, by: int) -> float | None:
-        """The x of the row before (-1) or after (+1) the one at the crosshair, itself at an end; None if unknown."""
-        raise NotImplementedError
-
     def go_to_step(self, step: int) -> None:
         """Put the crosshair on a step; if it is not in the range, all of the run is shown."""
-        curves, ends = self.curves, self._ends()
+        curves, ends = self.curves, self.ends
         if curves is None or ends is None or curves.first is None or curves.last is None:
             self.view.crosshair = float(step) if self.view.window.x == "step" else None
             return
@@ -97,7 +61,7 @@ class CrosshairScreen(ViewScreen):
 
     def action_go_to_extreme(self, highest: bool) -> None:
         """Put the crosshair on the highest or lowest value that a chart shows."""
-        curves, ends, metric = self.curves, self._ends(), self.metric
+        curves, ends, metric = self.curves, self.ends, self.metric
         curve = curves.curves.get(metric) if curves is not None else None
         marks = [mark for mark in curve.marks if ends and ends[0] <= mark.x <= ends[1]] if curve is not None else []
         if curves is None or ends is None:
@@ -113,19 +77,10 @@ class CrosshairScreen(ViewScreen):
         self.set_crosshair(best.x)
         self.app.work("extreme", partial(go_to_extreme, self.app, place, self.set_crosshair))
 
-    @property
-    def metric(self) -> str:
-        """The metric of the focused chart, else the one under the cursor."""
-        raise NotImplementedError
-
     def set_crosshair(self, x: float | None) -> None:
-        """Put the crosshair at an x of the run, within the range shown."""
-        ends = self._ends()
-        if x is not None and ends is not None:
-            x = min(ends[1], max(ends[0], x))
-            x = round(x) if self.view.window.x == "step" else x  # the box says where its row is
-        self.view.crosshair, self.chosen = x, []
-        self.tick()
+        """Put the crosshair at an x, within the range shown; the box says where its row is."""
+        self.chosen = []
+        super().set_crosshair(x)
 
     def action_choose_event(self, by: int) -> None:
         """Put the crosshair on the next (+1) or previous (-1) events of the range shown; at first, on the last ones."""
@@ -141,19 +96,9 @@ class CrosshairScreen(ViewScreen):
         self.chosen = events
         self.tick()
 
-    def action_open_at_crosshair(self) -> None:
-        """Open the completions of the step at the crosshair, or the row of the event it was put on."""
-        event = worst_of(self.chosen) if self.chosen else None
-        if event is not None and event.offset is not None and self.curves is not None:
-            self.app.post_message(OpenLine(log_path(self.curves.run, "events"), event.offset))
-        elif event is not None:
-            self.app.post_message(OpenStep(event.step, event.evaluation))
-        else:
-            self.app.post_message(OpenStep(self.crosshair_step))
-
     def action_zoom_range(self, factor: float, center: float | None = None) -> None:
         """Zoom about the crosshair, else about the middle; not wider than the run, not closer than two steps."""
-        curves, ends = self.curves, self._ends()
+        curves, ends = self.curves, self.ends
         if curves is None or ends is None or curves.first is None or curves.last is None:
             return
         if center is None:
@@ -167,7 +112,7 @@ class CrosshairScreen(ViewScreen):
 
     def action_pan(self, direction: int) -> None:
         """Move the range by a quarter of its width, within the run."""
-        curves, ends = self.curves, self._ends()
+        curves, ends = self.curves, self.ends
         if curves is None or ends is None or curves.first is None or curves.last is None:
             return
         room = (curves.first - ends[0]) if direction < 0 else (curves.last - ends[1])
@@ -184,19 +129,18 @@ class CrosshairScreen(ViewScreen):
 
         The range keeps its width.
         """
-        if (ends := self._ends()) is not None and not self.view.window.follows:
+        if (ends := self.ends) is not None and not self.view.window.follows:
             self._show(self.view.window.following(ends))
 
     def _show(self, window: Window) -> None:
         self.view.window = window
         self.tick()
 
-    def on_chart_mouse_pointed(self, event: ChartMouse.Pointed) -> None:
-        if event.events:
-            first = event.events[0]
-            self._choose(next((one.x for one in self.events.placed if one.event is first), event.x), [*event.events])
+    def point(self, x: float, events: Sequence[RunEvent]) -> None:
+        if events:
+            self._choose(next((one.x for one in self.events.placed if one.event is events[0]), x), [*events])
         else:
-            self.set_crosshair(event.x)
+            self.set_crosshair(x)
 
     def on_chart_mouse_scrolled(self, event: ChartMouse.Scrolled) -> None:
         self.action_zoom_range(ZOOM if event.by > 0 else 1 / ZOOM, event.x)

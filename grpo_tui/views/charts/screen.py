@@ -17,17 +17,20 @@ from grpo_tui.background import refresh_metrics, refresh_step
 from grpo_tui.chart_svg import Drawing, charts_svg
 from grpo_tui.charts import CHARTS
 from grpo_tui.export import Range, save_charts
-from grpo_tui.kit.desk import Desk
+from grpo_tui.kit.desk import Desk, OpenLine, OpenStep
+from grpo_tui.model.chart_events import worst_of
 from grpo_tui.model.charts_view import AXIS_NAMES, MOST_SHOWN, ChartsView, smoothing_label
 from grpo_tui.model.curves import STEP
 from grpo_tui.model.formatting import compact_number
 from grpo_tui.model.run_events import RunEvent
+from grpo_tui.model.run_logs import log_path
 from grpo_tui.model.store import Store
 from grpo_tui.views.charts.crosshair import CrosshairScreen
 from grpo_tui.views.charts.model import matches
 from grpo_tui.views.charts.panels import MetricsPanel, StepSource
-from grpo_tui.views.view import bindings_of
+from grpo_tui.views.plots import bindings_with_vi
 from grpo_tui.widgets.chart_axis import axis_label
+from grpo_tui.widgets.chart_marks import only_line
 from grpo_tui.widgets.curve_chart import CurveChart
 from grpo_tui.widgets.lines_panel import LinesPanel
 from grpo_tui.widgets.panel import Line
@@ -38,8 +41,6 @@ SHORT_SLOTS = {"-wide": 3, "-medium": 4, "-narrow": 2}
 """… and one of few rows …"""
 TINY, TINY_SLOTS = 20, {"-wide": 3, "-medium": 2, "-narrow": 1}
 """… or of fewer rows than this."""
-VI = {"h": "crosshair_left", "l": "crosshair_right"}
-"""The actions of vi's keys."""
 
 
 class AboutCharts(Line):
@@ -82,28 +83,14 @@ class ChartsScreen(CrosshairScreen):
 
     NAME = "charts"
     MAIN = "#metrics"
-    GOES_TO_STEPS = True
     FILTER_HINT = "part of a name, a glob with *, or ~regex; enter applies, esc clears"
-    BINDINGS: ClassVar = [*bindings_of("charts"), *[(key, f"vi('{key}')") for key in VI]]
+    BINDINGS: ClassVar = bindings_with_vi("charts", {"h": "crosshair_left", "l": "crosshair_right"})
 
     def __init__(self, desk: Desk) -> None:
         super().__init__(desk)
-        self.drawn: list[str] = []
-        """The metrics in the charts."""
         self._asked: tuple[str, float | None, str] | None = None
         self._run = ""
         self._slots = 0
-        self.saving = ""
-        """How far an export is; "" without one."""
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "vi":
-            return self.app.is_free(str(parameters[0]))
-        return super().check_action(action, parameters)
-
-    async def action_vi(self, key: str) -> None:
-        """Move the crosshair by a key of vi."""
-        await self.app.action_act(VI[key])
 
     def panels(self) -> Iterable[Widget]:
         store = self.store
@@ -147,23 +134,17 @@ class ChartsScreen(CrosshairScreen):
     def update(self) -> None:
         """Choose the charts that fit, and what their curves are to show."""
         names = [str(row["name"]) for row in self.store.metrics.rows]
-        size = next((name for name in SLOTS if self.has_class(name)), "-medium")
         slots = TINY_SLOTS if self.size.height < TINY else SHORT_SLOTS if self.has_class("-short") else SLOTS
-        self._slots = slots[size]
-        self.drawn = self.view.metrics(names)[: self._slots]
-        charts = list(self.query(CurveChart))
+        self._slots = slots[self.width_class]
+        charts = self.show_charts(self.view.metrics(names)[: self._slots])
         row = self._row_at_crosshair()
         spikes = self._spikes() if self.view.window == self.view.window.whole() else {}
         self.events.update(self.store, self.curves)
-        for chart, metric in zip(charts, [*self.drawn, *[""] * len(charts)], strict=False):
-            chart.metric = metric
-            chart.display = bool(metric)
-            chart.is_log, chart.is_clipped = metric in self.view.logarithmic, metric in self.view.clipped
-            chart.crosshair = self.view.crosshair
-            chart.value = to_float(row.get(metric)) if row is not None else None
-            chart.highest = spikes.get(metric)
+        for chart in charts:
+            chart.value = to_float(row.get(chart.metric)) if row is not None else None
+            chart.highest = spikes.get(chart.metric)
             chart.events = self.events
-            chart.rules = [rule for rule in self.app.options.alarms if rule.metric == metric]
+            chart.rules = [rule for rule in self.app.options.alarms if rule.metric == chart.metric]
             chart.has_legend = chart is charts[0] or chart is self.maximized
         if charts and not self.drawn:
             charts[0].display = True  # which says why there is none
@@ -176,7 +157,7 @@ class ChartsScreen(CrosshairScreen):
                 curves.window = self.view.window
                 curves.version += 1
             metrics = (*self.drawn, *([STEP] if self.view.window.x != "step" else ()))  # of which events have one
-            curves.show(metrics, max((chart.pixel_columns for chart in charts if chart.display), default=0))
+            curves.show(metrics, self.pixel_columns)
 
     def _spikes(self) -> dict[str, tuple[float, int]]:
         """The metrics in the charts with a highest value far above the usual, and its step."""
@@ -215,6 +196,11 @@ class ChartsScreen(CrosshairScreen):
         for panel in self.query("#step").results(LinesPanel):  # none while the view is being composed
             panel.tick()
 
+    def set_crosshair(self, x: float | None) -> None:
+        if x is None:
+            self.show_step(None)
+        super().set_crosshair(x)
+
     def beside_crosshair(self, by: int) -> float | None:
         at, shown = self.view.crosshair, self.step.shown
         if shown is None or shown["x"] != at:
@@ -229,6 +215,16 @@ class ChartsScreen(CrosshairScreen):
         if at is None or self.view.window.x == "step":
             return None if at is None else round(at)
         return round(self.step.shown["step"]) if self.step.shown is not None else None
+
+    def action_open_at_crosshair(self) -> None:
+        """Open the completions of the step at the crosshair, or the row of the event it was put on."""
+        event = worst_of(self.chosen) if self.chosen else None
+        if event is not None and event.offset is not None and self.curves is not None:
+            self.app.post_message(OpenLine(log_path(self.curves.run, "events"), event.offset))
+        elif event is not None:
+            self.app.post_message(OpenStep(event.step, event.evaluation))
+        else:
+            self.app.post_message(OpenStep(self.crosshair_step))
 
     # metrics -------------------------------------------------------------------------------------------
 
@@ -259,31 +255,14 @@ class ChartsScreen(CrosshairScreen):
         self.tick()
 
     @property
-    def metric(self) -> str:
-        """The metric of the focused chart, else the one under the cursor."""
-        focused = self.focused
-        return focused.metric if isinstance(focused, CurveChart) else self.query_one(MetricsPanel).current
+    def chosen_metric(self) -> str:
+        """The metric under the cursor."""
+        return self.query_one(MetricsPanel).current
 
-    def action_toggle_log(self) -> None:
-        """Turn the logarithmic axis of a chart on or off."""
-        self.view.logarithmic ^= {self.metric}
-        self.tick()
-
-    def action_toggle_clip(self) -> None:
-        """Clip the y axis of a chart to the 1st to 99th percentile, or show every point."""
-        self.view.clipped ^= {self.metric}
-        self.tick()
-
-    def action_smooth(self, by: int) -> None:
-        """Smooth over fewer (-1) or more (+1) steps."""
-        self.view.smooth(by, self.curves.smoothing if self.curves is not None else 0)
-        self.tick()
-
-    def action_next_axis(self) -> None:
-        """Switch to the next x axis: steps, tokens, time, cost."""
+    @property
+    def has_tokens(self) -> bool:
         logged = {str(row["name"]) for row in self.store.metrics.rows}
-        self.view.next_axis(self.store.price_per_hour is not None, not logged or "num_tokens" in logged)
-        self.tick()
+        return not logged or "num_tokens" in logged
 
     def action_copy(self) -> None:
         """Copy what was logged at the crosshair; without one, the metric under the cursor and its last value."""
@@ -305,28 +284,19 @@ class ChartsScreen(CrosshairScreen):
             app.warn("nothing to save: no chart is shown yet")
             return
         low, high = curves.ends
-        whole = self.maximized
-        names = [whole.metric] if isinstance(whole, CurveChart) else self.drawn
+        names, x, price = self.saved_metrics, view.x, self.store.price_per_hour
         drawings = [
             Drawing(
-                name, curve, CHARTS[slot % len(CHARTS)].light, name in view.logarithmic, curves.is_averaged(curve),
-                self.events.placed,
+                name, [only_line(curve.marks, curves.is_averaged(curve))], name in view.logarithmic,
+                CHARTS[slot % len(CHARTS)].light, curve.last, curve.gaps, self.events.placed,
             )
             for slot, name in enumerate(self.drawn)
             if name in names and (curve := curves.curves.get(name)) is not None
         ]  # fmt: skip
-        x = view.window.x
-        label = partial(axis_label, axis=x, price=self.store.price_per_hour)
-        title = f"{curves.run}, {AXIS_NAMES[x]} {label(low)}–{label(high)}"
-        svg = charts_svg(title, drawings, (low, high), label)
+        first, last = (axis_label(end, x, price) for end in (low, high))
+        svg = charts_svg(f"{curves.run}, {AXIS_NAMES[x]} {first}–{last}", drawings, (low, high), x, price)
         metrics = tuple(names) if x != "tokens" else tuple(dict.fromkeys(["num_tokens", *names]))
         app.work("export", partial(save_charts, app, Range(curves.run, metrics, x, low, high), svg, self.say_saving))
-
-    def say_saving(self, text: str) -> None:
-        """Show how far an export is."""
-        self.saving = text
-        for line in self.query(AboutCharts):
-            line.refresh()
 
     def action_zoom(self) -> None:
         """Show a chart in full screen.
@@ -345,19 +315,11 @@ class ChartsScreen(CrosshairScreen):
 
     def back(self) -> bool:
         """One step out: the full-screen chart, the filter, the crosshair; returns False if there was none."""
-        if self.is_asking:
-            self.close_go_to()
-        elif self.maximized is not None:
-            self.action_zoom()
-        elif self.view.filter:
+        if self.view.filter and not self.is_asking and self.maximized is None:
             self.view.filter = ""
-        elif self.view.crosshair is not None:
-            self.view.crosshair = None
-            self.show_step(None)
-        else:
-            return False
-        self.tick()
-        return True
+            self.tick()
+            return True
+        return super().back()
 
     @property
     def filter(self) -> str:

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from grpo_train.run_dir.smoothing import automatic_steps
 from grpo_tui.charts import RUN_LOOKS, RunLook
 from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.asking import Asking
-from grpo_tui.model.charts_view import LOGARITHMIC, next_axis, next_smoothing
-from grpo_tui.model.curves import Curves, Window
+from grpo_tui.model.charts_view import ELAPSED, PlotView
+from grpo_tui.model.curves import Curves
 from grpo_tui.model.formatting import one_line
 from grpo_tui.model.run_logs import RunLogs
 from grpo_tui.model.run_row import RunRow
@@ -91,10 +91,11 @@ class Compared:
         return self.row is not None and self.row.is_over
 
 
-class Comparison:
+class Comparison(PlotView):
     """The compared runs, and what the user has chosen. A run keeps its letter as long as it is compared."""
 
     def __init__(self, now: Callable[[], float] = monotonic) -> None:
+        super().__init__()
         self.runs: list[Compared] = []
         """In the order of their letters."""
         self.left_out = 0
@@ -103,10 +104,6 @@ class Comparison:
         """Name of the run that the others are compared with."""
         self.current = ""
         """Name of the run that ``p`` and ``d`` act on."""
-        self.x = "step"
-        self.smoothing = AUTOMATIC
-        self.crosshair: float | None = None
-        self.logarithmic: set[str] = {*LOGARITHMIC}
         self.page = 0
         """Which of the metrics are in the charts."""
         self.shows_all = False
@@ -166,7 +163,7 @@ class Comparison:
 
     def show(self, metrics: Iterable[str], width: int) -> None:
         """Choose what is asked of each run's log."""
-        window = Window(x=self.x, smoothing=self.smoothed_steps)
+        window = replace(self.window, smoothing=self.smoothed_steps)
         asked = tuple(dict.fromkeys((*metrics, *TRACKED)))
         for run in self.runs:
             if run.curves.window != window:
@@ -177,20 +174,15 @@ class Comparison:
     @property
     def smoothed_steps(self) -> int:
         """Steps of the moving average, the same for all runs."""
-        if self.smoothing != AUTOMATIC:
-            return self.smoothing
+        if self.window.smoothing != AUTOMATIC:
+            return self.window.smoothing
         longest = max((run.row.step for run in self.runs if run.row is not None), default=0)
         return automatic_steps(longest)  # runs of other lengths are smoothed alike
 
-    def smooth(self, by: int) -> int:
-        """More (+1) or less (-1) smoothing; returns its steps."""
-        self.smoothing = next_smoothing(self.smoothing, self.smoothed_steps, by)
-        return self.smoothing
-
-    def next_axis(self, has_price: bool) -> str:
-        """Turn to the next x axis."""
-        self.x, self.crosshair = next_axis(self.x, has_price), None
-        return self.x
+    @property
+    def axis(self) -> str:
+        """The x axis as its labels are: times begin with each run."""
+        return ELAPSED if self.x == "time" else self.x
 
     @property
     def ends(self) -> tuple[float, float] | None:

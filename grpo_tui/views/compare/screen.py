@@ -11,19 +11,19 @@ from textual.content import Content
 from textual.widget import Widget
 
 from grpo_train.run_dir.display import duration
+from grpo_tui.chart_svg import Drawing, charts_svg
 from grpo_tui.export import Range, save_runs
 from grpo_tui.kit.desk import Desk, OpenFlips, SelectRun, ShowView
 from grpo_tui.model.charts_view import AXIS_NAMES, DEFAULT, MOST_SHOWN, smoothing_label
+from grpo_tui.model.curves import Curves
 from grpo_tui.model.metric_table import MetricTable
 from grpo_tui.model.run_names import fitting_name, short_names
 from grpo_tui.model.store import Store
 from grpo_tui.views.compare import requests
-from grpo_tui.views.compare.chart import CompareChart, RunDrawing, compared_svg, elapsed, legend, marks_of
+from grpo_tui.views.compare.chart import CompareChart, legend, line_of
 from grpo_tui.views.compare.model import LETTERS, Compared, Comparison, PairedResults
 from grpo_tui.views.compare.tables import ComparePanel, ConfigSource, EvaluationsSource, StandingSource
-from grpo_tui.views.view import ViewScreen, bindings_of
-from grpo_tui.widgets.chart_axis import axis_label
-from grpo_tui.widgets.chart_mouse import ChartMouse
+from grpo_tui.views.plots import PlotScreen, bindings_with_vi
 from grpo_tui.widgets.panel import Line
 
 SLOTS = {"-wide": 3, "-medium": 2, "-narrow": 1}
@@ -34,24 +34,22 @@ WIDTH = 240
 """Pixel columns of each curve. The tables are made from them, too: they must not depend on the terminal."""
 
 
-class CompareScreen(ViewScreen):
+class CompareScreen(PlotScreen):
     """The marked runs, compared."""
 
     NAME = "compare"
     MAIN = "#compare-0"
-    GOES_TO_STEPS = True
-    BINDINGS: ClassVar = bindings_of("compare")
+    COLUMN = 2
+    BINDINGS: ClassVar = bindings_with_vi(
+        "compare", {"j": "next_run", "k": "previous_run", "h": "compare_left", "l": "compare_right"}
+    )
 
     def __init__(self, desk: Desk) -> None:
-        super().__init__(desk)
         self.comparison = Comparison()
+        super().__init__(desk, self.comparison)
         self.paired = PairedResults()
         self.logged: tuple[str, MetricTable] = ("", MetricTable())
         """The pinned run, and the metrics that it logs."""
-        self.drawn: list[str] = []
-        """The metrics in the charts."""
-        self.saving = ""
-        """How far an export is; "" without one."""
         self._seen: tuple[str, str | None] = ("", None)
         """The runs that were highlighted and selected last."""
 
@@ -93,15 +91,9 @@ class CompareScreen(ViewScreen):
         self.query_one("#body").display = self.comparison.is_comparing
         about = self.query_one("#about", AboutComparison)
         about.styles.height = len(about.lines(about.size.width - 2))
-        size = next((name for name in SLOTS if self.has_class(name)), "-medium")
-        names = self._metrics()
-        slots = SLOTS[size]
+        names, slots = self._metrics(), SLOTS[self.width_class]
         comparison.page %= max(1, -(-len(names) // slots))
-        self.drawn = names[comparison.page * slots :][:slots] if self.comparison.is_comparing else []
-        charts = list(self.query(CompareChart))
-        for chart, metric in zip(charts, [*self.drawn, *[""] * len(charts)], strict=False):
-            chart.metric, chart.display = metric, bool(metric)
-            chart.is_log, chart.crosshair = metric in comparison.logarithmic, comparison.crosshair
+        self.show_charts(names[comparison.page * slots :][:slots] if comparison.is_comparing else [])
         comparison.show(self.drawn, WIDTH)
         if self.comparison.is_comparing:
             requests.recall(self.app, comparison, self.logged, self.paired)
@@ -147,33 +139,15 @@ class CompareScreen(ViewScreen):
         if (params := self.paired.request(comparison.pin, comparison.runs)) is not None:
             app.work("pairs", partial(requests.refresh_pairs, app, self.paired, params))
 
-    # crosshair, axes, metrics --------------------------------------------------------------------------
+    # crosshair, metrics --------------------------------------------------------------------------------
 
-    def action_move_crosshair(self, by: int) -> None:
-        """Move the crosshair by columns of the charts; the first press puts it at the end."""
-        if (ends := self.comparison.ends) is None:
-            return
-        charts = [chart for chart in self.query(CompareChart) if chart.display]
-        columns = max([1, *(chart.pixel_columns // 2 for chart in charts)])
-        one = (ends[1] - ends[0]) / columns
-        if self.comparison.x == "step":
-            one = max(1.0, one)
-        at = self.comparison.crosshair
-        self.set_crosshair(ends[1] if at is None else at + by * one)
+    @property
+    def curves(self) -> Curves | None:
+        return self.comparison.pin.curves if self.comparison.pin is not None else None
 
-    def action_step_crosshair(self, by: int) -> None:
-        """Move the crosshair by one step of the pinned run; the first press puts it at the end."""
-        pin, ends, at = self.comparison.pin, self.comparison.ends, self.comparison.crosshair
-        if pin is not None and ends is not None:
-            self.set_crosshair(ends[1] if at is None else at + by * pin.curves.spacing)
-
-    def set_crosshair(self, x: float | None) -> None:
-        """Put the crosshair at an x."""
-        if x is not None and (ends := self.comparison.ends) is not None:
-            x = min(ends[1], max(ends[0], x))
-            x = round(x) if self.comparison.x == "step" else x
-        self.comparison.crosshair = x
-        self.tick()
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        return self.comparison.ends
 
     def go_to_step(self, step: int) -> None:
         """Put the crosshair on a step of the pinned run."""
@@ -182,32 +156,9 @@ class CompareScreen(ViewScreen):
         else:
             self.set_crosshair(x)
 
-    def on_chart_mouse_pointed(self, event: ChartMouse.Pointed) -> None:
-        self.set_crosshair(event.x)
-
-    def action_next_axis(self) -> None:
-        """Switch to the next x axis: steps, tokens, time since the start of each run, cost."""
-        self.comparison.next_axis(self.store.price_per_hour is not None)
-        self.tick()
-
-    def action_smooth(self, by: int) -> None:
-        """Smooth over fewer (-1) or more (+1) steps."""
-        self.comparison.smooth(by)
-        self.tick()
-
     def action_turn_metrics(self, by: int) -> None:
         """Show the next or previous metrics in the charts."""
         self.comparison.page += by
-        self.tick()
-
-    def action_toggle_log(self) -> None:
-        """Turn the logarithmic axis of a chart on or off.
-
-        The focused one, else the first one.
-        """
-        focused = self.focused
-        name = focused.metric if isinstance(focused, CompareChart) else (self.drawn or [""])[0]
-        self.comparison.logarithmic ^= {name}
         self.tick()
 
     # runs ----------------------------------------------------------------------------------------------
@@ -280,37 +231,24 @@ class CompareScreen(ViewScreen):
         Of the metrics in the charts; in full screen, of that chart alone.
         """
         tracks = [(run.name, run.curves.track) for run in self.comparison.runs]
-        metrics = tuple(dict.fromkeys(("num_tokens", *self._whole_or_drawn())))
+        metrics = tuple(dict.fromkeys(("num_tokens", *self.saved_metrics)))
         ranges = [Range(run, metrics, "step", 0, track.step[-1]) for run, track in tracks if track is not None]
         if self.saving or len(ranges) < len(tracks) or (ends := self.comparison.ends) is None:
             self.app.warn(self.saving or "wait until all curves are whole", "not saved")
         else:
             self.app.work("export", partial(save_runs, self.app, ranges, self._picture(ends), self.say_saving))
 
-    def _whole_or_drawn(self) -> list[str]:
-        """The metric of the chart in full screen, else all in the charts."""
-        return [self.maximized.metric] if isinstance(self.maximized, CompareChart) else self.drawn
-
     def _picture(self, ends: tuple[float, float]) -> str:
         """The charts as SVG."""
-        comparison, names = self.comparison, self._whole_or_drawn()
-        drawings = []
-        for run in comparison.runs:
-            if run.curves.axis == comparison.x:
-                marks = {name: marks_of(run, name) for name in names if name in run.curves.curves}
-                drawings.append(RunDrawing(run.look, run.name, marks, bool(run.curves.smoothing)))
-        smoothing = smoothing_label(comparison.smoothing, comparison.smoothed_steps)
-        title = f"{len(drawings)} runs over {comparison.x}, smoothing: {smoothing}"
-
-        def label(x: float) -> str:
-            return elapsed(x) if comparison.x == "time" else axis_label(x, comparison.x)
-
-        return compared_svg(title, names, drawings, comparison.logarithmic, ends, label)
-
-    def say_saving(self, text: str) -> None:
-        """Show how far an export is."""
-        self.saving = text
-        self.tick()
+        comparison = self.comparison
+        runs = [run for run in comparison.runs if run.curves.axis == comparison.x]
+        drawings = [
+            Drawing(name, [line_of(run, name) for run in runs], name in comparison.logarithmic)
+            for name in self.saved_metrics
+        ]
+        smoothing = smoothing_label(comparison.window.smoothing, comparison.smoothed_steps)
+        title = f"{len(runs)} runs over {comparison.x}, smoothing: {smoothing}"
+        return charts_svg(title, drawings, ends, comparison.axis, self.store.price_per_hour)
 
     # panels --------------------------------------------------------------------------------------------
 
@@ -336,18 +274,6 @@ class CompareScreen(ViewScreen):
         at = next((i for i, table in enumerate(tables) if table.has_focus), -1)
         tables[(at + 1) % len(tables)].focus()
 
-    def back(self) -> bool:
-        """One step out: the line for a step, the full-screen panel, the crosshair; returns False if there was none."""
-        if self.is_asking:
-            self.close_go_to()
-        elif self.maximized is not None:
-            self.action_zoom()
-        elif self.comparison.crosshair is not None:
-            self.set_crosshair(None)
-        else:
-            return False
-        return True
-
 
 LEGEND_LINES = 3
 
@@ -363,7 +289,7 @@ class AboutComparison(Line):
     def state(self) -> object:
         comparison = self._comparison
         return (
-            self.size.width, comparison.version, comparison.smoothing, comparison.smoothed_steps, comparison.left_out,
+            self.size.width, comparison.version, comparison.window, comparison.smoothed_steps, comparison.left_out,
             self._saving(), self.screen.has_class("-short"), [id(run.facts) for run in comparison.runs],
             self._age(),
         )  # fmt: skip
@@ -388,7 +314,7 @@ class AboutComparison(Line):
         parts = [
             ("", f"{len(comparison.runs)} runs ({pin.letter} pinned)"),
             ("x: ", AXIS_NAMES[comparison.x]),
-            ("smoothing: ", smoothing_label(comparison.smoothing, comparison.smoothed_steps)),
+            ("smoothing: ", smoothing_label(comparison.window.smoothing, comparison.smoothed_steps)),
         ]
         for name, value in parts:
             text += Content.from_markup("   [$text-muted]$name[/]$value", name=name, value=value)

@@ -248,7 +248,6 @@ def test_live_rows_on_every_axis(axis: str, ends: tuple[float, float]) -> None:
 def test_windows() -> None:
     window = Window().zoomed((0, 100), 80, 0.5)
     assert (window.low, window.high, window.follows) == (40, 90, False)
-    assert window.panned((40, 90), 0.2).low == 50
     following = window.following((40, 90))
     assert (following.span, following.follows) == (50, True)
     assert following.whole() == Window()

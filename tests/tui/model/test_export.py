@@ -20,10 +20,13 @@ from hypothesis import strategies as st
 from grpo_train.run_dir.files import to_float, to_json
 from grpo_tui import chart_svg, downloads
 from grpo_tui.chart_svg import Drawing, charts_svg, png_of
+from grpo_tui.charts import RUN_LOOKS
 from grpo_tui.model.chart_events import Placed
-from grpo_tui.model.curves import Curve
+from grpo_tui.model.charts_view import ELAPSED
+from grpo_tui.model.curves import AXES, Curve
 from grpo_tui.model.export import header_of, lines_of, pages, request_of, steps_between
 from grpo_tui.model.run_events import CRASH, EVALUATION, STOP, RunEvent
+from grpo_tui.widgets.chart_marks import RunLine, only_line
 from remote.protocol.index import MAX_CELLS, MAX_WIDTH, Columns
 from tests.support.index import Box, make_run
 
@@ -115,11 +118,16 @@ def curve_of(values: list[float]) -> Curve:
     st.lists(st.one_of(st.floats(-1e300, 1e300), st.just(math.nan)), min_size=1, max_size=30),
     st.booleans(),
     st.booleans(),
+    st.sampled_from([*AXES, ELAPSED]),
 )
-def test_the_picture_is_valid_for_any_values(name: str, values: list[float], is_log: bool, is_smoothed: bool) -> None:
-    drawing = Drawing(name, curve_of(values), "#00775a", is_log, is_smoothed)
+def test_the_picture_is_valid_for_any_values(
+    name: str, values: list[float], is_log: bool, is_smoothed: bool, axis: str
+) -> None:
+    curve = curve_of(values)
+    one = Drawing(name, [only_line(curve.marks, is_smoothed)], is_log, "#00775a", curve.last, curve.gaps)
+    runs = [RunLine(curve.marks, look=look, name=f"{name}{look.id}") for look in RUN_LOOKS[:3]]
     ends = (0.0, float(len(values)))
-    svg = charts_svg(name, [drawing] * 3, ends, lambda value: f"{value:g}<")
+    svg = charts_svg(name, [one, one, Drawing(name, runs, is_log)], ends, axis, 2.5)
     root = ElementTree.fromstring(svg)
     assert not [each for each in root.iter() if "nan" in each.get("d", "") or "inf" in each.get("d", "")]
     tags = {each.tag.partition("}")[2] for each in root.iter()}
@@ -128,8 +136,8 @@ def test_the_picture_is_valid_for_any_values(name: str, values: list[float], is_
 
 
 def test_a_picture_has_its_words() -> None:
-    drawing = Drawing("reward", curve_of([1.0, 2.0]), "#00775a", False, False)
-    svg = charts_svg("gsm8k", [drawing], (1.0, 2.0), str)
+    drawing = Drawing("reward", [only_line(curve_of([1.0, 2.0]).marks, False)], False, "#00775a")
+    svg = charts_svg("gsm8k", [drawing], (1.0, 2.0))
     wordless = re.sub("<text.*?</text>", "", svg)
     assert wordless != svg
     assert png_of(svg) != png_of(wordless)
@@ -144,8 +152,9 @@ def test_a_picture_has_the_events() -> None:
     ]
     pictures = {}
     for metric in ("accuracy", "reward"):
-        drawing = Drawing(metric, curve_of([0.2, 0.8]), "#00775a", False, False, events)
-        pictures[metric] = charts_svg("gsm8k", [drawing], (0.0, 2.0), str)
+        line = only_line(curve_of([0.2, 0.8]).marks, False)
+        drawing = Drawing(metric, [line], False, "#00775a", events=events)
+        pictures[metric] = charts_svg("gsm8k", [drawing], (0.0, 2.0))
         assert ">held-out evaluation</text>" in pictures[metric], "what the sign means"
         pictures[metric] = pictures[metric].partition(f">{metric}<")[2]
         assert [pictures[metric].count(sign) for sign in (">S</text>", "#c02a1c", "#6a3fc0")] == [1, 1, 1]

@@ -35,25 +35,16 @@ def drawn(session: Session) -> list[str]:
     return [chart.metric for chart in session.app.views.charts.query(CurveChart) if chart.display]
 
 
-async def test_one_crosshair_in_all_charts(start: Start) -> None:
+async def test_the_row_at_the_crosshair_is_shown(start: Start) -> None:
     async with start(wait="87/200") as session:
-        screen = await charts(session)
+        await charts(session)
         await session.press("left", "left", "left")
         await session.until_text("step 85", "groups: ", "entropy 0.")
-        assert {chart.crosshair for chart in screen.query(CurveChart)} == {85}
         await session.until(lambda: re.search(r"★ reward +(\d\.\d+) .*\1●", session.text()), "the value on the curve")
         await session.press("y")
         assert json.loads(session.app.clipboard)["step"] == 85
-        await session.press("h")
-        await session.until_text("step 84")
-        await session.press("l")
-        await session.until_text("step 85")
         await session.press("H")
         await session.until_text("step 74")  # ten columns of 1.1 steps
-        await session.press("escape")
-        await session.until(lambda: screen.view.crosshair is None)
-        await session.press("escape")
-        assert session.app.views.name == "home"
 
 
 async def test_the_range_is_zoomed_panned_and_followed(start: Start) -> None:
@@ -97,24 +88,6 @@ async def test_metrics_are_chosen(start: Start) -> None:
         assert session.app.screen.query_one("#mistake").display, "it stays open"
         await session.press("escape")
         await session.until_text("constant: 6 hidden")
-
-
-async def test_axes_and_smoothing(start: Start) -> None:
-    async with start(wait="87/200") as session:
-        screen = await charts(session)
-        assert screen.view.logarithmic == {"grad_norm"}
-        await session.press("equals_sign")
-        await session.until(lambda: screen.view.logarithmic == {"grad_norm", "reward"})
-        await session.press("down", "equals_sign")
-        await session.until(lambda: screen.view.logarithmic == {"reward"})
-        await session.until_text("smoothing: auto (10 steps)")
-        await session.press("comma")
-        await session.until_text("smoothing: 5 steps")
-        await session.press("x")
-        await session.until_text("x: time")
-        await session.until(lambda: screen.curves and screen.curves.window.x == "time" and screen.curves.is_answered)
-        await session.press("left")
-        await session.until_text("step 87")
 
 
 async def test_the_cost_is_an_axis(start: Start) -> None:
@@ -174,15 +147,6 @@ async def test_an_axis_is_clipped_and_says_so(start: Start) -> None:
         await session.until(lambda: "above" not in session.text(), "the whole axis")
 
 
-async def test_one_chart_fills_the_screen(start: Start) -> None:
-    async with start(wait="87/200") as session:
-        screen = await charts(session)
-        await session.press("down", "z")
-        await session.until(lambda: getattr(screen.maximized, "metric", "") == "grad_norm")
-        await session.press("escape")
-        await session.until(lambda: screen.maximized is None)
-
-
 async def test_a_drag_selects_a_range(start: Start) -> None:
     async with start(wait="87/200") as session:
         screen = await charts(session)
@@ -204,14 +168,6 @@ async def test_a_share_is_drawn_from_0_to_1(start: Start) -> None:
             if chart.display and chart._view is not None:
                 is_share = chart.metric in ("frac_reward_zero_std", "completions/clipped_ratio")
                 assert ((chart._view.y_low, chart._view.y_high) == (0.0, 1.0)) is is_share, chart.metric
-
-
-async def test_a_click_sets_the_crosshair(start: Start) -> None:
-    async with start(wait="87/200") as session:
-        screen = await charts(session)
-        await session.pilot.click("#slot-0", offset=(25, 4))
-        await session.until(lambda: screen.view.crosshair is not None)
-        await session.until_text(f"step {screen.view.crosshair:.0f} ")
 
 
 async def test_another_run_keeps_the_choice(start: Start) -> None:
@@ -262,20 +218,6 @@ async def test_the_charts_are_saved(start: Start, downloads: Path) -> None:
         painted = table.with_suffix(".png")
         assert painted.read_bytes().startswith(b"\x89PNG")
         assert {path.name for path in downloads.iterdir()} == {table.name, picture.name, painted.name}
-
-
-async def test_a_chart_in_full_screen_is_saved_alone(start: Start, downloads: Path) -> None:
-    async with start(wait="87/200") as session:
-        screen = await charts(session)
-        await session.press("down", "z")
-        await session.until(lambda: screen.maximized is not None)
-        await session.press("E")
-        picture = downloads / f"{RUN}_1-87.svg"
-        await session.until(picture.exists, "the files")
-        head, *_ = csv.reader(picture.with_suffix(".csv").read_text().splitlines())
-        assert head == ["step", "grad_norm"]
-        texts = {each.text for each in ElementTree.parse(picture).iter() if each.tag.endswith("text")}
-        assert texts & set(screen.drawn) == {"grad_norm"}
 
 
 async def test_another_axis_saves_the_same_steps(start: Start, downloads: Path) -> None:

@@ -72,7 +72,7 @@ def test_runs_are_smoothed_alike() -> None:
     comparison = Comparison()
     comparison.follow("ab", {**rows("a", step=1_840), **rows("b", step=90)})
     assert comparison.smoothed_steps == 46
-    assert comparison.smooth(-1) == comparison.smoothed_steps == 20
+    assert comparison.smooth(-1, comparison.smoothed_steps) == comparison.smoothed_steps == 20
     comparison.show(["kl"], 240)
     asked = [run.curves.request() for run in comparison.runs]
     assert [params and params["smoothing"] for params in asked] == [20, 20]

@@ -93,8 +93,6 @@ async def test_several_runs_share_a_chart(start: Start) -> None:
         assert "ended at" not in await session.until_text("at 1   A ", "   B ")
         await session.press("escape")
         await session.until_text("last   A")
-        await session.press("escape")
-        assert session.app.views.name == "home"
 
 
 async def test_the_tables_say_what_differs(start: Start) -> None:
@@ -132,7 +130,7 @@ async def test_runs_are_pinned_and_dropped(start: Start) -> None:
         assert not screen.query_one("#body").display
 
 
-async def test_axes_smoothing_and_metrics(start: Start) -> None:
+async def test_axes_begin_with_each_run(start: Start) -> None:
     async with start(box, wait="87/200") as session:
         screen = await compare(session)
         await session.press("x")
@@ -146,28 +144,19 @@ async def test_axes_smoothing_and_metrics(start: Start) -> None:
         await session.until_text("at $0.21 ")
         await session.press("number_sign", *"50", "enter")
         await session.until_text("at $0.11 ")  # 50 of 99 steps
-        await session.press("escape", "x", "full_stop")
-        await session.until_text("x: step", "smoothing: 20 steps")
+        await session.press("escape", "x")
+        await session.until(lambda: screen.view.x == "step" and screen.ends, "the curves")
         await session.press("number_sign", *"50", "enter", "h")
         await session.until_text("at 48 ")
-        await session.press("comma", "comma")
-        await session.until_text("smoothing: off")
-        await session.press("equals_sign")
-        await session.until_text("reward log")
         await session.press("right_square_bracket")
         await session.until(lambda: charts(screen)[0].metric == "completions/mean_length")
-        await session.press("left_square_bracket", "z")
-        await session.until(lambda: screen.maximized is not None)
-        await session.press("escape")
-        await session.until(lambda: screen.maximized is None)
+        await session.press("left_square_bracket")
+        await session.until(lambda: charts(screen)[0].metric == "reward")
 
 
-async def test_the_mouse_sets_the_crosshair_and_pins(start: Start) -> None:
+async def test_runs_are_pinned_and_dropped_by_mouse_and_name(start: Start) -> None:
     async with start(box, size=(200, 60), wait="87/200") as session:
-        screen = await compare(session)
-        await session.until(lambda: charts(screen)[0].size.height > 5)
-        await session.pilot.click("#compare-0", offset=(25, 4))
-        await session.until(lambda: screen.comparison.crosshair is not None)
+        await compare(session)
         y = session.app.size.height - 2
         await session.pilot.click(offset=(session.text().splitlines()[y].index("p pin"), y))
         await session.until_text("(C pinned)")
@@ -176,47 +165,15 @@ async def test_the_mouse_sets_the_crosshair_and_pins(start: Start) -> None:
 
 
 async def test_tables_and_values_are_copied(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with start(box, wait="87/200") as session:
+    async with start(box, box=replace(BOX, price_per_hour=None), wait="87/200") as session:
         await compare(session)
+        await session.until_text("no cost: set price_per_hour of this box in boxes.yaml")
         copied: list[str] = []
         monkeypatch.setattr(session.app, "copy", lambda text, what: copied.append(text))
         await session.until_text("B − A", "5.0e-06 ▲")
         await session.press("y", "t", "y")
         assert copied[0].startswith("last   A 1.7")
         assert "optimizer.learning_rate  2.0e-06  5.0e-06 ▲  1.0e-05 ▲" in copied[1]
-
-
-async def test_a_chart_in_full_screen_is_saved_alone(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("grpo_tui.downloads.folder", lambda: tmp_path)
-    async with start(box, box=replace(BOX, price_per_hour=None), wait="87/200") as session:
-        screen = await compare(session)
-        await session.until_text("no cost: set price_per_hour of this box in boxes.yaml")
-        await session.until(lambda: screen.drawn == ["reward", "grad_norm"])
-        await session.press("z")
-        await session.until(lambda: screen.maximized is not None)
-        await session.press("E")
-        await session.until(lambda: "saved 199 steps of 3 runs" in session.notifications())
-        (file,) = tmp_path.glob("*.csv")
-        assert file.read_text().splitlines()[0] == "run,step,num_tokens,reward"
-
-
-async def test_all_steps_of_the_runs_are_saved(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grpo_tui.downloads.folder", lambda: tmp_path)
-    async with start(box, wait="87/200") as session:
-        screen = await compare(session)
-        await session.until(lambda: screen.drawn == ["reward", "grad_norm"])
-        await session.press("E")
-        await session.until(lambda: "saved 199 steps of 3 runs" in session.notifications())
-        (file,) = tmp_path.glob("*.csv")
-        head, *lines = csv.reader(file.read_text().splitlines())
-        assert head == ["run", "step", "num_tokens", "reward", "grad_norm"]
-        wanted = [(run, row) for run in STEPS for row in rows_of(run)]
-        assert [(line[0], int(line[1]), float(line[3])) for line in lines] == [
-            (run, row["step"], row["reward"]) for run, row in wanted
-        ]
-        assert {path.name for path in tmp_path.iterdir()} == {f"{file.stem}{kind}" for kind in (".csv", ".svg", ".png")}
 
 
 async def test_many_runs_have_a_line_each(start: Start) -> None:
@@ -368,12 +325,19 @@ async def test_a_comparison_is_there_before_the_link(start: Start, tmp_path: Pat
         await session.until(lambda: "as it was" not in session.text(), "no age")
 
 
-async def test_the_charts_are_saved_as_svg(start: Start, downloads: Path) -> None:
+async def test_all_steps_of_the_runs_are_saved(start: Start, downloads: Path) -> None:
     async with start(box, wait="87/200") as session:
-        await compare(session)
+        screen = await compare(session)
+        await session.until(lambda: screen.drawn == ["reward", "grad_norm"])
         await session.press("E")
         await session.until(lambda: "saved 199 steps of 3 runs" in session.notifications(), "the export")
-    (picture,) = downloads.glob("*.svg")
+    (file,), (picture,) = downloads.glob("*.csv"), downloads.glob("*.svg")
+    assert {path.name for path in downloads.iterdir()} == {f"{file.stem}{kind}" for kind in (".csv", ".svg", ".png")}
+    head, *lines = csv.reader(file.read_text().splitlines())
+    assert head == ["run", "step", "num_tokens", "reward", "grad_norm"]
+    assert [(line[0], int(line[1]), float(line[3])) for line in lines] == [
+        (run, row["step"], row["reward"]) for run in STEPS for row in rows_of(run)
+    ]
     drawn = ElementTree.parse(picture).getroot()
     texts = [element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")]
     assert {RUN, FINISHED, CRASHED, "reward", "grad_norm"} <= set(texts)
