@@ -50,8 +50,6 @@ def check_nothing_is_old(session: Session) -> None:
     shown = screen(session)
     for widget in session.app.screen.walk_children():
         widget.refresh()
-        if isinstance(widget, LinesPanel):
-            widget._cache.clear()
     anew = screen(session)
     assert [y for y, line in enumerate(shown) if line != anew[y]] == []
 
