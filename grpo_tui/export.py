@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from grpo_tui import downloads
 from grpo_tui.chart_svg import png_of
 from grpo_tui.model.export import cell_of, header_of, lines_of, pages, request_of, steps_between
-from grpo_tui.model.formatting import one_line
+from grpo_tui.model.formatting import counted, one_line, percent
 from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ async def save_charts(app: Desk, wanted: Range, svg: str, say: Callable[[str], N
         table = downloads.new_file(f"{wanted.run}_{first}-{last}.csv")
         rows = await _save_table(app, wanted, first, last, table, say)
         pictures = await asyncio.to_thread(_save_pictures, table, svg)
-        steps = "1 step" if rows == 1 else f"{rows:,} steps"
-        app.receipt(f"saved {steps}", f"{table} and {pictures}")
+        app.receipt(f"saved {counted(rows, 'step')}", f"{table} and {pictures}")
     except RemoteError as error:
         app.warn(f"{error.message}; E tries again", "not saved")
     except (OSError, ValueError) as error:
@@ -100,7 +99,7 @@ def save_table(app: Desk, name: str, table: str, rows: int, what: str) -> None:
     except OSError as error:
         app.warn(one_line(str(error)), "not saved")
     else:
-        app.receipt(f"saved {rows:,} {what}{'' if rows == 1 else 's'}", str(file))
+        app.receipt(f"saved {counted(rows, what)}", str(file))
 
 
 def _save_pictures(table: Path, svg: str) -> str:
@@ -131,7 +130,7 @@ async def _write(
     """Write the lines of a run, a page at a time; returns their number."""
     rows = 0
     for start, end in pages(wanted.metrics, first, last):
-        say(f"saving, {100 * (start - first) // (last - first + 1)} %")
+        say(f"saving, {percent((start - first) / (last - first + 1))}")
         for line in lines_of(await _page(app, wanted, start, end, say), start):
             out.write(prefix + line)
             rows += 1
@@ -144,5 +143,5 @@ async def _page(app: Desk, wanted: Range, start: int, end: int, say: Callable[[s
         reply = await app.request("series", timeout=60.0, **request_of(wanted.run, wanted.metrics, start, end))
         if reply["state"] == "whole":
             return reply
-        say(f"waiting for the index, {100 * reply['progress']:.0f} %")
+        say(f"waiting for the index, {percent(reply['progress'])}")
         await asyncio.sleep(WAIT_S)

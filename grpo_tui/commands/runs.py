@@ -13,6 +13,7 @@ from grpo_tui.attach import attach_to, plan_job
 from grpo_tui.kit.desk import Desk
 from grpo_tui.model import progress
 from grpo_tui.model.checkpoints import checkpoint_views
+from grpo_tui.model.formatting import counted
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store
 from grpo_tui.screens.dialog import ConfirmScreen
@@ -91,7 +92,7 @@ def _loss(store: Store) -> Content:
     lost = max(0, store.step - last)
     if not lost:
         return Content("No steps are lost.")
-    steps = "1 step" if lost == 1 else f"{lost} steps"
+    steps = counted(lost, "step")
     since = f"since the last checkpoint (step_{last})" if last else "(no checkpoint saved yet)"
     return Content.from_markup("You lose [$warning]$steps[/] $since.", steps=steps, since=since)
 
@@ -214,9 +215,7 @@ async def _loss_of(app: Desk, row: RunRow) -> str:
     lost = max(0, step - last)
     if not lost:
         return f"at step {step}: no steps are lost"
-    return f"at step {step}: {lost} {'step is' if lost == 1 else 'steps are'} lost" + (
-        f" (step_{last})" if last else ""
-    )
+    return f"at step {step}: {counted(lost, 'step is', 'steps are')} lost" + (f" (step_{last})" if last else "")
 
 
 async def _confirmed(
@@ -228,7 +227,7 @@ async def _confirmed(
         reason = why(app.store, others[0]) if others else "no run is marked"
         app.warn(f"{others[0].name}: {reason}" if others else reason, title=f"{title}: none of them")
         return False
-    count = "1 run" if len(rows) == 1 else f"{len(rows)} runs"
+    count = counted(len(rows), "run")
     head = Content.from_markup(
         f"{verb} [bold]$count[/] on [bold]$box[/]$how?", count=count, box=app.store.box, how=f" {how}" if how else ""
     )
@@ -258,6 +257,6 @@ async def _send(
         except RemoteError as error:
             failed.append(f"{row.name}: {error.message}")
     if count:
-        app.receipt(f"{count} {'run' if count == 1 else 'runs'}: {done}")
+        app.receipt(f"{counted(count, 'run')}: {done}")
     if failed:
         app.show_error(f"not {done}", "\n".join(failed[:MOST_LISTED]))

@@ -14,6 +14,7 @@ from textual.app import ComposeResult
 from textual.widgets import Select, TextArea
 
 from grpo_tui.forms.form import FieldError, Request, RequestScreen, checked_config, field, text_field
+from grpo_tui.model.formatting import counted
 from grpo_tui.model.tasks import RequestFunction, TaskNames
 from remote.boxes import notify_overrides
 from remote.protocol import RemoteError
@@ -221,7 +222,7 @@ class LaunchScreen(RequestScreen):
 
 def summary_of(config: Config) -> str:
     """A run in one line: steps, batch, task, model, processes."""
-    processes = "1 process" if config.run.nproc == 1 else f"{config.run.nproc} processes"
+    processes = counted(config.run.nproc, "process", "processes")
     trained = "LoRA" if config.model.adapter == "lora" else "all weights"
     return (
         f"{config.run.total_steps} steps of {config.rollout.buffer_size} prompts × {config.rollout.num_generations} on "

@@ -175,8 +175,8 @@ def run_rows(rows: Sequence[RunCost]) -> tuple[tuple[str, ...], list[list[str]]]
     """Columns and cells of a table of runs."""
     cells = [
         [
-            row.run, row.box, f"{row.hours:.2f}", money(row.cost), money(row.projected), _small(row.cost_per_step),
-            _small(row.cost_per_1000), _interval(row),
+            row.run, row.box, f"{row.hours:.2f}", money(row.cost), money(row.projected),
+            money(row.cost_per_step, is_small=True), money(row.cost_per_1000, is_small=True), _interval(row),
         ]
         for row in rows
     ]  # fmt: skip
@@ -218,15 +218,11 @@ def _sum(rows: Sequence[BoxCost], value: Callable[[BoxCost], float | None]) -> f
     return sum(known) if known or not rows else None
 
 
-def _small(dollars: float | None) -> str:
-    return "" if dollars is None else money(dollars) if dollars >= 0.1 else f"${dollars:.2g}"
-
-
 def _interval(row: RunCost) -> str:
     if row.cost_per_point is None or row.cost_per_point_low is None:
         return ""
-    high = "∞" if row.cost_per_point_high is None else _small(row.cost_per_point_high)
-    return f"{_small(row.cost_per_point)} [{_small(row.cost_per_point_low)}, {high}]"
+    high = "∞" if row.cost_per_point_high is None else money(row.cost_per_point_high, is_small=True)
+    return f"{money(row.cost_per_point, is_small=True)} [{money(row.cost_per_point_low, is_small=True)}, {high}]"
 
 
 def _days(low: float, high: float) -> Iterator[Span]:

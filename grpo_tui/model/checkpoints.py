@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from grpo_train.run_dir.lazy_dataclass import dataclass
-from grpo_tui.model.formatting import fraction, one_line, shortened
+from grpo_tui.model.formatting import fraction, one_line, percent, shortened
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def _result(dataset: str, row: dict[str, Any]) -> EvalResult:
     status = row.get("status") or "failed"
     if status == "partial":
         done, total = _cell(row, "done"), _cell(row, "total")
-        return EvalResult(dataset, f"{done / total:.0%} done" if done and total else "waiting")
+        return EvalResult(dataset, f"{percent(done / total, '')} done" if done and total else "waiting")
     error = row.get("error") or ""
     return EvalResult(dataset, shortened(one_line(f"{status}: {error}" if error else status), 24))
 

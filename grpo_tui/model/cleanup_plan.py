@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_train.run_dir.display import duration
+from grpo_tui.model.formatting import counted
 from grpo_tui.model.spare import SpareRun
 from remote.protocol.rows import UNREADABLE
 
@@ -38,7 +39,7 @@ class CleanUpPlan:
 
     @property
     def count(self) -> str:
-        return "1 checkpoint" if len(self.steps) == 1 else f"{len(self.steps):,} checkpoints"
+        return counted(len(self.steps), "checkpoint")
 
 
 def cleanup_plan(reply: Mapping[str, Any], keep: int) -> CleanUpPlan:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.lazy_dataclass import dataclass
-from grpo_tui.model.formatting import byte_size, short_duration
+from grpo_tui.model.formatting import byte_size, percent, short_duration
 
 if TYPE_CHECKING:
     from remote.boxes import Box
@@ -111,7 +111,7 @@ class CopyProgress:
 
     def label(self) -> str:
         """``↓ 42% 12 MB/s 3m``."""
-        return " ".join([f"{self._mark} {self.share:.0%}" if self.total else f"{self._mark} …", *self._pace()])
+        return " ".join([f"{self._mark} {percent(self.share, '')}" if self.total else f"{self._mark} …", *self._pace()])
 
     def line(self) -> str:
         """``4.2 GB of 10 GB · 12 MB/s · 8m left``."""

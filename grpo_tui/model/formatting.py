@@ -38,9 +38,21 @@ def fraction(value: float) -> str:
     return text.replace("0.", ".", 1) if text.startswith("0.") else text
 
 
-def money(dollars: float | None) -> str:
-    """Dollars and cents, or "" if unknown."""
-    return "" if dollars is None else f"${dollars:,.2f}"
+def percent(share: float, space: str = " ") -> str:
+    """A share of a whole: ``72 %``; in a table, without ``space``, ``72%``."""
+    return f"{100 * share:.0f}{space}%"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """A number of things: ``1 step``, ``1,840 steps``."""
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def money(dollars: float | None, *, is_small: bool = False) -> str:
+    """Dollars and cents, or "" if unknown. A small amount has two digits also below ten cents."""
+    if dollars is None:
+        return ""
+    return f"${dollars:.2g}" if is_small and 0 < dollars < 0.1 else f"${dollars:,.2f}"
 
 
 def compact_number(value: float | None, width: int = 7) -> str:
@@ -70,7 +82,7 @@ def compact_number(value: float | None, width: int = 7) -> str:
 
 
 def metric_value(value: float | None) -> str:
-    """A metric with fixed decimals, so that a live value does not change its width."""
+    """A metric in at most 7 characters, with fixed decimals: a live value does not change its width."""
     if value is None or not math.isfinite(value) or value == 0:
         return compact_number(value)
     size = abs(value)
@@ -150,11 +162,12 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def padded(text: str, width: int) -> str:
-    """Text padded to ``width`` terminal cells; a wide character takes two."""
+def padded(text: str, width: int, *, is_left: bool = True) -> str:
+    """Text padded to ``width`` terminal cells, on its right where it ``is_left``; a wide character takes two."""
     from rich.cells import cell_len
 
-    return text + " " * max(0, width - cell_len(text))
+    room = " " * max(0, width - cell_len(text))
+    return text + room if is_left else room + text
 
 
 def shortened(text: str, width: int) -> str:

@@ -11,8 +11,10 @@ from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model import progress
 from grpo_tui.model.formatting import (
     compact_number,
+    counted,
     fraction,
     metric_value,
+    money,
     one_line,
     short_age,
     short_duration,
@@ -66,9 +68,7 @@ def _steps(cells: Cells, row: RunRow) -> str:
 def _reward(cells: Cells, row: RunRow) -> str:
     """The smoothed reward with its direction; until the box has sent it, that of the last step."""
     trend, value = cells.trends.of(row.name), _smoothed(cells, row)
-    text = metric_value(value)
-    text = text if len(text) < VALUE_WIDTH else compact_number(value, VALUE_WIDTH - 1)
-    return f"{text} {trend.arrow if trend is not None and trend.arrow else ' '}"
+    return f"{metric_value(value)} {trend.arrow if trend is not None and trend.arrow else ' '}"
 
 
 def _smoothed(cells: Cells, row: RunRow) -> float | None:
@@ -95,7 +95,7 @@ def _held_out(cells: Cells, row: RunRow) -> str:
 
 def _cost(cells: Cells, row: RunRow) -> str:
     dollars = progress.cost(cells.store, row)
-    return "" if dollars is None else f"{dollars:,.2f}"
+    return money(dollars).removeprefix("$")
 
 
 def backup_label(row: RunRow) -> str:
@@ -107,7 +107,7 @@ def backup_label(row: RunRow) -> str:
     if row.backup.same_disk:
         return "= same disk"
     if behind := row.backup.behind:
-        return f"▲ {behind} {'step' if behind == 1 else 'steps'} behind"
+        return f"▲ {counted(behind, 'step')} behind"
     return f"✔ step {row.backup.step}" if row.backup.step else "✔ logs"
 
 

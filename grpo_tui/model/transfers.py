@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from grpo_train.run_dir.sessions import session_name
-from grpo_tui.model.formatting import byte_size, one_line, short_duration, shortened
+from grpo_tui.model.formatting import byte_size, one_line, percent, short_duration, shortened
 
 PARTLY = 3
 """Exit status of a command that left something out."""
@@ -96,8 +96,8 @@ def transfer_label(transfer: Transfer) -> str:
     if transfer.share is None:
         return f"↑ {transfer.command} {transfer.phase}".rstrip()[:TEXT_WIDTH]
     if transfer.phase == "proving":
-        return f"↑ proving {transfer.share:.0%}"
-    label = f"{'↑' if transfer.phase == 'sending' else '↓'} {transfer.share:.0%}"
+        return f"↑ proving {percent(transfer.share, '')}"
+    label = f"{'↑' if transfer.phase == 'sending' else '↓'} {percent(transfer.share, '')}"
     return f"{label} {byte_size(transfer.pace)}/s {short_duration(transfer.left_s)}" if transfer.pace else label
 
 
@@ -112,7 +112,7 @@ def transfer_lines(transfer: Transfer, width: int) -> list[str]:
     share, left_s = transfer.share, transfer.left_s
     parts, size = [transfer.phase], ""
     if share is not None:
-        parts[0] += f" {share:.0%}"
+        parts[0] += f" {percent(share, '')}"
         size = f"{byte_size(transfer.moved)} of {byte_size(transfer.bytes_total)} "
         if left_s is not None:
             parts += [f"{byte_size(transfer.pace)}/s", f"{short_duration(left_s)} left"]

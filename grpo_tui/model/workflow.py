@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from grpo_train.run_dir.workflow_file import is_workflow
-from grpo_tui.model.formatting import one_line
+from grpo_tui.model.formatting import counted, one_line
 from grpo_tui.model.run_row import RunRow
 
 NEXT = 3
@@ -79,7 +79,7 @@ def _edit_line(row: Mapping[str, Any]) -> EditLine:
 
 
 def _skipped(count: int) -> list[EditLine]:
-    return [EditLine(" ", f"… {count:,} unchanged {'stage' if count == 1 else 'stages'}")] if count else []
+    return [EditLine(" ", f"… {counted(count, 'unchanged stage')}")] if count else []
 
 
 def _rest(stages: list[str]) -> list[Part]:

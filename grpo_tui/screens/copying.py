@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.content import Content
 from textual.widgets import Button, ProgressBar, Static
 
-from grpo_tui.model.formatting import byte_size
+from grpo_tui.model.formatting import byte_size, counted
 from grpo_tui.screens.dialog import Dialog
 from grpo_tui.widgets.excerpt import Excerpt
 
@@ -91,6 +91,5 @@ class CopyScreen(Dialog[bool]):
             return Content.from_markup("[$success]✔[/] the next launch trains with it")
         there = copied.size - copied.travelled
         already = f", {byte_size(there)} of them were there" if there else ""
-        files = "1 file" if copied.files == 1 else f"{copied.files:,} files"
-        text = f"{files}, {byte_size(copied.size)}{already}; every file hashed on both machines"
+        text = f"{counted(copied.files, 'file')}, {byte_size(copied.size)}{already}; every file hashed on both machines"
         return Content.from_markup("[$success]✔[/] $text", text=text)

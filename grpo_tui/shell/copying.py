@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo_train.run_dir.errors import UserError
-from grpo_tui.model.formatting import byte_size
+from grpo_tui.model.formatting import byte_size, counted
 from grpo_tui.shell.options import add_box_options, exit_code
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def run(words: list[str]) -> int:
         return PARTIAL if copied.left_out else 0
     there = copied.size - copied.travelled
     already = f", {byte_size(there)} of them were there" if there else ""
-    print(f"{copied.files} {'file' if copied.files == 1 else 'files'}, {byte_size(copied.size)}{already}")
+    print(f"{counted(copied.files, 'file')}, {byte_size(copied.size)}{already}")
     print("\n".join(copied.paths))
     return PARTIAL if copied.left_out else 0
 

@@ -56,8 +56,7 @@ def axis_label(value: float, axis: str, price: float | None = None) -> str:
 
 def cost(seconds: float, price: float | None) -> str:
     """What seconds of the box cost, with two digits also below a cent."""
-    spent = dollars(price or 0.0, seconds)
-    return money(spent) if spent >= 0.1 or not spent else f"${spent:.2g}"
+    return money(dollars(price or 0.0, seconds), is_small=True)
 
 
 def elapsed(seconds: float) -> str:

@@ -7,7 +7,7 @@ from textual.content import Content
 from grpo_train.history.cost import dollars
 from grpo_train.run_dir.display import duration
 from grpo_tui.model import progress
-from grpo_tui.model.formatting import byte_size, money, one_line, shortened
+from grpo_tui.model.formatting import byte_size, counted, money, one_line, shortened
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.panel import TONES, Line
 from remote.events import Link
@@ -70,8 +70,7 @@ class HeaderBar(Line):
             told.append((0, part((copy.progress.label(), "$primary"))))
         light, room = self._light(room)
         if store.runs:
-            noun = "run" if len(store.runs) == 1 else "runs"
-            told.append((4, part((f"{len(store.live_runs())} live · {len(store.runs):,} {noun}", MUTED))))
+            told.append((4, part((f"{len(store.live_runs())} live · {counted(len(store.runs), 'run')}", MUTED))))
         if (price := store.price_per_hour) is not None:
             told.append((1, part((f"{money(price)}/h", MUTED))))
             if (seconds := history.today_s(store.now())) is not None:

@@ -1,4 +1,4 @@
-"""A view of indexed lines that follows their end, and does not move while the reader has scrolled up.
+"""The virtual list of a log or a page: it follows its end, and does not move while the reader has scrolled up.
 
 Textual's log widgets scroll to the end on every write, or shift once they are full; here the scroll position is the
 index of a line. Only visible lines are formatted, and a line is never wider than the panel.
@@ -6,15 +6,18 @@ index of a line. Only visible lines are formatted, and a line is never wider tha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
+from rich.segment import Segment
+from rich.style import Style
 from rich.text import Text
 from textual import events
 from textual.content import Content
-from textual.strip import Strip
 
 from grpo_tui.model.store import Store
-from grpo_tui.widgets.panel import ScrollPanel, from_markup
+from grpo_tui.widgets.list_panel import PAGE, VirtualPanel
+from grpo_tui.widgets.panel import from_markup
 
 
 class LineSource(Protocol):
@@ -85,7 +88,7 @@ class PageSource:
         return self._cache[1]
 
 
-class LinesPanel(ScrollPanel):
+class LinesPanel(VirtualPanel):
     """Shows one of several line sources. The sources are tabs in its title."""
 
     BINDINGS: ClassVar = [("left", "browse(-1)"), ("right", "browse(1)"), ("h", "vi('h')"), ("l", "vi('l')")]
@@ -96,14 +99,10 @@ class LinesPanel(ScrollPanel):
         self.active = 0
         self.hidden: frozenset[int] = frozenset()
         """Tabs whose content other panels show."""
-        self._first = 0
         self._anchor: int | None = None
         """Index of the top line if the reader has scrolled away; None = the resting position of the source."""
         self._setting = False
-        self._cache: dict[int, tuple[object, Strip]] = {}
-        """Painted lines by index, each with the item that it shows."""
-        self._painted_as: object = None
-        """Source, width and colors of the painted lines."""
+        self._end = 0
         self._seen_end = 0
 
     @property
@@ -182,85 +181,54 @@ class LinesPanel(ScrollPanel):
 
     # scroll position -----------------------------------------------------------------------------------
 
+    @property
+    def count(self) -> int:
+        """Lines as of the last tick: one that has arrived since is not shown yet."""
+        return self._end - self.first
+
+    @property
+    def _bottom(self) -> int:
+        """The last scroll position."""
+        return max(0, self.count - self.scrollable_content_region.height)
+
     def content_changed(self) -> None:
-        first, end = self.source.bounds(self.text_width)
-        self._first, self._end = first, end
+        self.first, self._end = self.source.bounds(self.text_width)
         self._setting = True
         try:
-            self.set_lines(end - first)
-            height = self.scrollable_content_region.height
-            bottom = max(0, end - first - height)
+            self.set_lines(self.count)
             if self._anchor is not None:
-                top = min(bottom, max(0, self._anchor - first))
+                top = min(self._bottom, max(0, self._anchor - self.first))
             else:
-                top = bottom if self.source.follows else 0
-                self._seen_end = end
-            self.scroll_to(y=top, animate=False, force=True, immediate=True)
+                top = self._bottom if self.source.follows else 0
+                self._seen_end = self._end
+            self.go_to_top(top)
         finally:
             self._setting = False
-        self._keep_painted()
         # A scrollbar that appears only now would start at the top.
         self.call_after_refresh(self._move_scrollbar)
-        self.refresh()
-
-    def _keep_painted(self) -> None:
-        """Keep the painted lines that are still on the screen, and still show the same item."""
-        painted_as = (self.active, self.text_width, self.app.theme, self.rich_style)
-        top = self._first + round(self.scroll_offset.y)
-        seen = range(top, min(self._end, top + self.scrollable_content_region.height))
-        if painted_as != self._painted_as:
-            seen = range(0)
-        self._painted_as = painted_as
-        items = {index: self.source.item(index) for index in seen if index in self._cache}
-        self._cache = {
-            index: self._cache[index]
-            for index, item in items.items()
-            if item is not None and item is self._cache[index][0]
-        }
+        self.repaint()
 
     def _move_scrollbar(self) -> None:
         if self.show_vertical_scrollbar:
             self.vertical_scrollbar.position = self.scroll_offset.y
 
-    _end = 0
-
-    # Keys scroll without animation: the next line that arrives would undo one in progress.
-
-    def action_scroll_up(self) -> None:
-        self._go_to(self.scroll_offset.y - 1)
-
-    def action_scroll_down(self) -> None:
-        self._go_to(self.scroll_offset.y + 1)
-
-    def action_page_up(self) -> None:
-        self._go_to(self.scroll_offset.y - self.scrollable_content_region.height)
-
-    def action_page_down(self) -> None:
-        self._go_to(self.scroll_offset.y + self.scrollable_content_region.height)
-
-    def action_scroll_home(self) -> None:
-        self._go_to(0)
-
-    def action_scroll_end(self) -> None:
-        self._go_to(self._end - self._first)
-
-    def _go_to(self, top: float) -> None:
-        bottom = max(0, self._end - self._first - self.scrollable_content_region.height)
-        self.scroll_to(y=min(bottom, max(0, top)), animate=False, force=True, immediate=True)
+    def action_move(self, by: int) -> None:
+        """Scroll."""
+        lines = by // PAGE * self.scrollable_content_region.height if abs(by) == PAGE else by
+        self.go_to_top(min(self._bottom, max(0, round(self.scroll_offset.y) + lines)))
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
         if self._setting:
             return
-        height = self.scrollable_content_region.height
         top = round(new_value)
-        at_rest = top >= self._end - self._first - height if self.source.follows else top == 0
+        at_rest = top >= self._bottom if self.source.follows else top == 0
         if at_rest:
             self._anchor, self._seen_end = None, self._end
         else:
             if self._anchor is None:
                 self._seen_end = self._end
-            self._anchor = self._first + top
+            self._anchor = self.first + top
 
     def on_resize(self, event: events.Resize) -> None:
         self._seen = None
@@ -268,31 +236,21 @@ class LinesPanel(ScrollPanel):
 
     # paint ---------------------------------------------------------------------------------------------
 
-    def render_line(self, y: int) -> Strip:
-        width = self.text_width
-        index = self._first + round(self.scroll_offset.y) + y
-        if index not in self._cache:
-            # A line that has arrived since the last tick is not shown yet.
-            item = self.source.item(index) if self._first <= index < self._end else None
-            self._cache[index] = (item, self._paint(index, y, width))
-        return self._cache[index][1]
+    def made_of(self, index: int) -> object:
+        item = self.source.item(index)
+        return None if item is None else (self.active, item)
 
-    def _paint(self, index: int, y: int, width: int) -> Strip:
-        style = self.rich_style
-        if self._end == self._first:
+    def line_at(self, y: int, style: Style) -> tuple[Sequence[Segment], Text, Style]:
+        width, index = self.text_width, self.entry_at(y)
+        if index is not None:
+            text = self.source.line(index, width, self.palette)
+        elif not self.count:
             height = self.scrollable_content_region.height
             message = self.source.empty if y == max(0, height // 2 - (height % 2 == 0)) else ""
             text = Text(message[:width].center(width), style=self.palette["muted"])
-        elif self._first <= index < self._end:
-            text = self.source.line(index, width, self.palette)
-            text.truncate(width, overflow="ellipsis", pad=True)
         else:
-            return Strip.blank(width, style)
-        if text.style:  # Text.render ignores the base style
-            text.stylize_before(text.style)
-            text.style = ""
-        segments = list(text.render(self.app.console))
-        return Strip(segments).adjust_cell_length(width, style).apply_style(style)
+            text = Text()
+        return (), text, style
 
     @property
     def palette(self) -> Palette:

@@ -1,30 +1,43 @@
-"""Base of all lists with a cursor: keys, mouse and scrolling. A list says how many lines it has and what is on each."""
+"""The virtual list: of any number of lines, only those on the screen are composed, and only those that changed painted.
+
+VirtualPanel is the base of everything that scrolls. ListPanel adds a cursor, TablePanel a heading over columns;
+LinesPanel, in its own file, follows the end of a log.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, TypeAlias
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 from textual import events
-from textual.geometry import Region
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.widget import Widget
 
+from grpo_tui.model.formatting import shortened
 from grpo_tui.model.store import Store
-from grpo_tui.widgets.panel import ScrollPanel
+from grpo_tui.model.table import Sized
+from grpo_tui.widgets.panel import StoreView
 
 PAGE = 10
 ALL = 10**9
 CURSOR, CURSOR_BLURRED = "▌", "▏"
 """Beside the line under the cursor: a color alone is not seen everywhere."""
+VI_KEYS = {"j": "down", "k": "up", "g": "home", "G": "end", "h": "left", "l": "right"}
 
 
-class ListPanel(ScrollPanel):
-    """One line per entry, painted only where it is seen: any number of entries costs the same."""
+class VirtualPanel(StoreView, ScrollView, can_focus=True):
+    """Lines by index. The keys of vi do what the arrow keys do, unless the user gave them to an action."""
 
-    COMPONENT_CLASSES: ClassVar = {"list--cursor", "list--cursor-blurred", "list--mark", "list--muted"}
+    DEFAULT_CLASSES = "panel"
     BINDINGS: ClassVar = [
+        *((key, f"vi('{key}')") for key in "jkgG"),
         ("up", "move(-1)"),
         ("down", "move(1)"),
         ("home", f"move({-ALL})"),
@@ -35,48 +48,142 @@ class ListPanel(ScrollPanel):
 
     def __init__(self, store: Store, *, id: str) -> None:
         super().__init__(store, id=id)
+        self.first = 0
+        """Index of the first line."""
         self._painted: dict[int, object] = {}
-        """What each line of the panel shows since it was painted last."""
-        self._compared: dict[int, object] = {}
-        """What each line of the panel was made of when it was compared last."""
+        """What each line of the panel showed when it was last painted."""
 
-    # what a list says ----------------------------------------------------------------------------------
+    # what a panel says ---------------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
-        """Lines of the list."""
-        raise NotImplementedError
+        """Lines that scroll; 0 in a panel that places its lines itself."""
+        return 0
 
     @property
-    def cursor(self) -> int:
-        """Index of the line under the cursor, or -1."""
+    def head(self) -> int:
+        """Lines above them that do not scroll."""
+        return 0
+
+    @property
+    def foot(self) -> int:
+        """Lines below them that do not scroll."""
+        return 0
+
+    def made_of(self, index: int) -> object:
+        """What a line is made of, besides width, focus and colors, if that is less work than the line; else None."""
+        return None
+
+    def line_at(self, y: int, style: Style) -> tuple[Sequence[Segment], Text, Style]:
+        """A line of the panel as it is now: what is before its text, the text, which is cut, and the style of both."""
         raise NotImplementedError
+
+    def action_move(self, by: int) -> None:
+        """Move by lines; by PAGE for a page, by ALL to an end."""
+        raise NotImplementedError
+
+    # what all panels do --------------------------------------------------------------------------------
+
+    def content_changed(self) -> None:
+        self.repaint()
+
+    def set_lines(self, count: int) -> None:
+        """Say how many lines there are, once per change.
+
+        Setting ``virtual_size`` lays out the whole screen, on every new line of a log; that is needed only where the
+        scrollbar appears or goes. A width of 1 prevents a horizontal one: lines are cut.
+        """
+        size, height = Size(1, count), self.scrollable_content_region.height
+        if height < 1 or (count > height) != self.show_vertical_scrollbar:
+            self.virtual_size = size
+        elif size != self.virtual_size:
+            self.set_reactive(Widget.virtual_size, size)
+            if self.show_vertical_scrollbar:
+                self.vertical_scrollbar.window_virtual_size = count
+
+    def go_to_top(self, y: int) -> None:
+        """Scroll to a line without animation: the next change would undo one in progress."""
+        self.scroll_to(y=y, animate=False, force=True, immediate=True)
+
+    def index_at(self, y: int) -> int:
+        """Index of what is on a line of the panel."""
+        return self.first + y - self.head + round(self.scroll_offset.y)
+
+    def entry_at(self, y: int) -> int | None:
+        """As :meth:`index_at`; None for a line that does not scroll or is empty."""
+        index = self.index_at(y)
+        scrolls = self.head <= y < self.scrollable_content_region.height - self.foot
+        return index if scrolls and self.first <= index < self.first + self.count else None
+
+    def repaint(self) -> None:
+        """Paint the lines that show something else than before: to paint costs more than to compare."""
+        width, height = self.scrollable_content_region.size
+        style = self.rich_style
+        changed = [
+            y for y in range(height)
+            if (self._painted_from(y, style) or _composed(*self.line_at(y, style), width)) != self._painted.get(y)
+        ]  # fmt: skip
+        if changed:
+            self.refresh(*(Region(0, y, width, 1) for y in changed))
+
+    def render_line(self, y: int) -> Strip:
+        width = self.scrollable_content_region.width
+        made_of = self._painted_from(y, self.rich_style)
+        before, text, style = self.line_at(y, self.rich_style)
+        self._painted[y] = made_of or _composed(before, text, style, width)
+        text.truncate(width - sum(segment.cell_length for segment in before), overflow="ellipsis", pad=True)
+        if text.style:  # Text.render ignores it
+            text.stylize_before(text.style)
+        segments = [*before, *text.render(self.app.console)]
+        return Strip(segments).adjust_cell_length(width, style).apply_style(style)
+
+    def _painted_from(self, y: int, style: Style) -> object:
+        """All that a line of the panel is painted from, without composing it; None if that is not known."""
+        index = self.entry_at(y)
+        made_of = self.made_of(index) if index is not None else None
+        width = self.scrollable_content_region.width
+        return None if made_of is None else (made_of, self.has_focus, width, style, self.app.theme)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "vi":
+            return self.app.is_free(str(parameters[0]))
+        return super().check_action(action, parameters)
+
+    async def action_vi(self, key: str) -> None:
+        """Do what the arrow key of a vi key does here."""
+        bound = self._bindings.key_to_bindings.get(VI_KEYS[key])
+        if bound:
+            await self.run_action(bound[0].action)
+
+
+def _composed(before: Sequence[Segment], text: Text, style: Style, width: int) -> object:
+    """All that a composed line is painted from."""
+    return tuple(before), text.plain, tuple(text.spans), text.style, style, width
+
+
+class ListPanel(VirtualPanel):
+    """A line per entry, with a cursor that stays on its entry while the list changes."""
+
+    COMPONENT_CLASSES: ClassVar = {"list--cursor", "list--cursor-blurred", "list--mark", "list--muted"}
+
+    def __init__(self, store: Store, *, id: str) -> None:
+        super().__init__(store, id=id)
+        self._cursor = 0
+        self._identity: object = None
+
+    # what a list says ----------------------------------------------------------------------------------
 
     def line(self, index: int, width: int) -> Text:
         """A line of the list, in at most ``width`` cells."""
         raise NotImplementedError
 
-    def made_of(self, index: int) -> object:
-        """What a line of the list is made of, where that is less work than the line; else None."""
-        return None
-
-    def move_to(self, index: int, by: int) -> None:
-        """Put the cursor on a line that exists, or near it in the direction of ``by``."""
-        raise NotImplementedError
+    def identity(self, index: int) -> object:
+        """What the cursor stays on: by default the place of a line. None: the line does not take the cursor."""
+        return index
 
     def clicked(self, index: int) -> None:
         """A click on a line."""
         self.move_to(index, 1)
-
-    @property
-    def head(self) -> int:
-        """Lines above the list that do not scroll."""
-        return 0
-
-    @property
-    def foot(self) -> int:
-        """Lines below the list that do not scroll."""
-        return 0
 
     def head_line(self, y: int, width: int) -> Text:
         """A line above the list, or with a negative ``y`` one below it, the last one -1."""
@@ -89,7 +196,36 @@ class ListPanel(ScrollPanel):
         """What the first line says if the list has none."""
         return Text("")
 
+    @property
+    def cursor(self) -> int:
+        """Index of the line under the cursor, or -1."""
+        count, wanted = self.count, self._identity
+        if wanted is not None and not (self._cursor < count and self.identity(self._cursor) == wanted):
+            found = (index for index in range(count) if self.identity(index) == wanted)
+            self._cursor = next(found, self._cursor)
+        return self._landed(min(self._cursor, count - 1), 1)
+
+    def move_to(self, index: int, by: int) -> None:
+        """Put the cursor on a line that exists, or near it in the direction of ``by``."""
+        self._cursor = self._landed(index, 1 if by > 0 else -1)
+        self._identity = self.identity(self._cursor)
+
+    def keep_cursor(self) -> None:
+        """Before the list changes: keep the cursor on its entry, also if the user has not moved it."""
+        if (at := self.cursor) >= 0:
+            self._cursor, self._identity = at, self.identity(at)
+
     # what all lists do ---------------------------------------------------------------------------------
+
+    def _landed(self, index: int, direction: int) -> int:
+        """The nearest line that takes the cursor, first in a direction; ``index`` if there is none."""
+        for way in (direction, -direction):
+            at = index
+            while 0 <= at < self.count and self.identity(at) is None:
+                at += way
+            if 0 <= at < self.count:
+                return at
+        return index
 
     def tick(self) -> None:
         super().tick()
@@ -100,25 +236,6 @@ class ListPanel(ScrollPanel):
         self.set_lines(self.count + self.head + self.foot)
         self.show_cursor()
         self.repaint()
-
-    def repaint(self) -> None:
-        """Paint the lines that show something else than before: to paint costs more than to compare."""
-        width, height = self.scrollable_content_region.size
-        style, changed = self.rich_style, []
-        for y in range(height):
-            index = self.index_at(y)
-            is_entry = self.head <= y < height - self.foot and index < self.count
-            if is_entry and (made_of := self.made_of(index)) is not None:
-                made_of = (made_of, index == self.cursor, self.has_focus, style, width)
-                if made_of == self._compared.get(y):
-                    continue
-                self._compared[y] = made_of
-            else:
-                self._compared.pop(y, None)
-            if _shown(*self._line_at(y, style)) != self._painted.get(y):
-                changed.append(y)
-        if changed:
-            self.refresh(*(Region(0, y, width, 1) for y in changed))
 
     def action_move(self, by: int) -> None:
         """Move the cursor at once."""
@@ -132,15 +249,9 @@ class ListPanel(ScrollPanel):
         height = self.scrollable_content_region.height
         if not self.head <= at.y < height - self.foot:
             self.head_clicked(at.y if at.y < self.head else at.y - height, at.x - 1)
-            return
-        index = self.index_at(at.y)
-        if 0 <= index < self.count:
+        elif (index := self.entry_at(at.y)) is not None:
             self.clicked(index)
             self.repaint()
-
-    def index_at(self, y: int) -> int:
-        """Index of the entry on a line of the panel."""
-        return y - self.head + round(self.scroll_offset.y)
 
     def on_resize(self) -> None:
         self.show_cursor()
@@ -150,36 +261,127 @@ class ListPanel(ScrollPanel):
         height = self.scrollable_content_region.height - self.head - self.foot
         top, cursor = round(self.scroll_offset.y), self.cursor
         if height >= 1 and cursor >= 0 and not top <= cursor < top + height:
-            self.scroll_to(y=max(0, cursor - height // 2), animate=False, force=True, immediate=True)
+            self.go_to_top(max(0, cursor - height // 2))
 
-    def render_line(self, y: int) -> Strip:
-        width = self.scrollable_content_region.width
-        mark, text, style = self._line_at(y, self.rich_style)
-        self._painted[y] = _shown(mark, text, style)
-        self._compared.pop(y, None)  # it may have been painted as something else in between
-        text.truncate(width - 1, overflow="ellipsis", pad=True)
-        segments = [mark, *text.render(self.app.console)]
-        return Strip(segments).adjust_cell_length(width, style).apply_style(style)
+    def _painted_from(self, y: int, style: Style) -> object:
+        made_of = super()._painted_from(y, style)
+        return None if made_of is None else (made_of, self.index_at(y) == self.cursor)
 
-    def _line_at(self, y: int, style: Style) -> tuple[Segment, Text, Style]:
-        """A line of the panel as it is now: the mark of the cursor, what the list shows, and the style of both."""
+    def line_at(self, y: int, style: Style) -> tuple[Sequence[Segment], Text, Style]:
         width, height = self.scrollable_content_region.size
         width -= 1  # the first cell is the cursor's
-        index, mark = self.index_at(y), Segment(" ")
+        index, mark = self.entry_at(y), Segment(" ")
         if y < self.head or y >= height - self.foot:
             text = self.head_line(y if y < self.head else y - height, width)
-        elif index >= self.count:
+        elif index is None:
             text = self.empty() if y == self.head and not self.count else Text("")
-            text.stylize_before(self.get_component_rich_style("list--muted", partial=True))
+            text.stylize_before(self.muted)
         else:
             if index == self.cursor:
                 style += self.get_component_rich_style("list--cursor" if self.has_focus else "list--cursor-blurred")
                 tone = self.get_component_rich_style("list--mark", partial=True)
                 mark = Segment(CURSOR if self.has_focus else CURSOR_BLURRED, tone)
             text = self.line(index, width)
-        return mark, text, style
+        return (mark,), text, style
+
+    @property
+    def muted(self) -> Style:
+        """Of what is said beside the list."""
+        return self.get_component_rich_style("list--muted", partial=True)
 
 
-def _shown(mark: Segment, text: Text, style: Style) -> object:
-    """All that a line is painted from, besides its width."""
-    return mark, text.plain, tuple(text.spans), text.style, style
+Cell: TypeAlias = "Text | tuple[str, str | Style]"
+"""A text with its style, which is also that of its padding; or a Text, to the left, whose padding has none."""
+
+
+def headings(
+    columns: Iterable[Sized], margin: int = 0, sorted_by: str = "", arrow: str = ""
+) -> tuple[Text, list[tuple[int, int, str]]]:
+    """The titles of columns after ``margin`` cells; where each begins and ends, and its column."""
+    text, spans = Text(" " * margin, no_wrap=True), []
+    for place, column in enumerate(columns):
+        text.append(" " * column.gap if place else "")
+        start = text.cell_len
+        title, is_sorted = column.title, bool(arrow) and column.id == sorted_by
+        if is_sorted:  # the arrow is not cut off
+            title = f"{title}{arrow}"
+            text.append(title if cell_len(title) > column.width else column.fitted(title), style="bold")
+        else:
+            text.append(column.fitted(title))
+        spans.append((start, text.cell_len, column.id))
+    return text, spans
+
+
+def row_text(columns: Sequence[Sized], cells: Iterable[Cell]) -> Text:
+    """A line of a table."""
+    text, pad = Text(no_wrap=True), 0
+    for place, (column, cell) in enumerate(zip(columns, cells, strict=True)):
+        text.append(" " * (pad + column.gap if place else 0))
+        if isinstance(cell, tuple):
+            cell = Text(column.fitted(cell[0]), cell[1])
+        elif column.width and cell.cell_len > column.width:
+            cell = Text(shortened(cell.plain, column.width), style=cell.style)
+        text.append_text(cell)
+        pad = max(0, column.width - cell.cell_len)
+    return text
+
+
+class TablePanel(ListPanel):
+    """A list of rows under the headings of the columns that fit, which do not scroll."""
+
+    class Sorted(Message):
+        """The heading of a column was clicked."""
+
+        def __init__(self, column: str) -> None:
+            super().__init__()
+            self.column = column
+
+    def __init__(self, store: Store, *, id: str) -> None:
+        super().__init__(store, id=id)
+        self._spans: list[tuple[int, int, str]] = []
+        """Where each heading is, and its column."""
+
+    def columns(self, width: int) -> Sequence[Sized]:
+        """The columns that fit, in their order."""
+        raise NotImplementedError
+
+    def cells(self, index: int, columns: Sequence[Sized]) -> Iterable[Cell]:
+        """The cells of a row in these columns."""
+        raise NotImplementedError
+
+    def before(self, index: int) -> Text:
+        """Marks before the first column, in :attr:`margin` cells."""
+        return Text()
+
+    @property
+    def margin(self) -> int:
+        """Cells before the first column."""
+        return 0
+
+    @property
+    def sorted_by(self) -> tuple[str, str]:
+        """The column that the rows are sorted by, and its arrow."""
+        return "", ""
+
+    def line(self, index: int, width: int) -> Text:
+        columns = self.columns(width - self.margin)
+        return self.before(index).append_text(row_text(columns, self.cells(index, columns)))
+
+    def heading(self, width: int) -> Text:
+        """The headings."""
+        text, self._spans = headings(self.columns(width - self.margin), self.margin, *self.sorted_by)
+        return text
+
+    @property
+    def head(self) -> int:
+        return 1
+
+    def head_line(self, y: int, width: int) -> Text:
+        text = self.heading(width) if self.count else Text("")
+        text.stylize_before(self.muted)
+        return text
+
+    def head_clicked(self, y: int, x: int) -> None:
+        for start, end, column in self._spans:
+            if y == 0 and start <= x < end:
+                self.post_message(self.Sorted(column))

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from textual import events, getters
 from textual.content import Content
-from textual.geometry import Region, Size
-from textual.scroll_view import ScrollView
+from textual.geometry import Region
 from textual.widget import Widget
 
 from grpo_tui.kit.desk import Desk
 from grpo_tui.model.store import Freshness, Store
 
-VI_KEYS = {"j": "down", "k": "up", "g": "home", "G": "end", "h": "left", "l": "right"}
 TONES = {
     "live": "$success",
     "busy": "$secondary",
@@ -141,35 +139,3 @@ class Panel(StoreView, Widget, can_focus=True):
 
     ALLOW_MAXIMIZE = True
     DEFAULT_CLASSES = "panel"
-
-
-class ScrollPanel(StoreView, ScrollView, can_focus=True):
-    """A panel that scrolls: with the arrow keys, and with the keys of vi unless the user gave them to an action."""
-
-    DEFAULT_CLASSES = "panel"
-    BINDINGS: ClassVar = [(key, f"vi('{key}')") for key in "jkgG"]
-
-    def set_lines(self, count: int) -> None:
-        """Say how many lines there are, once per change.
-
-        Setting ``virtual_size`` lays out the whole screen, on every new line of a log; that is needed only where the
-        scrollbar appears or goes. A width of 1 prevents a horizontal one: lines are cut.
-        """
-        size, height = Size(1, count), self.scrollable_content_region.height
-        if height < 1 or (count > height) != self.show_vertical_scrollbar:
-            self.virtual_size = size
-        elif size != self.virtual_size:
-            self.set_reactive(Widget.virtual_size, size)
-            if self.show_vertical_scrollbar:
-                self.vertical_scrollbar.window_virtual_size = count
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "vi":
-            return self.app.is_free(str(parameters[0]))
-        return super().check_action(action, parameters)
-
-    async def action_vi(self, key: str) -> None:
-        """Do what the arrow key of a vi key does here."""
-        bound = self._bindings.key_to_bindings.get(VI_KEYS[key])
-        if bound:
-            await self.run_action(bound[0].action)

@@ -78,7 +78,7 @@ def test_panels_use_other_keys() -> None:
     from grpo_tui.views.logs.lines import LogLinesPanel
     from grpo_tui.views.logs.panels import LogFilesPanel
     from grpo_tui.widgets.lines_panel import LinesPanel
-    from grpo_tui.widgets.panel import ScrollPanel
+    from grpo_tui.widgets.list_panel import VirtualPanel
 
     for view, panel in (
         ("home", RunsPanel),
@@ -89,7 +89,7 @@ def test_panels_use_other_keys() -> None:
     ):
         here = [action for action in ACTIONS if action.is_in(view) and action.id != "log_next"]  # the same in a log
         taken = {key for action in here for key in action.keys}
-        for binding in [*ScrollPanel.BINDINGS, *panel.BINDINGS]:
+        for binding in [*VirtualPanel.BINDINGS, *panel.BINDINGS]:
             keys = binding[0] if isinstance(binding, tuple) else binding.key
             assert not taken & set(keys.split(",")), panel
 

@@ -24,6 +24,7 @@ from grpo_tui.screens.dialog import ConfirmScreen, Dialog, Question
 from grpo_tui.views.ask.model import AskLog, Form, listed, read_form
 from grpo_tui.views.ask.page import AskPanel, AskSource
 from grpo_tui.widgets.line_input import LineInput
+from grpo_tui.widgets.list_panel import ALL, PAGE
 from remote.protocol import RemoteError
 
 TICK_S = 0.2
@@ -41,12 +42,12 @@ class AskScreen(Dialog[None]):
 
     BINDINGS: ClassVar = [
         Binding("enter", "ask", show=False),
-        Binding("up", "scroll('scroll_up')", show=False),
-        Binding("down", "scroll('scroll_down')", show=False),
-        Binding("pageup", "scroll('page_up')", show=False),
-        Binding("pagedown", "scroll('page_down')", show=False),
-        Binding("ctrl+home", "scroll('scroll_home')", show=False),
-        Binding("ctrl+end", "scroll('scroll_end')", show=False),
+        Binding("up", "scroll(-1)", show=False),
+        Binding("down", "scroll(1)", show=False),
+        Binding("pageup", f"scroll({-PAGE})", show=False),
+        Binding("pagedown", f"scroll({PAGE})", show=False),
+        Binding("ctrl+home", f"scroll({-ALL})", show=False),
+        Binding("ctrl+end", f"scroll({ALL})", show=False),
     ]
     FIELDS = ("prompt", "checkpoints", "count", "temperature", "seed")
 
@@ -310,8 +311,8 @@ class AskScreen(Dialog[None]):
         """End the process before the program quits."""
         await self._close(QUIT_S)
 
-    def action_scroll(self, what: str) -> None:
-        getattr(self.query_one(AskPanel), f"action_{what}")()
+    def action_scroll(self, by: int) -> None:
+        self.query_one(AskPanel).action_move(by)
 
 
 class Cancelled(Exception):

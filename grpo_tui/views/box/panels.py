@@ -9,11 +9,12 @@ from textual.content import Content
 
 from grpo_train.run_dir.display import duration
 from grpo_tui.model.box_clock import clock_check
-from grpo_tui.model.formatting import bar, byte_size, one_line, padded, short_age, shortened
+from grpo_tui.model.formatting import bar, byte_size, counted, one_line, padded, percent, short_age, shortened
 from grpo_tui.model.store import Store
+from grpo_tui.model.table import Sized
 from grpo_tui.views.box.charts import facts_age, facts_missing
 from grpo_tui.views.box.model import BoxView, state_of, what_of
-from grpo_tui.widgets.list_panel import ListPanel
+from grpo_tui.widgets.list_panel import ListPanel, row_text
 from grpo_tui.widgets.panel import Panel
 from remote.protocol.rows import UNREADABLE
 
@@ -21,7 +22,13 @@ FULL = 0.95
 DAY_S = 86_400
 NOT_BAR = 19
 """Cells of a disk's line beside its figures and its bar: a short name, its share, gaps."""
-COLUMNS = (("what", 12), ("state", 14), ("since", 7))
+COLUMNS = (
+    Sized("what", 14, is_left=True),
+    Sized("state", 16, is_left=True, gap=0),
+    Sized("since", 9, is_left=True, gap=0),
+    Sized("line", 0, gap=0),
+)
+"""Of a session, after its name."""
 
 
 class DisksPanel(Panel):
@@ -61,7 +68,7 @@ class DisksPanel(Panel):
             lines.append(
                 Content.from_markup(
                     f"$name  $figures  [{tone} on $grpo-track]{filled}[/][on $grpo-track]{rest}[/] $share",
-                    name=name, figures=figures, share=f"{100 * share:.0f} %" + (" ▲" if share >= FULL else ""),
+                    name=name, figures=figures, share=percent(share) + (" ▲" if share >= FULL else ""),
                 )
             )  # fmt: skip
             if pace := view.history.pace(disk["path"]):
@@ -80,8 +87,7 @@ class DisksPanel(Panel):
         if not found["checkpoints"] and not found["unmeasured"]:
             return [Content.from_markup("checkpoints  [$text-muted]none[/]")]
         head = Content.from_markup("checkpoints  [bold]$size[/]", size=byte_size(found["bytes"]))
-        runs = int(found["runs"])
-        head += Content.from_markup(" [$text-muted]in $runs[/]", runs=f"{runs:,} run{'' if runs == 1 else 's'}")
+        head += Content.from_markup(" [$text-muted]in $runs[/]", runs=counted(int(found["runs"]), "run"))
         if found["unmeasured"]:
             head += Content.from_markup(" [$warning]($n not measured yet)[/]", n=f"{found['unmeasured']:,.0f}")
         if found["day_bytes"]:
@@ -114,15 +120,10 @@ class SessionsPanel(ListPanel):
     def __init__(self, store: Store, view: Callable[[], BoxView], *, id: str) -> None:
         super().__init__(store, id=id)
         self._view = view
-        self._cursor = 0
 
     @property
     def count(self) -> int:
         return len(self.store.sessions)
-
-    @property
-    def cursor(self) -> int:
-        return min(self._cursor, self.count - 1)
 
     @property
     def current(self) -> str:
@@ -135,7 +136,7 @@ class SessionsPanel(ListPanel):
         return (
             store.versions["sessions"],
             view.version,
-            self._cursor,
+            self.cursor,
             minute,
             self.size,
             self.app.theme,
@@ -148,9 +149,6 @@ class SessionsPanel(ListPanel):
         problem = self.store.topic_problem("sessions")
         self.set_titles("sessions", Content.from_markup("[$warning]$text[/]", text=problem) if problem else hint)
 
-    def move_to(self, index: int, by: int) -> None:
-        self._cursor = index
-
     def empty(self) -> Text:
         problem = self.store.topic_problem("sessions")
         return Text(f"? {one_line(problem)}" if problem else "no sessions: n on Home launches a run in one")
@@ -161,13 +159,10 @@ class SessionsPanel(ListPanel):
         created = session.get("created")
         age = self.store.age(created) if created else None
         cells = (what_of(session, {row.name for row in self.store.runs or ()}), state_of(session), short_age(age))
-        name = max(16, min(40, width // 3))
-        text = Text(no_wrap=True)
-        text.append(f"{shortened(str(session['name']), name):<{name}}  ")
-        for cell, (_, size) in zip(cells, COLUMNS, strict=True):
-            text.append(f"{cell:<{size}}  ", style="" if cell != "not ours" else muted)
-        text.append(one_line(self._view().lines.get(str(session["name"]), ""))[:width], style=muted)
-        return text
+        name = Sized("name", max(16, min(40, width // 3)), is_left=True)
+        last = one_line(self._view().lines.get(str(session["name"]), ""))[:width]
+        texts = [(str(session["name"]), ""), *((cell, muted if cell == "not ours" else "") for cell in cells)]
+        return row_text((name, *COLUMNS), [*texts, (last, muted)])
 
 
 class ChecksPanel(Panel):

@@ -54,20 +54,18 @@ class MetricsPanel(ListPanel):
         self._lines: list[MetricLine] = []
         self._row_at_crosshair = row_at_crosshair
         self._made_of: object = None
-        self._cursor = 0
 
     @property
     def count(self) -> int:
         return len(self._lines)
 
-    @property
-    def cursor(self) -> int:
-        return self._cursor
+    def identity(self, index: int) -> object:
+        return self._lines[index].name or None
 
     @property
     def current(self) -> str:
         """The metric under the cursor, or ""."""
-        return self._lines[self._cursor].name if self._cursor < len(self._lines) else ""
+        return self._lines[at].name if (at := self.cursor) >= 0 else ""
 
     def state(self) -> object:
         curves = self._curves()
@@ -82,12 +80,8 @@ class MetricsPanel(ListPanel):
         made_of = (id(rows), len(rows), view.filter, tuple(view.shown))
         if made_of != self._made_of:
             self._made_of = made_of
-            lines = metric_lines(rows, view)
-            name = self.current
-            self._lines = lines
-            found = [index for index, line in enumerate(lines) if line.name == name and name]
-            self._cursor = found[0] if found else min(self._cursor, max(0, len(lines) - 1))
-            self._land(1)
+            self.keep_cursor()
+            self._lines = metric_lines(rows, view)
         super().tick()
 
     def refresh_titles(self) -> None:
@@ -99,30 +93,17 @@ class MetricsPanel(ListPanel):
             title += Content.from_markup(" [$text-muted]at $step[/]", step=f"{step:,.0f}")
         self.set_titles(title, Content.from_markup("[$text-muted]space shows[/]") if self.has_focus else "")
 
-    def move_to(self, index: int, by: int) -> None:
-        self._cursor = index
-        self._land(1 if by > 0 else -1)
-
     def go_to(self, name: str) -> None:
         """Put the cursor on a metric."""
         self.tick()
-        self._cursor = next((index for index, line in enumerate(self._lines) if line.name == name), self._cursor)
+        if any(line.name == name for line in self._lines):
+            self._identity = name
         self.show_cursor()
         self.refresh()
 
-    def _land(self, direction: int) -> None:
-        """Move the cursor off a heading."""
-        for way in (direction, -direction):
-            index = self._cursor
-            while 0 <= index < len(self._lines) and not self._lines[index].name:
-                index += way
-            if 0 <= index < len(self._lines):
-                self._cursor = index
-                return
-
     def clicked(self, index: int) -> None:
         if name := self._lines[index].name:
-            self._cursor = index
+            self.move_to(index, 1)
             self.post_message(self.Toggled(name))
 
     def empty(self) -> Text:
@@ -137,8 +118,7 @@ class MetricsPanel(ListPanel):
     def _line(self, line: MetricLine, width: int) -> Text:
         muted = self.get_component_rich_style("list--muted", partial=True)
         if not line.name:
-            tone = "metrics--unusual" if line.text.startswith("▲") else "list--muted"
-            return Text(line.text, style=self.get_component_rich_style(tone, partial=True), no_wrap=True)
+            return Text(line.text, no_wrap=True)
         value = self.value(line.name)
         mark = "★ " if line.is_shown else "  " if line.indent else ""
         unusual = " ▲" if line.unusual is not None else ""
@@ -163,18 +143,13 @@ class MetricsPanel(ListPanel):
     def value(self, name: str) -> str:
         """The value at the crosshair, else the newest: from the end of the log, which is newer than the box's table."""
         if (at := self._row_at_crosshair()) is not None:
-            return _short(to_float(at.get(name)))
+            return metric_value(to_float(at.get(name)))
         row = self.store.logs.rows.last if self.store.logs else None
         value = to_float(row.fields.get(name)) if row else None
         if value is None:
             rows = self.store.metrics.rows
             value = to_float(next((each.get("last") for each in rows if each["name"] == name), None))
-        return _short(value)
-
-
-def _short(value: float | None) -> str:
-    text = metric_value(value)
-    return text if len(text) <= 7 else compact_number(value, 7)
+        return metric_value(value)
 
 
 MOST_EVENTS = 2

@@ -12,13 +12,15 @@ from rich.text import Text
 from textual.content import Content
 
 from grpo_tui.charts import RUN_LOOKS
-from grpo_tui.model.formatting import compact_number, metric_value, one_line, shortened
+from grpo_tui.model.formatting import compact_number, counted, fraction, metric_value, one_line
 from grpo_tui.model.progress import NO_PRICE
 from grpo_tui.model.store import Store
+from grpo_tui.model.table import GAP, Sized
 from grpo_tui.views.compare.chart import letters
 from grpo_tui.views.compare.model import Accuracy, Compared, Comparison, PairedResults, differ, differing
 from grpo_tui.views.compare.standing import goal, table
 from grpo_tui.widgets.lines_panel import LinesPanel, PageSource, Palette
+from grpo_tui.widgets.list_panel import row_text
 from grpo_tui.widgets.panel import link_age, toned
 from grpo_tui.widgets.sources import wrapped
 
@@ -194,7 +196,7 @@ class ConfigSource(CompareSource):
         same = count - len(found)
         verb = "hides them" if self.comparison.shows_all else "shows all"
         text = (
-            f"{same} {'key is' if same == 1 else 'keys are'} the same   {self._key} {verb}"
+            f"{counted(same, 'key is', 'keys are')} the same   {self._key} {verb}"
             if found
             else f"all {count} keys are the same"
         )
@@ -310,7 +312,7 @@ class EvaluationsSource(CompareSource):
         if pair is None:
             return Text("–", style=palette["muted"])
         sign = "−" if pair.difference < 0 else "+"
-        text = Text(f"{sign}{_share(abs(pair.difference))} ±{_share(pair.spread)}")
+        text = Text(f"{sign}{fraction(abs(pair.difference))} ±{fraction(pair.spread)}")
         if pair.is_clear:
             text.append(" ▲" if pair.difference > 0 else " ▼", style=palette["good" if pair.difference > 0 else "bad"])
         return text
@@ -330,16 +332,10 @@ class EvaluationsSource(CompareSource):
 def _accuracy(found: Accuracy | None, has_spread: bool, palette: Palette) -> Text:
     if found is None:
         return Text("–", style=palette["muted"])
-    text = Text(_share(found.value))
+    text = Text(fraction(found.value))
     if has_spread and found.spread is not None:
-        text.append(f" ±{_share(found.spread)}", style=palette["muted"])
+        text.append(f" ±{fraction(found.spread)}", style=palette["muted"])
     return text
-
-
-def _share(value: float) -> str:
-    """``.412``"""
-    text = f"{value:.3f}"
-    return text[1:] if text.startswith("0.") else text
 
 
 def _only(values: list[float], best: Callable[[list[float]], float]) -> float | None:
@@ -348,7 +344,6 @@ def _only(values: list[float], best: Callable[[list[float]], float]) -> float | 
     return found if values.count(found) == 1 else None  # type: ignore[arg-type]
 
 
-GAP = 2
 WIDEST = 32
 """Cells of a value; a longer one is cut in the middle."""
 SIGNS = len(" ‹9 9›")
@@ -448,15 +443,5 @@ def _total(widths: Sequence[int], columns: Sequence[int] | range) -> int:
 
 def _lines(table: Table, widths: Sequence[int], columns: Sequence[int] | range) -> list[Text]:
     """Lines of some columns."""
-    lines = []
-    for row in table:
-        line = Text(no_wrap=True)
-        cells = [row[column] if column < len(row) else Text() for column in columns]
-        for place, (column, cell) in enumerate(zip(columns, cells, strict=True)):
-            if cell.cell_len > widths[column]:
-                cell = Text(shortened(cell.plain, widths[column]), style=cell.style)
-            line.append_text(cell)
-            if place + 1 < len(cells):
-                line.append(" " * (widths[column] - cell.cell_len + GAP))
-        lines.append(line)
-    return lines
+    shown = [Sized(str(column), widths[column], is_left=True) for column in columns]
+    return [row_text(shown, [line[column] if column < len(line) else Text() for column in columns]) for line in table]

@@ -18,6 +18,7 @@ from grpo_train.history.search import Search, parse
 from grpo_train.run_dir.display import duration
 from grpo_tui.history.spending import BoxCost, Spending, box_rows, run_rows, spending, sums_of, unpriced_in
 from grpo_tui.history.tables import is_number
+from grpo_tui.model.formatting import money
 from grpo_tui.model.run_list import Order
 
 TABLES = ("runs", "cost by run", "cost by box", "cost by day")
@@ -137,7 +138,7 @@ def _cost_of(found: Sequence[Record]) -> str:
     costs = [record.cost for record in found if record.cost is not None]
     seconds = sum(record.seconds or 0.0 for record in found)
     hours = f"{seconds / 3600:,.1f} h" if seconds >= 3600 else duration(seconds)
-    return hours + (f"  ${sum(costs):,.2f}" if costs else "")
+    return hours + (f"  {money(sum(costs))}" if costs else "")
 
 
 def _costs(answer: Answer, spent: Spending, found: Sequence[Record]) -> Answer:

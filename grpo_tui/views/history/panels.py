@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from rich.style import Style
 from rich.text import Text
 from textual.content import Content
 from textual.message import Message
 
 from grpo_train.history.fields import text_of
 from grpo_train.run_dir.display import state_label
-from grpo_tui.model.formatting import padded, shortened
 from grpo_tui.model.store import Store
-from grpo_tui.model.table import GAP, Sized, fit
+from grpo_tui.model.table import Sized, fit
 from grpo_tui.model.tracking import tracking_of
 from grpo_tui.views.history.model import TABLES, HistoryView
+from grpo_tui.widgets.list_panel import Cell, TablePanel
 from grpo_tui.widgets.panel import TONES, Line, Panel
-from grpo_tui.widgets.table_panel import TablePanel
 
 if TYPE_CHECKING:
     from grpo_train.history.record import Record
@@ -71,13 +69,6 @@ class AboutHistory(Line):
 class HistoryTable(TablePanel):
     """The rows of the table. The cursor stays on its run when the table changes."""
 
-    class Sorted(Message):
-        """The heading of a column was clicked."""
-
-        def __init__(self, column: str) -> None:
-            super().__init__()
-            self.column = column
-
     class Moved(Message):
         """The user moved the cursor."""
 
@@ -86,9 +77,6 @@ class HistoryTable(TablePanel):
     def __init__(self, store: Store, view: HistoryView, *, id: str) -> None:
         super().__init__(store, id=id)
         self._view = view
-        self._spans: list[tuple[int, int, str]] = []
-        self._cursor = 0
-        self._identity = ""
 
     def state(self) -> object:
         return (self._view.version, self.cursor, self.size, self.app.theme, self.has_focus)
@@ -119,14 +107,9 @@ class HistoryTable(TablePanel):
         answer = self._view.answer
         return len(answer.rows.cells) if answer is not None else 0
 
-    @property
-    def cursor(self) -> int:
+    def identity(self, index: int) -> object:
         answer = self._view.answer
-        if answer is not None and self._identity:
-            at = next((i for i, one in enumerate(answer.records) if one.identity == self._identity), -1)
-            if at >= 0:
-                return at
-        return min(self._cursor, self.count - 1)
+        return answer.records[index].identity if answer is not None and answer.records else index
 
     @property
     def record(self) -> Record | None:
@@ -136,9 +119,7 @@ class HistoryTable(TablePanel):
         return answer.records[at] if answer is not None and 0 <= at < len(answer.records) else None
 
     def move_to(self, index: int, by: int) -> None:
-        self._cursor, self._identity = index, ""
-        if (record := self.record) is not None:
-            self._identity = record.identity
+        super().move_to(index, by)
         self.post_message(self.Moved())
 
     def go_to(self, box: str, name: str | None) -> bool:
@@ -152,54 +133,33 @@ class HistoryTable(TablePanel):
     def empty(self) -> Text:
         return Text(f" {self._view.nothing()}")
 
-    def head_clicked(self, y: int, x: int) -> None:
-        for start, end, column in self._spans:
-            if y == 0 and start <= x < end:
-                self.post_message(self.Sorted(column))
-
-    def _columns(self, width: int) -> list[tuple[int, int]]:
-        """Index and width of the columns that fit; the first always does."""
+    def columns(self, width: int) -> Sequence[Sized]:
         answer = self._view.answer
         if answer is None or not answer.rows.columns:
             return []
         rows = answer.rows
-        sized = [Sized(str(i), min(WIDEST, size), i) for i, size in enumerate(rows.widths) if i]
-        first = min(WIDEST, rows.widths[0])
-        kept = fit(sized, width, min(first, FIRST_LEAST), min(first, FIRST_WANTED), FIRM)
-        left = width - sum(GAP + one.width for one in kept)
-        return [(0, min(first, max(1, left))), *((int(one.id), one.width) for one in kept)]
+        first, *others = (
+            Sized(name, min(WIDEST, size), place, name, not is_right)
+            for place, (name, size, is_right) in enumerate(zip(rows.columns, rows.widths, rows.right, strict=True))
+        )
+        return fit(first, others, width, min(first.width, FIRST_LEAST), min(first.width, FIRST_WANTED), FIRM)
 
-    def heading(self, width: int) -> Text:
+    @property
+    def sorted_by(self) -> tuple[str, str]:
         answer = self._view.answer
-        text = Text(no_wrap=True)
-        self._spans = []
-        if answer is None:
-            return text
-        for index, cells in self._columns(width):
-            name = answer.rows.columns[index]
-            arrow = answer.order.arrow if answer.asked.table == TABLES[0] and answer.order.column == name else ""
-            shown = shortened(f"{name}{arrow}", cells) if not arrow else f"{name}{arrow}"
-            text.append(" " * (GAP if index else 0))
-            start = text.cell_len
-            text.append(shown.rjust(cells) if answer.rows.right[index] else padded(shown, cells),
-                        style="bold" if arrow else "")  # fmt: skip
-            self._spans.append((start, text.cell_len, name))
-        return text
+        if answer is None or answer.asked.table != TABLES[0]:
+            return "", ""
+        return answer.order.column, answer.order.arrow
 
-    def line(self, index: int, width: int) -> Text:
+    def cells(self, index: int, columns: Sequence[Sized]) -> Iterator[Cell]:
         answer = self._view.answer
         assert answer is not None
-        text = Text(no_wrap=True)
-        row = answer.rows.cells[index]
-        for column, cells in self._columns(width):
-            shown = shortened(row[column], cells)
-            style: str | Style = ""
-            if answer.rows.columns[column] == "state" and answer.records:
-                tone = state_label(answer.records[index].state)[2]
-                style = self.get_component_rich_style(f"history--{tone}", partial=True)
-            text.append(" " * (GAP if column else 0))
-            text.append(shown.rjust(cells) if answer.rows.right[column] else padded(shown, cells), style=style)
-        return text
+        texts = dict(zip(answer.rows.columns, answer.rows.cells[index], strict=True))
+        for column in columns:
+            is_state = column.id == "state" and answer.records
+            tone = state_label(answer.records[index].state)[2] if is_state else ""
+            style = self.get_component_rich_style(f"history--{tone}", partial=True) if tone else ""
+            yield texts[column.id], style
 
 
 class HistoryDetails(Panel):

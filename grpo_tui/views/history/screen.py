@@ -122,7 +122,7 @@ class HistoryScreen(ViewScreen):
         """Sort by a column; by the same one again, the other way round."""
         self._ask(replace(self.view.asked, order=self.view.order.toggled(column)))
 
-    def on_history_table_sorted(self, event: HistoryTable.Sorted) -> None:
+    def on_table_panel_sorted(self, event: HistoryTable.Sorted) -> None:
         if self.view.asked.table == TABLES[0]:
             self.sort_by(event.column)
 

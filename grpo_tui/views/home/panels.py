@@ -41,7 +41,6 @@ class NeedsPanel(ListPanel):
     def __init__(self, store: Store, needs: Callable[[], Needs], *, id: str) -> None:
         super().__init__(store, id=id)
         self._needs = needs
-        self._key = ""
 
     @property
     def entries(self) -> list[Need]:
@@ -62,21 +61,15 @@ class NeedsPanel(ListPanel):
     def count(self) -> int:
         return 2 * len(self.entries)
 
-    @property
-    def cursor(self) -> int:
-        found = next((i for i, need in enumerate(self.entries) if need.key == self._key), 0)
-        return 2 * found if self.entries else -1
-
-    def move_to(self, index: int, by: int) -> None:
-        entries = self.entries
-        self._key = entries[min(len(entries) - 1, (index + (by > 0)) // 2)].key
+    def identity(self, index: int) -> object:
+        return None if index % 2 else self.entries[index // 2].key
 
     def clicked(self, index: int) -> None:
-        self._key = self.entries[index // 2].key
+        self.move_to(index - index % 2, 1)
         self.post_message(self.Opened(self.entries[index // 2]))
 
     def state(self) -> object:
-        return (tuple(self.entries), self._key, self.size, self.app.theme, self.has_focus)
+        return (tuple(self.entries), self.cursor, self.size, self.app.theme, self.has_focus)
 
     def refresh_titles(self) -> None:
         count = len(self.entries)
@@ -91,7 +84,7 @@ class NeedsPanel(ListPanel):
         muted = self.get_component_rich_style("list--muted", partial=True)
         if index % 2:
             then = f"; {need.then}" if need.then and need.detail else need.then
-            text = Text(" " * INDENT + need.detail, style=muted, no_wrap=True)
+            text = Text(" " * INDENT + need.detail, no_wrap=True)
             text.truncate(max(1, width - len(then)), overflow="ellipsis")
             return text.append(then)
         today = time.localtime(self.store.now())[:3] == time.localtime(need.at)[:3]

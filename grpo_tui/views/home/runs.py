@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from rich.cells import cell_len
 from rich.style import Style
 from rich.text import Text
 from textual.content import Content
@@ -13,16 +12,16 @@ from textual.message import Message
 from textual.timer import Timer
 
 from grpo_train.run_dir.display import duration, state_label
-from grpo_tui.model.formatting import padded, short_age, shortened
-from grpo_tui.model.run_columns import Cells, Column
+from grpo_tui.model.formatting import short_age
+from grpo_tui.model.run_columns import column
 from grpo_tui.model.run_facts import MOST_RUNS
 from grpo_tui.model.run_list import RunList
 from grpo_tui.model.run_names import fitting_name
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Freshness, Store
-from grpo_tui.model.table import GAP, Sized, fit
+from grpo_tui.model.table import Sized, fit
 from grpo_tui.widgets.blocks import bars_in_blocks
-from grpo_tui.widgets.list_panel import ListPanel
+from grpo_tui.widgets.list_panel import Cell, TablePanel
 from grpo_tui.widgets.panel import TONES, from_markup, toned
 
 REST_S = 0.1
@@ -35,7 +34,7 @@ HEAD_FROM, FOOT_FROM = 4, 6
 """Lines of the panel from which it has a heading, and a line about the names."""
 
 
-class RunsPanel(ListPanel):
+class RunsPanel(TablePanel):
     """One line per run, with the columns that fit. A marked run has a ``*``."""
 
     COMPONENT_CLASSES: ClassVar = {f"runs--{tone}" for tone in TONES}
@@ -47,27 +46,14 @@ class RunsPanel(ListPanel):
             super().__init__()
             self.name = name
 
-    class Sorted(Message):
-        """The heading of a column was clicked."""
-
-        def __init__(self, column: str) -> None:
-            super().__init__()
-            self.column = column
-
     def __init__(self, store: Store, runs: RunList, *, id: str) -> None:
         super().__init__(store, id=id)
         self.runs = runs
         self._under_cursor: str | None = None
         """The run under the cursor until it is the selected one, which it becomes once the cursor rests."""
         self._rest: Timer | None = None
-        self._laid_out: tuple[object, list[tuple[Column, int]], int] = (None, [], 0)
-        """What the layout is made of, each column with its width, the width of the name."""
-        self._spans: list[tuple[int, int, str]] = []
-        """Where each heading is."""
-
-    @property
-    def cells(self) -> Cells:
-        return self.runs.cells(self.store)
+        self._laid_out: tuple[object, list[Sized]] = (None, [])
+        """What the layout is made of, and the columns that fit."""
 
     def state(self) -> object:
         runs, store, top = self.runs, self.store, round(self.scroll_offset.y)
@@ -117,7 +103,7 @@ class RunsPanel(ListPanel):
         self.set_titles(title, below)
 
     def _has_heading(self, column: str) -> bool:
-        return bool(self.head) and (column == "name" or any(one.id == column for one, _ in self._laid_out[1]))
+        return bool(self.head) and any(one.id == column for one in self._laid_out[1])
 
     def tick(self) -> None:
         self.runs.update(self.store)
@@ -175,11 +161,6 @@ class RunsPanel(ListPanel):
     def clicked(self, index: int) -> None:
         self.post_message(self.RunChosen(self.runs.rows[index].name))
 
-    def head_clicked(self, y: int, x: int) -> None:
-        for start, end, column in self._spans:
-            if y == 0 and start <= x < end:
-                self.post_message(self.Sorted(column))
-
     # lines ---------------------------------------------------------------------------------------------
 
     @property
@@ -197,7 +178,9 @@ class RunsPanel(ListPanel):
         return Text(f" {self.runs.nothing(self.store)}" if self.store.runs else "")
 
     def head_line(self, y: int, width: int) -> Text:
-        return self._about_names(width) if y < 0 else self._heading(width)
+        text = self._about_names(width) if y < 0 else self.heading(width)
+        text.stylize_before(self.muted)
+        return text
 
     def _about_names(self, width: int) -> Text:
         names, text = self.runs.names, Text(no_wrap=True)
@@ -209,32 +192,10 @@ class RunsPanel(ListPanel):
         gap = width - text.cell_len - len(same)
         if same and gap < 2:
             text, gap = Text(no_wrap=True), max(0, width - len(same))
-        text.append(" " * gap + same)
-        text.stylize(self.get_component_rich_style("list--muted", partial=True))
-        return text
-
-    def _heading(self, width: int) -> Text:
-        columns, name_width = self._columns(width)
-        runs, text = self.runs, Text(no_wrap=True)
-        text.append(" " * (self._margin - 1))
-        self._spans = []
-
-        def add(column: str, title: str, cells: int, is_left: bool) -> None:
-            arrow = runs.order.arrow if runs.order.column == column else ""
-            shown = f"{title}{arrow}"
-            start = text.cell_len
-            text.append(padded(shown, cells) if is_left else shown.rjust(cells), style="bold" if arrow else "")
-            self._spans.append((start, text.cell_len, column))
-
-        add("name", " name", name_width + 1, True)
-        for column, cells in columns:
-            text.append(" " * GAP)
-            add(column.id, column.title, cells, column.is_left)
-        text.stylize_before(self.get_component_rich_style("list--muted", partial=True))
-        return text
+        return text.append(" " * gap + same)
 
     @property
-    def _margin(self) -> int:
+    def margin(self) -> int:
         """Cells before the name."""
         return 3 if self.store.marks else 2
 
@@ -243,52 +204,49 @@ class RunsPanel(ListPanel):
         if row.is_live or row.name == store.selected:  # its step, time and cost are the app's
             return None
         return (
-            row, short_age(store.row_age(row)), store.row_tone(row), runs.name(row.name), self._laid_out[1:],
+            row, short_age(store.row_age(row)), store.row_tone(row), runs.name(row.name), self._laid_out[1],
             runs.facts.version, runs.trends.version, store.price_per_hour, store.marks and row.name in store.marks,
-            bool(store.marks), self.in_blocks, self.app.theme,
+            bool(store.marks), self.in_blocks,
         )  # fmt: skip
 
-    def line(self, index: int, width: int) -> Text:
-        store, row, cells_of = self.store, self.runs.rows[index], self.cells
-        rest = "" if row.is_live else self.get_component_rich_style("list--muted", partial=True)
+    @property
+    def sorted_by(self) -> tuple[str, str]:
+        return self.runs.order.column, self.runs.order.arrow
 
-        def style_of(tone: str) -> Style:
-            return self.get_component_rich_style(f"runs--{tone}", partial=True)
+    def _tone(self, tone: str) -> Style:
+        return self.get_component_rich_style(f"runs--{tone}", partial=True)
 
-        glyph, _, tone = state_label(row.shown_state, row.host)
-        columns, name_width = self._columns(width)
-        text = Text(no_wrap=True)
+    def before(self, index: int) -> Text:
+        store, row, text = self.store, self.runs.rows[index], Text(no_wrap=True)
         if store.marks:
-            text.append("*" if row.name in store.marks else " ", style=style_of("good"))
-        text.append(f"{glyph} ", style=style_of(tone))
-        name = fitting_name(self.runs.name(row.name), name_width)
-        text.append(padded(name, name_width), style="bold" if row.is_live else "")
-        for column, cells in columns:
-            found = shortened(column.text(cells_of, row), cells)
-            if column.id == "trend" and self.in_blocks:
-                found = bars_in_blocks(found)
-            style = rest
-            if column.id == "state":
-                style = style_of(tone)
-            elif column.id == "age" and (age_tone := store.row_tone(row)) in ("warn", "bad"):
-                style = style_of(age_tone)
-            text.append(" " * GAP)
-            room = " " * (cells - cell_len(found))
-            text.append(found + room if column.is_left else room + found, style=style)
-        return text
+            text.append("*" if row.name in store.marks else " ", style=self._tone("good"))
+        glyph, _, tone = state_label(row.shown_state, row.host)
+        return text.append(f"{glyph} ", style=self._tone(tone))
 
-    def _columns(self, width: int) -> tuple[list[tuple[Column, int]], int]:
-        """The columns that fit with their widths, and the width of the name."""
+    def cells(self, index: int, columns: Sequence[Sized]) -> Iterator[Cell]:
+        row, cells = self.runs.rows[index], self.runs.cells(self.store)
+        rest = "" if row.is_live else self.muted
+        for one in columns:
+            if one.id == "name":
+                yield fitting_name(self.runs.name(row.name), one.width), "bold" if row.is_live else ""
+                continue
+            text, style = column(one.id).text(cells, row), rest
+            if one.id == "trend" and self.in_blocks:
+                text = bars_in_blocks(text)
+            elif one.id == "state":
+                style = self._tone(state_label(row.shown_state, row.host)[2])
+            elif one.id == "age" and (tone := self.store.row_tone(row)) in ("warn", "bad"):
+                style = self._tone(tone)
+            yield text, style
+
+    def columns(self, width: int) -> Sequence[Sized]:
         runs, store = self.runs, self.store
-        key = (runs.version, runs.columns, runs.order, runs.full_names, store.step, store.selected, width, self._margin)
+        key = (runs.version, runs.columns, runs.order, runs.full_names, store.step, store.selected, width)
         if key != self._laid_out[0]:
-            widths = runs.widths(self.cells)
-            shown = {column.id: column for column in runs.shown_columns() if column.id in widths}
-            room = width - self._margin
+            widths = runs.widths(runs.cells(store))
+            shown = {one.id: one for one in runs.shown_columns() if one.id in widths}
+            others = [Sized(one.id, widths[one.id], one.rank, one.title, one.is_left) for one in shown.values()]
+            name = Sized("name", max(widths["name"], NAME_LEAST), title="name", is_left=True)
             wanted = min(NAME_WANTED, max(6, widths["name"]))
-            sized = [Sized(column.id, widths[column.id], column.rank) for column in shown.values()]
-            kept = fit(sized, room, min(NAME_LEAST, wanted), wanted, FIRM)
-            left = room - sum(GAP + column.width for column in kept)
-            name = max(1, min(left, max(widths["name"], NAME_LEAST)))
-            self._laid_out = (key, [(shown[column.id], column.width) for column in kept], name)
-        return self._laid_out[1], self._laid_out[2]
+            self._laid_out = (key, fit(name, others, width, min(NAME_LEAST, wanted), wanted, FIRM))
+        return self._laid_out[1]

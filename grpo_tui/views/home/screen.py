@@ -233,7 +233,7 @@ class HomeScreen(ViewScreen):
         self.runs.order = self.runs.order.toggled(column)
         self.query_one(RunsPanel).tick()
 
-    def on_runs_panel_sorted(self, event: RunsPanel.Sorted) -> None:
+    def on_table_panel_sorted(self, event: RunsPanel.Sorted) -> None:
         self.sort_by(event.column)
 
     async def action_sort(self) -> None:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
+from rich.segment import Segment
+from rich.style import Style
 from rich.text import Text
 from textual import events
 from textual.content import Content
 from textual.message import Message
-from textual.strip import Strip
 
 from grpo_tui.model.asking import waiting_words
+from grpo_tui.model.formatting import percent
 from grpo_tui.model.store import Store
 from grpo_tui.views.logs.model.logs import LogsView
 from grpo_tui.views.logs.model.window import RETRY_S, Line, LogWindow
-from grpo_tui.widgets.list_panel import ALL, PAGE
-from grpo_tui.widgets.panel import ScrollPanel
+from grpo_tui.widgets.list_panel import ALL, CURSOR, PAGE, VirtualPanel
 from grpo_tui.widgets.sources import wrapped
 from grpo_tui.widgets.waiting import waiting
 
@@ -28,17 +29,14 @@ GUTTER = 3
 """Cells of the cursor, the level, and a space."""
 
 
-class LogLinesPanel(ScrollPanel):
+class LogLinesPanel(VirtualPanel):
     """The lines of the open file. It keeps its own top line: a file has no height in rows that is known."""
 
     COMPONENT_CLASSES: ClassVar = {
         "list--cursor", "list--cursor-blurred", "list--muted", "lines--error", "lines--warning", "lines--match",
         "lines--mark",
     }  # fmt: skip
-    BINDINGS: ClassVar = [
-        ("up", "move(-1)"), ("down", "move(1)"), ("home", f"move({-ALL})"), ("end", f"move({ALL})"),
-        ("pageup", f"move({-PAGE})"), ("pagedown", f"move({PAGE})"), ("left", "files"), ("h", "vi('h')"),
-    ]  # fmt: skip
+    BINDINGS: ClassVar = [("left", "files"), ("h", "vi('h')")]
 
     class Left(Message):
         """The keys go to the list of files."""
@@ -46,7 +44,7 @@ class LogLinesPanel(ScrollPanel):
     def __init__(self, store: Store, view: Callable[[], LogsView | None], *, id: str) -> None:
         super().__init__(store, id=id)
         self._view = view
-        self._painted: tuple[object, list[tuple[int, Text]]] = (None, [])
+        self._laid_out: tuple[object, list[tuple[int, Text]]] = (None, [])
         """Of what, and each row of the screen: the index of its line, and its text."""
 
     @property
@@ -76,13 +74,13 @@ class LogLinesPanel(ScrollPanel):
             return wait
         if not window.lines:
             return Content()
-        share = f"{100 * window.share:.0f}"
+        share = percent(window.share)
         if window.number is None:
-            counted = "" if window.leveled >= 1 else f"counted in {100 * window.leveled:.0f} % so far · "
-            return Content.from_markup("$counted[$text-muted]$share % of the file[/]", counted=counted, share=share)
+            counted = "" if window.leveled >= 1 else f"counted in {percent(window.leveled)} so far · "
+            return Content.from_markup("$counted[$text-muted]$share of the file[/]", counted=counted, share=share)
         about = "" if window.is_exact else "about "
         return Content.from_markup(
-            "[$text-muted]line[/] $about$number [$text-muted]of[/] $about$total [$text-muted]· $share %[/]",
+            "[$text-muted]line[/] $about$number [$text-muted]of[/] $about$total [$text-muted]· $share[/]",
             number=f"{window.number:,}", total=f"{max(window.total, window.number):,}", share=share, about=about,
         )  # fmt: skip
 
@@ -127,8 +125,8 @@ class LogLinesPanel(ScrollPanel):
         if window is None or view is None or width <= GUTTER:
             return []
         made_of = (self.state(), window.top, width, height)
-        if made_of == self._painted[0]:
-            return self._painted[1]
+        if made_of == self._laid_out[0]:
+            return self._laid_out[1]
         room = width - GUTTER
         if window.cursor < window.top:
             window.top = window.cursor if window.top - window.cursor <= NEAR else max(0, window.cursor - height // 2)
@@ -145,7 +143,7 @@ class LogLinesPanel(ScrollPanel):
         if view.wraps and rows and self._is_cut(rows, window.cursor, window, room, height):
             window.top = min(window.cursor, window.top + 1)
             rows = self._fill(window, view.wraps, room, height)
-        self._painted = ((self.state(), window.top, width, height), rows)
+        self._laid_out = ((self.state(), window.top, width, height), rows)
         return rows
 
     def _fill(self, window: LogWindow, wraps: bool, room: int, height: int) -> list[tuple[int, Text]]:
@@ -171,8 +169,7 @@ class LogLinesPanel(ScrollPanel):
             text.stylize(self.get_component_rich_style("lines--match", partial=True), start, end)
         return text
 
-    def render_line(self, y: int) -> Strip:
-        width, style = self.scrollable_content_region.width, self.rich_style
+    def line_at(self, y: int, style: Style) -> tuple[Sequence[Segment], Text, Style]:
         window, rows = self.window, self._rows()
         if y >= len(rows) or window is None:
             text = Text(self._empty() if y == 0 and not rows else "")
@@ -184,14 +181,13 @@ class LogLinesPanel(ScrollPanel):
             text = Text(no_wrap=True)
             is_current = index == window.cursor
             mark = self.get_component_rich_style("lines--mark", partial=True)
-            text.append("▌" if is_current else " ", style=mark)
+            text.append(CURSOR if is_current else " ", style=mark)
             level = self.get_component_rich_style(f"lines--{line.level}", partial=True) if line.level else ""
             text.append(f"{GLYPHS.get(line.level, ' ') if is_begin else ' '} ", style=level)
             text.append_text(part)
             if is_current:
                 style += self.get_component_rich_style("list--cursor" if self.has_focus else "list--cursor-blurred")
-        text.truncate(width, overflow="ellipsis", pad=True)
-        return Strip(list(text.render(self.app.console))).adjust_cell_length(width, style).apply_style(style)
+        return (), text, style
 
     def _empty(self) -> str:
         window, view = self.window, self._view()
@@ -203,7 +199,7 @@ class LogLinesPanel(ScrollPanel):
         if window.problem or not window.is_answered or window.target is not None:
             return waiting_words(window.asked_at, window.problem, RETRY_S)
         if window.level:
-            counted = "" if window.leveled >= 1 else f" in the {100 * window.leveled:.0f} % that are examined so far"
+            counted = "" if window.leveled >= 1 else f" in the {percent(window.leveled)} that are examined so far"
             nothing = f"no {'errors' if window.level == 'error' else 'warnings'} in this file{counted}"
             return nothing if window.level == "error" else nothing + self._health()
         return "the file is empty"

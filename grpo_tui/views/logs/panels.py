@@ -37,62 +37,41 @@ class LogFilesPanel(ListPanel):
         super().__init__(store, id=id)
         self._view = view
         self._rows: list[FileRow] = []
-        self._cursor = 0
 
     @property
     def count(self) -> int:
         return len(self._rows)
 
-    @property
-    def cursor(self) -> int:
-        return self._cursor
+    def identity(self, index: int) -> object:
+        row = self._rows[index]
+        return (row.kind, row.path, row.level) if row.kind in ("file", "level") else None
 
     @property
     def current(self) -> FileRow | None:
         """The line under the cursor."""
-        return self._rows[self._cursor] if self._cursor < len(self._rows) else None
+        return self._rows[at] if (at := self.cursor) >= 0 else None
 
     def state(self) -> object:
         view = self._view()
         window = view.window if view else None
         opened = (window.path, window.level, window.leveled >= 1) if window else None
-        return (self._rows, opened, self._cursor, self.size, self.app.theme, self.has_focus)
+        return (self._rows, opened, self.cursor, self.size, self.app.theme, self.has_focus)
 
     def tick(self) -> None:
         view = self._view()
         rows = view.rows() if view else []
         if rows != self._rows:
-            known = self.current
+            self.keep_cursor()
             self._rows = rows
-            same = [
-                index for index, row in enumerate(rows)
-                if known and (row.kind, row.path, row.level) == (known.kind, known.path, known.level)
-            ]  # fmt: skip
-            self._cursor = same[0] if same else 0
-            self._land(1)
         super().tick()
 
     def refresh_titles(self) -> None:
         hint = Content.from_markup("[$text-muted]$key opens[/]", key=self.key("log_open")) if self.has_focus else ""
         self.set_titles("files", hint)
 
-    def move_to(self, index: int, by: int) -> None:
-        self._cursor = index
-        self._land(1 if by > 0 else -1)
-
-    def _land(self, direction: int) -> None:
-        """Move the cursor off a heading."""
-        for way in (direction, -direction):
-            index = self._cursor
-            while 0 <= index < len(self._rows) and self._rows[index].kind not in ("file", "level"):
-                index += way
-            if 0 <= index < len(self._rows):
-                self._cursor = index
-                return
-
     def clicked(self, index: int) -> None:
-        if self._rows[index].kind in ("file", "level"):
-            self._cursor = index
+        if self.identity(index) is not None:
+            self.move_to(index, 1)
             self.post_message(self.Opened(self._rows[index]))
 
     def action_lines(self) -> None:
@@ -109,7 +88,7 @@ class LogFilesPanel(ListPanel):
         row, view = self._rows[index], self._view()
         muted = self.get_component_rich_style("list--muted", partial=True)
         if row.kind not in ("file", "level"):
-            return Text(row.text, style=muted, no_wrap=True)
+            return Text(row.text, no_wrap=True)
         window = view.window if view else None
         is_open = window is not None and (row.path == window.path if row.kind == "file" else row.level == window.level)
         mark = "▸" if is_open else " "

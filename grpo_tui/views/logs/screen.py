@@ -13,7 +13,7 @@ from textual.widgets import Input
 
 from grpo_tui.background import refresh_log_files
 from grpo_tui.kit.desk import Desk, ShowView
-from grpo_tui.model.formatting import byte_size
+from grpo_tui.model.formatting import byte_size, percent
 from grpo_tui.model.store import Store
 from grpo_tui.views.logs.lines import LogLinesPanel
 from grpo_tui.views.logs.model.logs import SHOWN, LogsView
@@ -65,8 +65,8 @@ class AboutLogs(Line):
             return Content.from_markup("[$error]$problem[/]", problem=search.problem)
         if search.searched < 1:
             return Content.from_markup(
-                "[$text-muted]$found so far, $share % searched; esc ends the search[/]",
-                found=_matches(search.total), share=f"{100 * search.searched:.0f}",
+                "[$text-muted]$found so far, $share searched; esc ends the search[/]",
+                found=_matches(search.total), share=percent(search.searched),
             )  # fmt: skip
         place = f"match {search.index:,} of {search.total:,}" if search.index else _matches(search.total)
         size = byte_size(search.size)

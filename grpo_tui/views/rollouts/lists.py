@@ -4,7 +4,7 @@ shown."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import ClassVar
 
@@ -12,13 +12,13 @@ from rich.text import Text
 from textual.content import Content
 
 from grpo_train.run_dir.files import to_float
-from grpo_tui.model.formatting import bar, compact_number, one_line, shortened
+from grpo_tui.model.formatting import bar, compact_number, counted, one_line, percent, shortened
 from grpo_tui.model.store import Store
+from grpo_tui.model.table import Sized
 from grpo_tui.views.rollouts.model.reader import RolloutChoices, RolloutReader
 from grpo_tui.views.rollouts.model.samples import Group, Sample, histogram, order_label, reward_of, why
-from grpo_tui.widgets.list_panel import ALL
+from grpo_tui.widgets.list_panel import ALL, Cell, TablePanel
 from grpo_tui.widgets.panel import Line, Panel, link_age
-from grpo_tui.widgets.table_panel import TablePanel
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 MOST_BLOCKS = 16
@@ -51,9 +51,6 @@ class RolloutList(TablePanel):
     def changed(self) -> None:
         """The cursor moved: the other panes follow."""
         self.screen.moved()  # type: ignore[attr-defined]
-
-    def muted(self) -> str:
-        return self.app.theme_variables["grpo-muted"]
 
 
 class StepsPanel(RolloutList):
@@ -108,35 +105,38 @@ class StepsPanel(RolloutList):
             elif not steps.is_known:
                 words = steps.asking.words()
             elif steps.is_coarse:
-                words = f"coarse, {steps.progress:.0%}".replace("%", " %")
+                words = f"coarse, {percent(steps.progress)}"
             else:
                 words = f"{steps.total:,} indexed"
             if steps.skipped:
                 words = f"{steps.total:,}; {steps.skipped:,} unreadable"
         self.set_titles("steps", Content(words))
 
-    def heading(self, width: int) -> Text:
+    def columns(self, width: int) -> Sequence[Sized]:
         if self._found is not None:
-            return Text(f"{'step':>7}{'matches':>{max(8, width - 7)}}")
-        if self.reader is not None and self.reader.rollouts.evaluation:
-            return Text(f"{'step':>7} {'right':>6}{'samples':>{max(8, width - 14)}}")
-        return Text(f"{'step':>7} {'reward':>6}{'signal':>{max(7, width - 14)}}")
+            return Sized("step", 7, title="step"), Sized("matches", max(8, width - 7), title="matches", gap=0)
+        of_evaluation = self.reader is not None and self.reader.rollouts.evaluation
+        reward, signal = ("right", "samples") if of_evaluation else ("reward", "signal")
+        return (
+            Sized("step", 7, title="step"), Sized("reward", 6, title=reward, gap=1), Sized("block", 1, gap=1),
+            Sized("signal", max(len(signal), width - 16), title=signal, gap=0),
+        )  # fmt: skip
 
-    def line(self, index: int, width: int) -> Text:
+    def cells(self, index: int, columns: Sequence[Sized]) -> Sequence[Cell]:
         reader = self.reader
         assert reader is not None
         if self._found is not None and reader.search is not None:
             step = self._found[index]
-            return Text(f"{step:>7,}{reader.search.steps[step]:>{max(8, width - 7)},}", no_wrap=True)
+            return (f"{step:,}", ""), (f"{reader.search.steps[step]:,}", "")
         row = reader.rollouts.steps.rows[-1 - index]
-        text = Text(f"{row.step:>7,} {figure(row.reward):>6} ", no_wrap=True)
-        low, high = self._range()
-        text.append(block(row.reward, low, high), style=self.app.theme_variables["chart-reward"])
         signal = f"{row.signal}/{row.groups}" if row.groups else "–"
         if reader.rollouts.evaluation:
             signal = f"{row.samples:,}" if row.samples else ""
-        text.append(f"{signal:>{max(1, width - text.cell_len)}}", style=self.muted())
-        return text
+        shape = block(row.reward, *self._range())
+        return (
+            (f"{row.step:,}", ""), (figure(row.reward), ""), (shape, self.app.theme_variables["chart-reward"]),
+            (signal, self.muted),
+        )  # fmt: skip
 
     def _range(self) -> tuple[float, float]:
         assert self.reader is not None
@@ -181,8 +181,7 @@ class GroupsPanel(RolloutList):
         words = ""
         if reader is not None and page is not None:
             shown, total = len(reader.groups), len(page.groups)
-            what += "s" if total != 1 else ""
-            words = f"{shown:,} of {total:,} {what}" if shown < total else f"{total:,} {what}"
+            words = f"{shown:,} of {counted(total, what)}" if shown < total else counted(total, what)
             if discarded := sum(group.is_discarded for group in reader.groups):
                 words += f", {discarded:,} discarded (×)"
             if page.count > len(page.samples):
@@ -201,38 +200,45 @@ class GroupsPanel(RolloutList):
             return Text("none of them matches" if reader.search is not None else f"nothing was {reader.flips}")
         return Text("no match in this step" if reader.search and reader.search.is_done else "searching")
 
-    def heading(self, width: int) -> Text:
+    def columns(self, width: int) -> Sequence[Sized]:
+        if self._shares is not None:
+            then, now = ("other", "this") if self.reader and self.reader.against else ("before", "now")
+            problem = Sized("problem", max(4, width - 14), title="problem", is_left=True)
+            return problem, Sized("then", 6, title=then, gap=1), Sized("now", 6, title=now, gap=1)
         blocks = self._blocks(width)
-        if self.reader is not None and self.reader.flips and self.reader.shares is not None:
-            then, now = ("other", "this") if self.reader.against else ("before", "now")
-            return Text(f"{'problem':<{max(4, width - 14)}} {then:>6} {now:>6}")
-        return Text(f"{'prompt':<{self._room(width)}} {'mean':>6}  {'rewards'[:blocks]}")
+        return (
+            Sized("prompt", max(4, width - 9 - blocks), title="prompt", is_left=True),
+            Sized("mean", 6, title="mean", gap=1), Sized("rewards", 0, title="rewards"[:blocks]),
+        )  # fmt: skip
 
-    def line(self, index: int, width: int) -> Text:
+    @property
+    def _shares(self) -> Mapping[int | None, float] | None:
+        """Of problems whose answers were compared."""
+        return self.reader.shares if self.reader is not None and self.reader.flips else None
+
+    def cells(self, index: int, columns: Sequence[Sized]) -> Sequence[Cell]:
         reader = self.reader
         assert reader is not None
-        group = reader.groups[index]
-        shares = reader.shares if reader.flips else None
-        room = self._room(width) if shares is None else max(4, width - 14)
+        group, width = reader.groups[index], columns[0].width
         prompt = one_line(group.prompt) or ("no group" if group.number is None else f"group {group.number}")
-        text = Text(f"× {prompt}" if group.is_discarded else prompt, no_wrap=True)
-        text.truncate(room, overflow="ellipsis", pad=True)
-        if shares is not None:
-            return text.append(f" {figure(shares.get(group.number)):>6} {figure(group.share):>6}")
-        text.append(f" {figure(group.mean):>6}  ")
-        color = self.muted() if group.is_discarded else self.app.theme_variables["chart-reward"]
-        text.append(rewards_as_blocks(group, self._blocks(width), *self._range(reader)), style=color)
-        if group.is_discarded:
-            text.stylize(self.muted())
+        text = Text(f"× {prompt}" if group.is_discarded else prompt)
+        text.truncate(width, overflow="ellipsis", pad=True)
+        if (shares := self._shares) is not None:
+            return text, (figure(shares.get(group.number)), ""), (figure(group.share), "")
+        blocks = rewards_as_blocks(group, self._blocks(self.scrollable_content_region.width - 1), *self._range(reader))
+        color = self.muted if group.is_discarded else self.app.theme_variables["chart-reward"]
+        return text, (figure(group.mean), ""), (blocks, color)
+
+    def line(self, index: int, width: int) -> Text:
+        text = super().line(index, width)
+        if self.reader is not None and self.reader.groups[index].is_discarded and self._shares is None:
+            text.stylize(self.muted)
         return text
 
     def _blocks(self, width: int) -> int:
         reader = self.reader
         most = max((len(group.samples) for group in reader.groups), default=1) if reader else 1
         return max(1, min(most, MOST_BLOCKS, width // 4))
-
-    def _room(self, width: int) -> int:
-        return max(4, width - 9 - self._blocks(width))
 
     @staticmethod
     def _range(reader: RolloutReader) -> tuple[float, float]:
@@ -270,32 +276,38 @@ class SamplesPanel(RolloutList):
             words = f"1 marked (*): {self.key('side_by_side')} compares"
         self.set_titles("samples of the group", Content(words))
 
-    def heading(self, width: int) -> Text:
-        advantages = f"{'adv':>6} " if width >= NARROW else ""
-        return Text(f"   {'#':>2} {'reward':>6} {advantages}{'len':>5}  why")
+    def columns(self, width: int) -> Sequence[Sized]:
+        advantage = Sized("advantage", 6, title="adv", gap=1)
+        return (
+            Sized("number", max(2, len(str(len(self._samples)))), title="#"), Sized("reward", 6, title="reward", gap=1),
+            *([advantage] if width + self.margin >= NARROW else []), Sized("length", 5, title="len", gap=1),
+            Sized("why", 0, title="why"),
+        )  # fmt: skip
 
-    def line(self, index: int, width: int) -> Text:
-        reader = self.reader
+    @property
+    def margin(self) -> int:
+        return 3
+
+    def before(self, index: int) -> Text:
+        reader, one, colors = self.reader, self._samples[index], self.app.theme_variables
         assert reader is not None
-        one = self._samples[index]
-        is_match = reader.is_match(one)
-        colors = self.app.theme_variables
         text = Text(no_wrap=True)
         text.append("*" if reader.is_marked(one) else " ", style=f"bold {colors['accent']}")
-        text.append("/ " if is_match else "  ", style=f"bold {colors['warning']}")
-        style = colors["grpo-muted"] if reader.is_filtered and not is_match else ""
-        number = one.get("sample")
-        length = one.get("length")
-        advantages = f"{advantage(one):>6} " if width >= NARROW else ""
-        text.append(
-            f"{'–' if number is None else number:>2} {figure(reward_of(one)):>6} {advantages}"
-            f"{'–' if length is None else length:>5}  ", style=style,
-        )  # fmt: skip
+        return text.append("/ " if reader.is_match(one) else "  ", style=f"bold {colors['warning']}")
+
+    def cells(self, index: int, columns: Sequence[Sized]) -> Sequence[Cell]:
+        reader, one, colors = self.reader, self._samples[index], self.app.theme_variables
+        assert reader is not None
+        style = colors["grpo-muted"] if reader.is_filtered and not reader.is_match(one) else ""
         tone = "success" if one.get("correct") else "warning" if one.get("truncated") else ""
-        text.append(
-            one_line(why(one, reader.rollouts.answer_of(one))), style=colors[tone] if tone and not style else style
-        )
-        return text
+        number, length = one.get("sample"), one.get("length")
+        texts = {
+            "number": "–" if number is None else str(number), "reward": figure(reward_of(one)),
+            "advantage": advantage(one), "length": "–" if length is None else str(length),
+            "why": one_line(why(one, reader.rollouts.answer_of(one))),
+        }  # fmt: skip
+        tones = {"why": colors[tone]} if tone and not style else {}
+        return [(texts[column.id], tones.get(column.id, style)) for column in columns]
 
 
 class RewardsPanel(Panel):
@@ -423,7 +435,7 @@ class RolloutsLine(Line):
             return search.words()
         if page is None:
             return reader.rollouts.of_step.words()
-        total = f"{len(page.samples):,} sample{'' if len(page.samples) == 1 else 's'}"
+        total = counted(len(page.samples), "sample")
         if discarded := sum(bool(one.get("discarded")) for one in page.samples):
             total += f", {discarded:,} discarded"
         if page.count > len(page.samples):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from grpo_tui.export import save_table
+from grpo_tui.model.formatting import percent
 from grpo_tui.views.rollouts.model.samples import sample_table
 from remote.protocol import RemoteError
 from remote.protocol.index import MAX_OFFSETS
@@ -104,7 +105,7 @@ async def _details(
         for start in range(0, len(places), MAX_OFFSETS)
     ]
     for number, (folder, page) in enumerate(pages):
-        say(f"saving, {100 * number // len(pages)} %")
+        say(f"saving, {percent(number / len(pages))}")
         offsets = [samples[at]["offset"] for at in page]
         reply = await app.request(
             "samples", timeout=60.0, run=rollouts.run, folder=folder, offsets=offsets, characters=0

@@ -11,9 +11,12 @@ from grpo_train.run_dir.display import STATES, duration, state_label
 from grpo_tui.model.formatting import (
     bar,
     compact_number,
+    counted,
     metric_value,
+    money,
     one_line,
     padded,
+    percent,
     power_labels,
     short_age,
     shortened,
@@ -42,10 +45,18 @@ def test_short_age() -> None:
     assert [short_age(age) for age in (None, 8, 61, 7300, 200_000)] == ["–", "8s", "1m", "2h", "2d"]
 
 
+def test_quantities() -> None:
+    assert [percent(0.724), percent(1, "")] == ["72 %", "100%"]
+    assert [counted(1, "run"), counted(1840, "match", "matches")] == ["1 run", "1,840 matches"]
+    assert [money(None), money(0.012), money(0.012, is_small=True), money(0, is_small=True), money(1840)] == [
+        "", "$0.01", "$0.012", "$0.00", "$1,840.00"
+    ]  # fmt: skip
+
+
 @given(st.floats())
 def test_compact_number_fits_its_column(value: float) -> None:
     assert 1 <= len(compact_number(value)) <= 7
-    assert metric_value(value)
+    assert 1 <= len(metric_value(value)) <= 7
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,14 @@ from array import array
 
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.text import Text
 
 from grpo_tui.model.run_facts import RunFacts
 from grpo_tui.model.run_names import short_names
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.table import GAP, Sized, fit
 from grpo_tui.model.trends import Trends, trend_of
+from grpo_tui.widgets.list_panel import headings, row_text
 from remote.protocol.index import Columns
 
 STAMPS = ("run_2026-11-20_22-10-41", "run_2026-11-20_18-02-07", "run_2026-11-19_09-30-00")
@@ -26,11 +28,21 @@ sizes = st.lists(st.tuples(st.integers(1, 30), st.integers(0, 9)), max_size=10)
 @given(sizes, st.integers(0, 200), st.integers(1, 20), st.integers(1, 40))
 def test_columns_fit_and_leave_in_order(columns: list[tuple[int, int]], room: int, least: int, more: int) -> None:
     sized = [Sized(str(index), width, rank) for index, (width, rank) in enumerate(columns)]
-    kept = fit(sized, room, least, least + more)
-    assert sum(GAP + column.width for column in kept) <= max(0, room - least) or not kept
+    first, *kept = fit(Sized("name", 60), sized, room, least, least + more)
+    assert first.width + sum(GAP + column.width for column in kept) <= max(1, room)
+    assert first.width >= least or not kept
     left = [column.rank for column in sized if column not in kept]
     assert all(column.rank <= min(left) for column in kept) if left else True
     assert kept == [column for column in sized if column in kept]
+
+
+def test_columns_are_aligned_under_their_headings() -> None:
+    columns = [Sized("a", 4, title="a", is_left=True), Sized("b", 5, title="b"), Sized("c", 0, title="c", gap=1)]
+    text, spans = headings(columns, 1, "b", "↓")
+    assert text.plain == " a        b↓ c"
+    assert spans == [(1, 5, "a"), (7, 12, "b"), (13, 14, "c")]
+    assert row_text(columns, [("xy", ""), Text("7"), ("long text", "")]).plain == "xy    7     long text"
+    assert row_text(columns, [("sixsix", ""), ("7", ""), ("", "")]).plain == "six…      7 "
 
 
 @given(st.dictionaries(names, configs, max_size=8))

@@ -16,6 +16,7 @@ from grpo_train.history.query import And, Comparison, Node, Not, Or, QueryError,
 from grpo_train.run_dir.suggest import did_you_mean
 from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.asking import Asking
+from grpo_tui.model.formatting import counted, percent
 from remote.protocol.index import IGNORE_CASE, SEARCHED, UNREADABLE
 
 PAGE = 200
@@ -107,11 +108,11 @@ class RolloutSearch:
 
     def words(self) -> str:
         """How far it is: ``217 matches, 34 % searched``."""
-        count = f"{len(self.matches):,} match{'' if len(self.matches) == 1 else 'es'}"
+        count = counted(len(self.matches), "match", "matches")
         if self.asking.problem:
             return f"{count}; search failed: {self.asking.problem}"
         if not self.is_done:
-            return f"{count}, {self.searched:.0%}".replace("%", " % searched")
+            return f"{count}, {percent(self.searched)} searched"
         return f"{count} in what is indexed so far" if self.is_coarse else count
 
 
