@@ -33,7 +33,7 @@ from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import ClientEvent, Link, LinkChanged, LogArrived, LogRotated
 from remote.index import process
-from remote.index.answers import Answers
+from remote.index.answers import IndexAnswers
 from remote.protocol import AGENT_SILENCE_S, Decoder, ProtocolError, RemoteError, encode_parts
 from remote.transports.local import DialedSocket, LocalTransport
 from remote.transports.transport import Transport, Waker
@@ -311,7 +311,7 @@ class IndexHere:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._place: Path | None = None
-        self._answers: Answers | None = None
+        self._answers: IndexAnswers | None = None
 
     def request(self, box: BoxContext, op: str, run: str, params: dict[str, Any]) -> Any:
         path = str(index.open_run(box.root, run).path)
@@ -319,7 +319,7 @@ class IndexHere:
         with self._lock:
             place = Path(os.environ.get("XDG_CACHE_HOME") or tempfile.gettempdir(), "grpo-index")
             if self._answers is None or self._place != place:
-                self._place, self._answers = place, Answers([place])
+                self._place, self._answers = place, IndexAnswers([place])
             request = json.loads(json.dumps({"id": 1, **asked, "params": params}))
             answer = json.loads(process._answer(self._answers, request))
         if refusal := answer.get("error"):
