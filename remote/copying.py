@@ -39,7 +39,7 @@ from remote.protocol.copied_files import (
     send_files,
     staging_of,
 )
-from remote.protocol.copies import Begun, Ended, Item, Wire, check_path, put_items, take_begun, take_items
+from remote.protocol.copies import Begun, CopyInterrupted, Item, Wire, check_path, put_items, take_begun, take_items
 from remote.transports.choice import TransportChoice
 from remote.transports.timing import Timing
 from remote.transports.transport import Transport, await_hello, greeting
@@ -184,7 +184,7 @@ class Copier:
             return self._copied([path], items, left_out)
         try:
             send_files(wire, files, begun, self.tally)
-        except Ended as error:
+        except CopyInterrupted as error:
             raise self._last_words(wire) or error from error
         return self._copied([message(str(wire.take().get("path", path)))], items, left_out)
 
@@ -195,7 +195,7 @@ class Copier:
                 wire.take()
         except RemoteError as error:
             return error
-        except (Ended, ProtocolError):
+        except (CopyInterrupted, ProtocolError):
             return None
 
     def _copied(self, paths: list[str], items: list[Item], left_out: list[str]) -> Copied:
@@ -223,7 +223,7 @@ class Copier:
                 raise UserError(f"{file}{error.strerror or error}", code=code_of(error)) from error
             except TryAgain:
                 continue
-            except (Unreachable, Ended) as error:
+            except (Unreachable, CopyInterrupted) as error:
                 refusal = error.refusal if isinstance(error, Unreachable) else None
                 if refusal is not None and str(refusal) == suspected:  # once, it may have been a damaged byte
                     self._refused(refusal)
@@ -252,7 +252,7 @@ class Copier:
     def _connect(self) -> Wire:
         transport = self._transport = self._choice.transport(self.box, self._ask_host_key)
         if self._stopped.is_set():
-            raise Ended("stopped")
+            raise CopyInterrupted("stopped")
         transport.open(greeting(self.box, readonly=self._readonly, copies=True))
         await_hello(transport, self.box, self._timing.lost_after, threading.Event(), self._clock)
 
@@ -260,12 +260,12 @@ class Copier:
             try:
                 transport.send(data)
             except Unreachable as error:
-                raise Ended(str(error)) from error
+                raise CopyInterrupted(str(error)) from error
 
         def receive(seconds: float) -> bytes | None:
             data = transport.receive(seconds)
             if data == b"" and (reason := transport.error_tail()):
-                raise Ended(reason)
+                raise CopyInterrupted(reason)
             return data
 
         return Wire(receive, send, self._clock)

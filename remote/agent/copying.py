@@ -32,7 +32,7 @@ from remote.protocol.copied_files import (
     send_files,
     staging_of,
 )
-from remote.protocol.copies import Ended, Item, Wire, put_items, take_begun, take_items
+from remote.protocol.copies import CopyInterrupted, Item, Wire, put_items, take_begun, take_items
 from remote.protocol.pipes import PIPE_BYTES, widen
 
 NAMED = 20
@@ -56,14 +56,14 @@ def serve(box: BoxContext, source: int, sink: int, as_error: Callable[[Exception
         else:
             raise RemoteError("bad_request", f"unknown copy {request.get('op')!r}")
         wire.flush()
-    except Ended:
+    except CopyInterrupted:
         return
     except Exception as error:
         malformed = RemoteError("bad_request", str(error)) if isinstance(error, ProtocolError) else None
         try:
             wire.put(error=(malformed or as_error(error, box)).to_json())
             wire.flush()
-        except Ended:
+        except CopyInterrupted:
             return
 
 
@@ -81,7 +81,7 @@ def _send(sink: int, data: bytes) -> None:
         while view:
             view = view[os.write(sink, view) :]
     except OSError as error:
-        raise Ended(str(error)) from error
+        raise CopyInterrupted(str(error)) from error
 
 
 # ---------------------------------------------------------------------------------------------------------- giving

@@ -25,7 +25,7 @@ def staging_alone(wire: Wire, staging: Path, make: Callable[[], None], what: str
 
     A copy whose connection was lost is often still held by an agent that does not know it yet; the copy that continues
     it waits for that one, and says to the other end that it is alive. Raises RemoteError ``busy``, in which ``what``
-    names the copy, where another one stays at work; Ended; OSError.
+    names the copy, where another one stays at work; CopyInterrupted; OSError.
     """
     until = clock.monotonic() + WAIT_S
     while (lock := _take(staging, make)) is None:

@@ -16,7 +16,7 @@ from remote.agent.staging import staging_alone
 from remote.protocol import ProtocolError, RemoteError
 from remote.protocol.code import BUNDLE, CLONE, PATCH
 from remote.protocol.copied_files import check_room, put_begun, receive_files, remove_others
-from remote.protocol.copies import WORKING_S, Ended, Wire, take_items
+from remote.protocol.copies import WORKING_S, CopyInterrupted, Wire, take_items
 
 MAX_PATCH = 64 << 20
 
@@ -68,7 +68,7 @@ def _alive(wire: Wire, clock: Clock) -> Iterator[None]:
     done = threading.Event()
 
     def say() -> None:
-        with suppress(Ended):  # the next line finds that out, too
+        with suppress(CopyInterrupted):  # the next line finds that out, too
             while not clock.wait(done, WORKING_S):
                 wire.working()
 

@@ -104,7 +104,7 @@ def _send_file(wire: Wire, item: Item, path: Path, begun: Begun | None, progress
 def receive_files(wire: Wire, folder: Path, items: list[Item], progress: Progress) -> None:
     """Receive the files of a list into a folder, beside what :func:`put_begun` found there.
 
-    Raises Ended; RemoteError for what the other end refuses, and (``damaged``) for a file whose hash is another one,
+    Raises CopyInterrupted; RemoteError for what the other end refuses, and (``damaged``) for a file whose hash is another one,
     which is removed; ProtocolError; OSError.
     """
     wanted = {item.path: item for item in items if not item.link}

@@ -31,7 +31,7 @@ SILENCE_S = 30.0
 WORKING_S = 2.0
 
 
-class Ended(Exception):
+class CopyInterrupted(Exception):
     """The connection ended early. Both ends keep what has arrived, and the next copy continues from there."""
 
 
@@ -78,7 +78,7 @@ class Wire:
     def __init__(
         self, receive: Callable[[float], bytes | None], send: Callable[[bytes], None], clock: Clock = CLOCK
     ) -> None:
-        """``receive(seconds)`` returns some bytes, None after that time, or b"" at the end. ``send`` raises Ended."""
+        """``receive(seconds)`` returns some bytes, None after that time, or b"" at the end. ``send`` raises CopyInterrupted."""
         self._receive, self._send, self._clock = receive, send, clock
         self._unread = b""
         self._unsent = bytearray()
@@ -109,7 +109,7 @@ class Wire:
             self.flush()
 
     def take(self) -> dict[str, Any]:
-        """The next line. Raises Ended, ProtocolError, and RemoteError where the other end refuses."""
+        """The next line. Raises CopyInterrupted, ProtocolError, and RemoteError where the other end refuses."""
         self.flush()
         while True:
             line, found, rest = self._unread.partition(b"\n")
@@ -132,7 +132,7 @@ class Wire:
                 return message
 
     def take_bytes(self, count: int) -> Iterator[memoryview]:
-        """The next ``count`` bytes, in pieces. Raises Ended."""
+        """The next ``count`` bytes, in pieces. Raises CopyInterrupted."""
         while count:
             piece = memoryview(self._unread or self._more())
             self._unread = b""
@@ -145,9 +145,9 @@ class Wire:
     def _more(self) -> bytes:
         data = self._receive(SILENCE_S)
         if data is None:
-            raise Ended(f"nothing was heard for {SILENCE_S:.0f} s")
+            raise CopyInterrupted(f"nothing was heard for {SILENCE_S:.0f} s")
         if not data:
-            raise Ended("the connection ended")
+            raise CopyInterrupted("the connection ended")
         return data
 
 
