@@ -39,7 +39,16 @@ from remote.protocol.copied_files import (
     send_files,
     staging_of,
 )
-from remote.protocol.copies import Begun, CopyInterrupted, Item, Wire, check_path, put_items, take_begun, take_items
+from remote.protocol.copies import (
+    Begun,
+    CopyInterrupted,
+    CopyStream,
+    Item,
+    check_path,
+    put_items,
+    take_begun,
+    take_items,
+)
 from remote.transports.choice import TransportChoice
 from remote.transports.timing import Timing
 from remote.transports.transport import Transport, await_hello, greeting
@@ -140,7 +149,7 @@ class Copier:
         for name in names:
             self._say(f"left out: {name}")
 
-    def _get(self, wire: Wire, what: str, folder: Path, steps: str) -> Copied:
+    def _get(self, wire: CopyStream, what: str, folder: Path, steps: str) -> Copied:
         wire.put(op="get", what=what, steps=steps)
         reply = wire.take()
         name, parts, left_out = reply.get("name"), reply.get("parts"), reply.get("left_out")
@@ -168,7 +177,9 @@ class Copier:
             put_in_place(staging, parts, folder)
         return self._copied([str(folder / part) for part in parts], items, skipped)
 
-    def _put(self, wire: Wire, source: Path, place: str, name: str, items: list[Item], left_out: list[str]) -> Copied:
+    def _put(
+        self, wire: CopyStream, source: Path, place: str, name: str, items: list[Item], left_out: list[str]
+    ) -> Copied:
         files = [(item, source / item.path[len(name) + 1 :] if item.path != name else source) for item in items]
         wire.put(op="put", to=place)
         put_items(wire, items)
@@ -188,7 +199,7 @@ class Copier:
             raise self._last_words(wire) or error from error
         return self._copied([message(str(wire.take().get("path", path)))], items, left_out)
 
-    def _last_words(self, wire: Wire) -> RemoteError | None:
+    def _last_words(self, wire: CopyStream) -> RemoteError | None:
         """Why the box no longer takes bytes, if it said so."""
         try:
             while True:
@@ -203,7 +214,7 @@ class Copier:
 
     # -------------------------------------------------------------------------------------------------- connections
 
-    def over_connections(self, copy: Callable[[Wire], T]) -> T:
+    def over_connections(self, copy: Callable[[CopyStream], T]) -> T:
         """Copy, over as many connections as it takes. Raises UserError."""
         self.tally = _Tally(self._progress)
         failures, suspected = 0, ""
@@ -249,7 +260,7 @@ class Copier:
         if isinstance(meaning, Refused):
             raise UserError(f"{self.box.name}: {message(str(meaning))}", code="unreachable") from refusal
 
-    def _connect(self) -> Wire:
+    def _connect(self) -> CopyStream:
         transport = self._transport = self._choice.transport(self.box, self._ask_host_key)
         if self._stopped.is_set():
             raise CopyInterrupted("stopped")
@@ -268,7 +279,7 @@ class Copier:
                 raise CopyInterrupted(reason)
             return data
 
-        return Wire(receive, send, self._clock)
+        return CopyStream(receive, send, self._clock)
 
     def _hang_up(self) -> None:
         transport, self._transport = self._transport, None
@@ -355,7 +366,7 @@ def _refuse_existing(folder: Path, parts: list[str]) -> None:
             raise UserError(f"{folder / part} exists; remove it, or name another folder", code="exists")
 
 
-def _is_copied(wire: Wire, files: list[tuple[Item, Path]], begun: dict[str, Begun]) -> bool:
+def _is_copied(wire: CopyStream, files: list[tuple[Item, Path]], begun: dict[str, Begun]) -> bool:
     """Whether the box has each file as it is here."""
     for item, path in files:
         known = begun.get(item.path)

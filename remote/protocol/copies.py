@@ -72,7 +72,7 @@ def check_path(path: str) -> None:
         raise ProtocolError(f"refused: {path[:200]!r} is not a path inside the folder that is copied")
 
 
-class Wire:
+class CopyStream:
     """Lines and bytes over a stream."""
 
     def __init__(
@@ -154,14 +154,14 @@ class Wire:
 # --------------------------------------------------------------------------------------------------- lists of files
 
 
-def put_items(wire: Wire, items: Iterable[Item]) -> None:
+def put_items(wire: CopyStream, items: Iterable[Item]) -> None:
     """Send a list of files."""
     for item in items:
         wire.put(**{name: value for name, value in asdict(item).items() if value or name == "path"})
     wire.put(end=True)
 
 
-def take_items(wire: Wire) -> list[Item]:
+def take_items(wire: CopyStream) -> list[Item]:
     """Receive a list of files. Raises ProtocolError for more than MAX_FILES, and for two of one name."""
     items: dict[str, Item] = {}
     while "end" not in (line := wire.take()):
@@ -183,7 +183,7 @@ class Begun:
     sha256: str
 
 
-def take_begun(wire: Wire) -> dict[str, Begun]:
+def take_begun(wire: CopyStream) -> dict[str, Begun]:
     """Receive what the other end has. Raises ProtocolError."""
     begun: dict[str, Begun] = {}
     while "end" not in (line := wire.take()):

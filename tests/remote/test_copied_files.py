@@ -17,16 +17,16 @@ import pytest
 from remote.agent.staging import staging_alone
 from remote.protocol import ProtocolError, RemoteError, copied_files
 from remote.protocol.copied_files import receive_files, send_files
-from remote.protocol.copies import CopyInterrupted, Item, Wire, check_path, put_items, take_items
+from remote.protocol.copies import CopyInterrupted, CopyStream, Item, check_path, put_items, take_items
 from tests.support.clock import LeapingClock
 
 
 @contextmanager
-def _wires() -> Iterator[tuple[Wire, Wire]]:
+def _wires() -> Iterator[tuple[CopyStream, CopyStream]]:
     """Two connected ends."""
     first, second = socket.socketpair()
     with first, second:
-        yield Wire(lambda seconds: first.recv(65_536), first.sendall), Wire(_silent, second.sendall)
+        yield CopyStream(lambda seconds: first.recv(65_536), first.sendall), CopyStream(_silent, second.sendall)
 
 
 def _silent(seconds: float) -> bytes | None:
