@@ -125,7 +125,7 @@ class OpenSshTransport:
         self._ssh.succeeded()
 
     def more(self, what: str) -> None:
-        """Wait for output, and answer questions. See :class:`remote.transports.bootstrap.Session`."""
+        """Wait for output, and answer questions. See :class:`remote.transports.bootstrap.ShellSession`."""
         if self._closed:
             raise Unreachable("the connection was closed")
         left = self._deadline - self._clock.monotonic()

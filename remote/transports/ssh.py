@@ -208,7 +208,7 @@ class SshTransport:
             self._channel.sendall(data)
 
     def more(self, what: str) -> None:
-        """Wait for output. See :class:`remote.transports.bootstrap.Session`."""
+        """Wait for output. See :class:`remote.transports.bootstrap.ShellSession`."""
         channel = self._channel
         assert channel is not None
         ended = channel.eof_received or channel.closed  # nothing arrives afterwards
