@@ -48,7 +48,7 @@ from remote.protocol.copies import (
     put_items,
     take_begun,
     take_items,
-)
+)  # fmt: skip
 from remote.transports.choice import TransportChoice
 from remote.transports.timing import Timing
 from remote.transports.transport import Transport, await_hello, greeting

@@ -104,8 +104,8 @@ def _send_file(wire: CopyStream, item: Item, path: Path, begun: Begun | None, pr
 def receive_files(wire: CopyStream, folder: Path, items: list[Item], progress: Progress) -> None:
     """Receive the files of a list into a folder, beside what :func:`put_begun` found there.
 
-    Raises CopyInterrupted; RemoteError for what the other end refuses, and (``damaged``) for a file whose hash is another one,
-    which is removed; ProtocolError; OSError.
+    Raises CopyInterrupted; RemoteError for what the other end refuses, and (``damaged``) for a file whose hash is
+    another one, which is removed; ProtocolError; OSError.
     """
     wanted = {item.path: item for item in items if not item.link}
     while "end" not in (line := wire.take()):

@@ -78,7 +78,9 @@ class CopyStream:
     def __init__(
         self, receive: Callable[[float], bytes | None], send: Callable[[bytes], None], clock: Clock = CLOCK
     ) -> None:
-        """``receive(seconds)`` returns some bytes, None after that time, or b"" at the end. ``send`` raises CopyInterrupted."""
+        """``receive(seconds)`` returns some bytes, None after that time, or b"" at the end. ``send`` raises
+        CopyInterrupted.
+        """
         self._receive, self._send, self._clock = receive, send, clock
         self._unread = b""
         self._unsent = bytearray()
