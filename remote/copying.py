@@ -10,7 +10,6 @@ requested again. See :mod:`remote.protocol.copies` for the lines.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 import threading
@@ -20,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
+from grpo_train.run_dir import sha256
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.errors import UserError, code_of
 from remote.base import Refused, TryAgain, Unreachable
@@ -53,7 +53,6 @@ from remote.transports.choice import TransportChoice
 from remote.transports.timing import Timing
 from remote.transports.transport import Transport, await_hello, greeting
 
-FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
 MAX_TRIES = 6
 """Connections in a row in which nothing arrives; then a copy is given up."""
 
@@ -248,7 +247,7 @@ class Copier:
                 if failures >= MAX_TRIES:
                     again = "what has arrived is kept: run the command again to continue"
                     raise UserError(f"{self.box.name}: {reason}; {again}", code="unreachable") from error
-                wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (failures - 1))
+                wait = min(self._timing.backoff_most, self._timing.backoff_first * 2 ** (failures - 1))
                 self._say(f"{reason}; connecting again in {wait:.0f} s")
                 self._clock.wait(self._stopped, wait)
             finally:
@@ -374,10 +373,6 @@ def _is_copied(wire: CopyStream, files: list[tuple[Item, Path]], begun: dict[str
             continue
         if known is None or known.have != item.size:
             return False
-        digest = hashlib.sha256()
-        with path.open("rb") as source:
-            while block := source.read(1 << 20):
-                digest.update(block)
-        if digest.hexdigest() != known.sha256:
+        if sha256(path) != known.sha256:
             return False
     return True

@@ -164,6 +164,10 @@ def _in_home(path: str) -> str:
     return f'"$HOME"/{shlex.quote(path[2:])}' if path.startswith("~/") else shlex.quote(path)
 
 
+MAX_ANSWER = 1 << 20
+"""Bytes that a script may print, or a login shell before the agent starts."""
+
+
 class ShellSession(Protocol):
     """The session in which the loop runs."""
 

@@ -30,8 +30,8 @@ from remote.transports.known_hosts import Line, lookup_name, marked, renamed
 from remote.transports.private_folder import private_folder
 from remote.transports.questions import Questions
 from remote.transports.ssh_config import parse_jump, read_configuration
+from remote.transports.timing import CONNECT_S
 
-CONNECT_S = 10
 ALIVE_S = 5
 CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
 """Before the other defaults: processors have instructions for them, which take a quarter off the time of a copy."""

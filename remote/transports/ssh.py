@@ -24,11 +24,11 @@ from remote.boxes import Box
 from remote.events import HostKeyAsked
 from remote.protocol import Flood
 from remote.transports import bootstrap
-from remote.transports.bootstrap import BoxShell
+from remote.transports.bootstrap import MAX_ANSWER, BoxShell
 from remote.transports.host_keys import HostKeys, Verdict, fingerprint
 from remote.transports.ssh_config import Target, resolve, resolve_jump
 from remote.transports.ssh_login import MAX_TRIES, log_in
-from remote.transports.timing import Timing
+from remote.transports.timing import CONNECT_S, POLL_S, SEND_S, Timing
 from remote.transports.transport import AskHostKey, ErrorTail, Waker
 
 if TYPE_CHECKING:
@@ -36,11 +36,6 @@ if TYPE_CHECKING:
 
     from remote.transports.ssh_wire import SshConnection
 
-CONNECT_S = 10.0
-SEND_S = 15.0
-MAX_ANSWER = 2**20
-"""Bytes that a script may print, or a login shell before the agent starts."""
-POLL_S = 0.25
 _SILENT = logging.NullHandler()
 
 
@@ -390,7 +385,7 @@ def attach_argv(box: Box, session: str, *, host_keys_file: str | Path | None = N
         "HostKeyAlias": box.name,
         "UserKnownHostsFile": f'"{HostKeys(host_keys_file).path}"',
         "StrictHostKeyChecking": "yes",
-        "ConnectTimeout": f"{CONNECT_S:.0f}",
+        "ConnectTimeout": str(CONNECT_S),
     }
     argv = ["ssh", "-t"]
     for name, value in options.items():
