@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 from remote.boxes import Box
-from tests.remote.test_jobs import ask, refusal, state
-from tests.support.agent import connected, eventually
+from tests.remote.test_jobs import state
+from tests.support.agent import ask, connected, eventually, refusal
 
 
 def test_a_missing_engine_names_the_install_command(box: Box, tmp_path: Path, root: Path) -> None:

@@ -140,6 +140,19 @@ def connected(
             transport.join()
 
 
+def ask(client: BoxClient, op: str, **params: Any) -> dict[str, Any]:
+    """The reply to a request. Raises RemoteError."""
+    return client.request(op, 90 * PATIENCE, **params).result(100 * PATIENCE)
+
+
+def refusal(client: BoxClient, op: str, **params: Any) -> RemoteError:
+    """The error of a request, which is refused with a reason."""
+    with pytest.raises(RemoteError) as caught:
+        ask(client, op, **params)
+    assert caught.value.message
+    return caught.value
+
+
 class ThreadAgent(Agent):
     """An agent that leaves its process as it is."""
 
