@@ -5,7 +5,8 @@
         host: 192.0.2.10          # or an alias of ~/.ssh/config
         root: /lambda/nfs/localfs
 
-``config/boxes.example.yaml`` documents every key. PyYAML is imported only when a file is read.
+The fields of :class:`Box` are the table of its keys: each has its type, its default and a sentence, which the form and
+docs/boxes.md take from there. PyYAML is imported only when a file is read.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, field, fields, replace
+from dataclasses import MISSING, Field, asdict, field, fields, replace
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any, Literal
-from urllib.parse import urlsplit
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeAlias, TypedDict, Union, get_args, get_origin, is_typeddict
 
 from grpo_train.config.yaml_text import InvalidYaml, compose_yaml, load_yaml, value_of
 from grpo_train.run_dir import ROOT_VARIABLE
@@ -28,15 +29,13 @@ from grpo_train.run_dir.suggest import did_you_mean
 from grpo_train.run_dir.umask import UMASK_VARIABLE
 from remote.base import BoxesError
 from remote.protocol import Settings
+from remote.protocol.intake import Rule, describe, hints_of, matches
 from remote.protocol.slurm import JobOptions
 
 LOCAL_NAME = "local"
 URLS = {"lambda": "https://cloud.lambda.ai/api/v1"}
 """Each kind of provider, and where its API is."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FORWARD = re.compile(r"(\d{1,5}):(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]*):(\d{1,5})")
-_UMASK = re.compile(r"0?[0-7]{3}")
-_REFERENCE = re.compile(r"\$(?:\{\w+\}|[A-Za-z_]\w*)")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET_VARIABLE = re.compile(r"(?:^|_)(?:TOKEN|KEY)$|SECRET|PASSWORD", re.IGNORECASE)
 _RESERVED: Mapping[str, str] = {
@@ -47,17 +46,123 @@ _RESERVED: Mapping[str, str] = {
 _HEADER = "# Boxes of grpo-tui. config/boxes.example.yaml documents every key.\nboxes:\n"
 
 
+# ------------------------------------------------------------------------------------------------ the table of keys
+
+
+def _fits(pattern: str) -> Callable[[str], bool]:
+    return lambda value: re.fullmatch(pattern, value) is not None
+
+
+def _are_days(prices: Mapping[str, float]) -> bool:
+    try:
+        return all(date.fromisoformat(day) for day in prices)
+    except ValueError:
+        return False
+
+
+def read_forward(text: str) -> tuple[int, str, int]:
+    """Local port, host and port of ``LOCAL:HOST:PORT``. Raises ValueError with what is wrong."""
+    found = _FORWARD.fullmatch(text)
+    if found is None or not all(0 < int(found[group]) < 65_536 for group in (1, 3)):
+        raise ValueError(f"'{text}' must be LOCAL:HOST:PORT, such as 8888:127.0.0.1:8888")
+    return int(found[1]), found[2].strip("[]"), int(found[3])
+
+
+def _problem_of_forwards(forwards: list[str]) -> str:
+    try:
+        ports = [read_forward(line)[0] for line in forwards]
+    except ValueError as error:
+        return f"'forward' {error}"
+    return "" if len(set(ports)) == len(ports) else "'forward' has a port of this machine twice"
+
+
+def _problem_of_job(options: dict[str, Any]) -> str:
+    try:
+        JobOptions().changed(options)
+    except ValueError as error:
+        return f"'slurm': {error}"
+    return ""
+
+
+def _read_variables(node: Any, file: str) -> dict[str, str]:
+    """The variables of a YAML node, as they are written: ``0`` and ``true`` stay what they are.
+
+    Raises BoxesError that names the line, and never the value, which may be a secret.
+    """
+    import yaml
+
+    def refuse(at: Any, problem: str, code: str = "bad_config") -> BoxesError:
+        return BoxesError(f"{file}:{_line(at)}: 'env': {problem}", code=code)
+
+    if not isinstance(node, yaml.MappingNode):
+        raise refuse(node, "expected variables with their values, such as {HF_HOME: /data/hf}")
+    found: dict[str, str] = {}
+    for key, value in node.value:
+        name = str(key.value)
+        if not _VARIABLE.fullmatch(name):
+            raise refuse(key, f"'{name}' is not a variable's name: letters, digits and '_', not starting with a digit")
+        if name in _RESERVED:
+            raise refuse(key, f"'{name}' cannot be set here; {_RESERVED[name]}")
+        if not isinstance(value, yaml.ScalarNode) or value.tag == "tag:yaml.org,2002:null":
+            raise refuse(key, f"the value of '{name}' must be a string")
+        if _SECRET_VARIABLE.search(name) or find_secret(f"{name}={value.value}"):
+            message = f"'{name}' looks like a secret, which process lists would show; put it in .env: grpo-tui env put"
+            raise refuse(key, message, "secret")
+        if not value.value.isprintable():
+            raise refuse(key, f"the value of '{name}' must be one line of printable characters")
+        found[name] = str(value.value)
+    return found
+
+
+def _read_provider(node: Any, file: str) -> Provider:
+    """The provider of a YAML node. Raises BoxesError that names the line, and never a value that may be a key."""
+    import yaml
+
+    if not isinstance(node, yaml.MappingNode):
+        like = "its kind and the file with its API key, such as {kind: lambda, key_file: ~/.lambda}"
+        raise BoxesError(f"{file}:{_line(node)}: 'provider': expected {like}")
+    return Provider(**_mapping(Provider, node, file, "'provider': "))
+
+
+def _key(default: Any, about: str, unset: str = "", **more: Any) -> Any:
+    """A key of the table, a field of :class:`Box` or :class:`Provider`. MISSING: the key is required.
+
+    ``about`` says what it is, and ``unset`` what holds without it. ``label`` and ``example``: of its field in the form,
+    which has no others. ``secret``: its value ends in command lines or records, so a secret there is
+    refused, and no message shows it. ``read``: (YAML node, file) to value, for a key whose errors name lines of their
+    own. ``check``: value to what is wrong or "", for what a type cannot say.
+    """
+    kind = "default_factory" if default in (list, dict) else "default"
+    return field(**{kind: default}, metadata={"about": about, "unset": unset, **more})
+
+
+class Notify(TypedDict, total=False):
+    """The keys of ``notify``."""
+
+    command: Annotated[list[str], Rule("a list of strings, e.g. [/home/ubuntu/notify]", lambda v: bool(v) and all(v))]
+    url: Annotated[
+        str,
+        Rule(
+            "the name of a variable, such as $NOTIFY_URL, because a webhook's address is a secret; set it in .env on "
+            "the box",
+            _fits(r"\$(?:\{\w+\}|[A-Za-z_]\w*)"),
+        ),
+    ]
+
+
+Url: TypeAlias = Annotated[
+    str, Rule("an address that starts with https:// and holds no password", _fits("((?i:https)://[^/@?#]+[^@]*)?"))
+]
+
+
 @dataclass(frozen=True)
 class Provider:
-    """An account of a provider, and the instance that is the box."""
+    """The keys of ``provider``: an account of a provider, and the instance that is the box."""
 
-    kind: str
-    key_file: str
-    """File with the API key, for this account alone (0600)."""
-    instance: str = ""
-    """Name of the instance; "" = the name of the box."""
-    url: str = ""
-    """Where the API is; "" = the provider's own place."""
+    kind: Annotated[str, Rule(" or ".join(URLS), URLS.__contains__)] = _key(MISSING, f"who: {', '.join(URLS)}")
+    key_file: str = _key(MISSING, "the file with the API key, for this account alone (0600)")
+    instance: str = _key("", "name of the instance", "the name of the box")
+    url: Url = _key("", "where its API is", "the provider's own place", secret=True)
 
     @property
     def base(self) -> str:
@@ -65,62 +170,81 @@ class Provider:
         return (self.url or URLS[self.kind]).rstrip("/")
 
 
+Name: TypeAlias = Annotated[
+    str,
+    Rule(
+        "up to 64 letters, digits, '.', '_' and '-', starting with a letter or digit",
+        _fits(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"),
+    ),
+]
+Port: TypeAlias = Annotated[int, Rule("an integer between 1 and 65535", lambda value: 0 <= value <= 65_535)]
+Umask: TypeAlias = Annotated[str, Rule("three octal digits such as 077", _fits("(0?[0-7]{3})?"))]
+Command: TypeAlias = Annotated[list[str], Rule("a list of strings, e.g. [/x/.venv/bin/grpo-train]")]
+Dollars: TypeAlias = Annotated[float, Rule("a number (dollars)", lambda value: value >= 0)]
+Prices: TypeAlias = Annotated[
+    dict[str, Dollars], Rule("days with dollars per hour, such as {2026-09-01: 2.49}", _are_days)
+]
+Code: TypeAlias = Annotated[
+    Literal["", "sync", "clone"], Rule("sync (grpo-tui sync brings it) or clone (git pull in 'repo')", bool)
+]
+Scheduler: TypeAlias = Annotated[Literal["", "slurm"], Rule("slurm (without it a run is a tmux session)", bool)]
+Job: TypeAlias = Annotated[dict[str, Any], Rule('a mapping, such as {partition: gpu, gpus: 8, time: "24:00:00"}')]
+NotifyKeys: TypeAlias = Annotated[
+    Notify, Rule("a mapping with 'command', 'url' or both", lambda value: value and value.keys() <= {"command", "url"})
+]
+Forwards: TypeAlias = Annotated[list[str], Rule("a list of LOCAL:HOST:PORT, such as ['8888:127.0.0.1:8888']")]
+
+
 @dataclass(frozen=True)
 class Box:
-    """One machine that trains: how to reach it, and its paths. Every field except ``name`` has a default."""
+    """One machine that trains: how to reach it, and its paths. Its fields are the keys of a box in boxes.yaml."""
 
-    name: str
-    """Short name; the host key is stored under it, so the address may change."""
-    host: str = ""
-    """Address, or an alias of ``~/.ssh/config``. Empty for ``kind: local`` and with a provider."""
-    user: str = ""
-    """Login name; "" = the one ``ssh`` would use."""
-    port: int = 0
-    """0 = the one ``ssh`` would use (22)."""
-    key: str = ""
-    """Private key file; "" = the SSH agent, then the identity files ``ssh`` would try."""
-    repo: str = ""
-    """Checkout of grpo-tui on the box; its ``config/`` and ``.venv/`` are used."""
-    code: Literal["", "sync", "clone"] = ""
-    """Where its code comes from: see :attr:`remote.protocol.Settings.code`."""
-    root: str = ""
-    """LOCALFS_ROOT on the box; "" = the engine's own default."""
-    python: str = ""
-    """Interpreter of the agent on the box (3.10 or newer); "" = the first one found."""
-    agent_dir: str = ""
-    """Directory of the agent on the box; "" = ``~/.grpo/agent``. Where it cannot be written: ``$XDG_RUNTIME_DIR``, else
-    the agent runs from memory."""
-    activate: str = ""
-    """Shell snippet that activates the engine's environment."""
-    engine: list[str] = field(default_factory=list)
-    """Command of the engine; [] = found by the agent."""
-    env: dict[str, str] = field(default_factory=dict)
-    """Variables of every command started on the box, PATH included; ``$NAME`` and ``~`` are the box's. No secrets."""
-    price_per_hour: float | None = None
-    """Price in dollars, used for run cost."""
-    prices: dict[str, float] = field(default_factory=dict)
-    """Instead of ``price_per_hour``: prices by the day (``2026-09-01``) from which each holds."""
-    kind: Literal["ssh", "local"] = "ssh"
-    transport: Literal["auto", "openssh", "paramiko"] = "auto"
-    """``auto``: this machine's ``ssh`` if it is usable, else paramiko (see :mod:`remote.transports.choice`)."""
-    tmux_socket: str = ""
-    """Name of the tmux socket (``tmux -L``); "" = the default one."""
-    umask: str = ""
-    """Octal umask of runs, such as 007 for a group that shares them; "" = 077, for this account alone."""
-    follow_links: bool = False
-    """Whether a log may be a symbolic link out of the root."""
-    persistent: bool = False
-    """Whether the disk of the root outlives the box."""
-    scheduler: Literal["", "slurm"] = ""
-    """``slurm``: the box is a login node, and each run is a job."""
-    slurm: dict[str, Any] = field(default_factory=dict)
-    """What a job asks for, see :class:`remote.protocol.slurm.JobOptions`."""
-    notify: dict[str, Any] = field(default_factory=dict)
-    """``command`` and ``url`` of the notifications of runs launched here; a config's own ``notify`` wins."""
-    provider: Provider | None = None
-    """Who rents out the machine: it is found by the name of its instance (see :mod:`remote.providers`)."""
-    forward: list[str] = field(default_factory=list)
-    """``LOCAL:HOST:PORT`` of each port of this machine that leads to an address as the box reaches it."""
+    name: Name = _key(MISSING, "short name, used with --box", label="name", example="h200-a")
+    """The host key is stored under it, so the address may change."""
+    host: str = _key("", "address, or a host alias from ~/.ssh/config", label="host", example="192.0.2.10")
+    """Empty for ``kind: local`` and with a provider."""
+    user: str = _key("", "login name", "from ~/.ssh/config, as ssh does", label="user")
+    port: Port = _key(0, "port of its SSH server", "from ~/.ssh/config, else 22", label="port")
+    key: str = _key("", "private key file", "the ssh agent, then the default identity files", label="private key")
+    repo: str = _key(
+        "", "checkout of grpo-tui on the box; its config/ and .venv/ are used", label="checkout", example="~/grpo-tui"
+    )
+    code: Code = _key("", "where the code comes from: sync or clone", "repo as it is; without repo, what was synced")
+    root: str = _key("", "where the box keeps runs (LOCALFS_ROOT)", label="root", example="/lambda/nfs/localfs")
+    python: str = _key("", "interpreter of the agent on the box, 3.10 or newer", "the first one found")
+    agent_dir: str = _key("", "directory of the agent on the box", "~/.grpo/agent")
+    """Where it cannot be written: ``$XDG_RUNTIME_DIR``, else the agent runs from memory."""
+    activate: str = _key(
+        "", "shell snippet that activates the environment of grpo-train, if needed", label="activation", secret=True
+    )
+    engine: Command = _key(list, "command of the engine, as a list", "found by the agent", secret=True)
+    env: dict[str, str] = _key(
+        dict,
+        "variables of every command started on the box; $NAME and ~ are the box's, no secrets",
+        read=_read_variables,
+    )
+    price_per_hour: Dollars | None = _key(None, "price used for run cost", label="$ per hour")
+    prices: Prices = _key(dict, "instead of price_per_hour: each price by the day from which it holds")
+    kind: Literal["ssh", "local"] = _key("ssh", "ssh, or local: this machine", "ssh")
+    transport: Literal["auto", "openssh", "paramiko"] = _key(
+        "auto", "auto, openssh or paramiko: see ssh.md", "auto: this machine's ssh if it is usable, else paramiko"
+    )
+    tmux_socket: str = _key("", "name of the tmux socket (tmux -L)", "the default one")
+    umask: Umask = _key("", "octal umask of runs, such as 007 for a group", "077, for this account alone")
+    follow_links: bool = _key(False, "whether a log may be a symbolic link out of the root", "false")
+    persistent: bool = _key(False, "whether the disk of the root outlives the box", "false")
+    scheduler: Scheduler = _key("", "slurm: the box is a login node, and each run is a job", "a run is a tmux session")
+    slurm: Job = _key(dict, "what a job asks for", "the cluster's default", check=_problem_of_job)
+    """See :class:`remote.protocol.slurm.JobOptions`."""
+    notify: NotifyKeys = _key(
+        dict, "command and url of the notifications of runs launched here; a config's own notify wins", secret=True
+    )
+    provider: Provider | None = _key(None, "instead of host: who rents out the machine", read=_read_provider)
+    """It is found by the name of its instance, see :mod:`remote.providers`."""
+    forward: Forwards = _key(
+        list, "LOCAL:HOST:PORT of each port of this machine that leads to an address as the box reaches it",
+        check=_problem_of_forwards,
+    )  # fmt: skip
 
     def settings(self, *, readonly: bool = False) -> Settings:
         """The settings sent to the agent."""
@@ -134,8 +258,8 @@ class Box:
     def dated_prices(self) -> dict[float, float]:
         """Dollars per hour by the time (seconds since the epoch) from which each holds; {} without a price."""
         if self.price_per_hour is not None:
-            return {0.0: self.price_per_hour}
-        return {datetime.fromisoformat(day).timestamp(): price for day, price in self.prices.items()}
+            return {0.0: float(self.price_per_hour)}
+        return {datetime.fromisoformat(day).timestamp(): float(price) for day, price in self.prices.items()}
 
     def price_at(self, time: float) -> float | None:
         """Dollars per hour at a time; the first price holds before, too."""
@@ -224,6 +348,22 @@ def parse_boxes(text: str, file: str = "boxes.yaml") -> list[Box]:
     return boxes
 
 
+def box_of(texts: Mapping[str, str]) -> Box:
+    """A box from the texts of a form by key; "" = not set. Raises BoxesError that names the key."""
+    values: dict[str, Any] = {}
+    for item in fields(Box):
+        if text := texts.get(item.name):
+            try:
+                value = text if _is_text(hints_of(Box)[item.name]) else load_yaml(text)
+            except InvalidYaml:
+                value = text
+            values[item.name] = _checked(item, hints_of(Box)[item.name], value)
+    box = Box(**values)
+    if problem := _problem_of(box):
+        raise BoxesError(problem)
+    return box
+
+
 def add_box(path: str | Path | None, box: Box) -> Path:
     """Append a box to a file (default: :func:`default_path`), keeping comments; a missing file is created.
 
@@ -261,25 +401,6 @@ def notify_overrides(notify: Mapping[str, Any], config_text: str, overrides: Seq
     return [f"notify.{key}={json.dumps(notify[key])}" for key in ("command", "url") if key in notify]
 
 
-def read_forward(text: str) -> tuple[int, str, int]:
-    """Local port, host and port of ``LOCAL:HOST:PORT``. Raises ValueError with what is wrong."""
-    found = _FORWARD.fullmatch(text)
-    if found is None or not all(0 < int(found[group]) < 65_536 for group in (1, 3)):
-        raise ValueError(f"'{text}' must be LOCAL:HOST:PORT, such as 8888:127.0.0.1:8888")
-    return int(found[1]), found[2].strip("[]"), int(found[3])
-
-
-def _problem_of_forwards(value: object) -> str:
-    """Why a value is not a list of forwards, or ""."""
-    if not isinstance(value, list) or not all(isinstance(line, str) for line in value):
-        return "must be a list of LOCAL:HOST:PORT, such as ['8888:127.0.0.1:8888']"
-    try:
-        ports = [read_forward(line)[0] for line in value]
-    except ValueError as error:
-        return str(error)
-    return "" if len(set(ports)) == len(ports) else "has a port of this machine twice"
-
-
 # ------------------------------------------------------------------------------------------------------ reading
 
 
@@ -309,19 +430,10 @@ def _entries(text: str, file: str) -> list[Any]:
 def _box(node: Any, file: str) -> Box:
     import yaml
 
-    if not isinstance(node, yaml.MappingNode):
-        raise BoxesError(f"{file}:{_line(node)}: a box is a mapping ('- name: …')")
-    known = {item.name for item in fields(Box)}
-    values: dict[str, Any] = {}
-    for key_node, value_node in node.value:
-        key, where = str(key_node.value), f"{file}:{_line(key_node)}"
-        if key not in known:
-            raise BoxesError(f"{where}: unknown key '{key}'; {did_you_mean(key, sorted(known))}")
-        values[key] = READERS[key](value_node, file) if key in READERS else _value(key, value_node, where)
     where = f"{file}:{_line(node)}"
-    if "name" not in values:
-        raise BoxesError(f"{where}: a box needs a 'name'")
-    box = Box(**values)
+    if not isinstance(node, yaml.MappingNode):
+        raise BoxesError(f"{where}: a box is a mapping ('- name: …')")
+    box = Box(**_mapping(Box, node, file))
     if box.host:
         try:
             at = at_address(box, box.host)
@@ -333,21 +445,16 @@ def _box(node: Any, file: str) -> Box:
                     f"{where}: box '{box.name}': 'host' {box.host!r} has another {key} than '{key}': {own}"
                 )
         box = at
-    if box.is_local and not {"repo", "engine", "activate", "code"} & values.keys():
+    if box.is_local and not (box.repo or box.engine or box.activate or box.code):
         own = local_box()  # this program's own engine, as without an entry
         box = replace(box, repo=own.repo, engine=own.engine)
-    if problem := problem_of(box):
+    if problem := _problem_of(box):
         raise BoxesError(f"{where}: {problem}")
     return box
 
 
-def problem_of(box: Box) -> str:
-    """Why a box is invalid, or ""."""
-    if not _NAME.fullmatch(box.name):
-        return (
-            f"invalid box name '{box.name}'; use up to 64 letters, digits, '.', '_' and '-', "
-            "starting with a letter or digit"
-        )
+def _problem_of(box: Box) -> str:
+    """Which keys of a box do not go together, or ""."""
     if box.kind == "ssh" and not box.host and box.provider is None:
         return f"box '{box.name}' needs a 'host' (or a 'provider', or 'kind: local')"
     if box.provider is not None and (box.host or box.is_local):
@@ -355,10 +462,6 @@ def problem_of(box: Box) -> str:
     for key, value in (("host", box.host), ("user", box.user)):
         if value.startswith("-") or any(c.isspace() or not c.isprintable() for c in value):
             return f"box '{box.name}': invalid '{key}' {value!r}"
-    if box.umask and not _UMASK.fullmatch(box.umask):
-        return f"box '{box.name}': 'umask' must be three octal digits such as 077, not {box.umask!r}"
-    if not 0 <= box.port <= 65_535:
-        return f"box '{box.name}': 'port' must be between 1 and 65535, not {box.port}"
     if box.slurm and box.scheduler != "slurm":
         return f"box '{box.name}': 'slurm' needs 'scheduler: slurm'"
     if box.prices and box.price_per_hour is not None:
@@ -366,196 +469,74 @@ def problem_of(box: Box) -> str:
     return ""
 
 
-def _value(key: str, node: Any, where: str) -> Any:
-    try:
-        value = value_of(node)
-    except InvalidYaml as error:
-        raise BoxesError(f"{where}: '{key}': {error}") from error
-    if key == "notify" and (problem := _problem_of_notify(value)):
-        raise BoxesError(f"{where}: {problem}")
-    if key in ("activate", "engine", "notify"):  # all end up in command lines or records on the box
-        given = value.get("command", []) if isinstance(value, dict) else value
-        for text in given if isinstance(given, list) else [given]:
-            if secret := find_secret(str(text)):
-                raise BoxesError(secret.explain(f"{where}: '{key}'"), code="secret")
-    if key == "notify":
-        return value
-    if key == "forward":
-        if problem := _problem_of_forwards(value):
-            raise BoxesError(f"{where}: 'forward' {problem}")
-        return value
-    if key == "engine":
-        if isinstance(value, list) and all(isinstance(item, str) for item in value):
-            return value
-        raise BoxesError(f"{where}: 'engine' must be a list of strings, e.g. [/x/.venv/bin/grpo-train]")
-    if key == "port":
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value
-        raise BoxesError(f"{where}: 'port' must be an integer, not {value!r}")
-    if key == "price_per_hour":
-        return _read_price(value, where)
-    if key == "prices":
-        return _read_prices(value, where)
-    if key in ("follow_links", "persistent"):
-        if isinstance(value, bool):
-            return value
-        raise BoxesError(f"{where}: '{key}' must be true or false, not {value!r}")
-    if key == "kind":
-        if value in ("ssh", "local"):
-            return value
-        raise BoxesError(f"{where}: 'kind' must be ssh or local, not {value!r}")
-    if key == "transport":
-        if value in ("auto", "openssh", "paramiko"):
-            return value
-        raise BoxesError(f"{where}: 'transport' must be auto, openssh or paramiko, not {value!r}")
-    if value is None:
-        return ""
-    if isinstance(value, (dict, list)):
-        raise BoxesError(f"{where}: '{key}' must be a string")
-    return str(node.value)  # as written: an unquoted 0123 or 1.10 is kept verbatim
-
-
-def _read_price(value: Any, where: str) -> float | None:
-    """``price_per_hour``. Raises BoxesError."""
-    if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0):
-        return None if value is None else float(value)
-    raise BoxesError(f"{where}: 'price_per_hour' must be a number (dollars), not {value!r}")
-
-
-def _read_prices(value: Any, where: str) -> dict[str, float]:
-    """``prices``: YAML reads an unquoted day as a date. Raises BoxesError."""
-    found = {}
-    for day, price in value.items() if isinstance(value, dict) else [("", None)]:
+def _mapping(kind: type, node: Any, file: str, inside: str = "") -> dict[str, Any]:
+    """What a mapping sets, by a table of keys. Raises BoxesError naming file, line and key."""
+    known, hints, values = {item.name: item for item in fields(kind)}, hints_of(kind), {}
+    for key_node, value_node in node.value:
+        key, where = str(key_node.value), f"{file}:{_line(key_node)}: {inside}"
+        if inside and key in ("key", "api_key", "token"):
+            problem = f"{where}'{key}': the API key belongs into a file of its own: key_file: FILE"
+            raise BoxesError(problem, code="secret")
+        if key not in known:
+            raise BoxesError(f"{where}unknown key '{key}'; {did_you_mean(key, sorted(known))}")
+        if read := known[key].metadata.get("read"):
+            values[key] = read(value_node, file)
+            continue
         try:
-            date.fromisoformat(str(day))
-        except ValueError:
-            price = None
-        if isinstance(price, bool) or not isinstance(price, (int, float)) or price < 0:
-            raise BoxesError(f"{where}: 'prices' must be days with dollars per hour, such as {{2026-09-01: 2.49}}")
-        found[str(day)] = float(price)
-    return found
+            value = value_of(value_node)
+            if isinstance(value, dict):
+                value = {str(name): each for name, each in value.items()}
+            elif value is not None and not isinstance(value, list) and _is_text(hints[key]):
+                value = str(value_node.value)  # as written: an unquoted 0123 or 1.10 is kept verbatim
+            if value is not None:  # the default
+                values[key] = _checked(known[key], hints[key], value)
+        except InvalidYaml as error:
+            raise BoxesError(f"{where}'{key}': {error}") from error
+        except BoxesError as error:
+            raise BoxesError(f"{where}{error}", code=error.code) from error
+    for item in known.values():
+        if item.default is item.default_factory is MISSING and not values.get(item.name):
+            raise BoxesError(f"{file}:{_line(node)}: {inside}'{item.name}' is missing: {item.metadata['about']}")
+    return values
 
 
-def _problem_of_notify(value: Any) -> str:
-    """Why a ``notify`` of boxes.yaml is invalid, or ""."""
-    if not isinstance(value, dict) or not value or set(value) - {"command", "url"}:
-        return "'notify' must have 'command', 'url' or both"
-    command, url = value.get("command", ["x"]), value.get("url", "$X")
-    if not isinstance(command, list) or not command or not all(isinstance(word, str) and word for word in command):
-        return "'notify.command' must be a list of strings, e.g. [/home/ubuntu/notify]"
-    if not isinstance(url, str) or not _REFERENCE.fullmatch(url):
-        return (
-            "'notify.url' must be the name of a variable, such as $NOTIFY_URL, because a webhook's address is a "
-            "secret; set it in .env on the box"
-        )
-    return ""
+def _is_text(kind: Any) -> bool:
+    bare = _bare(kind)
+    return bare is str or get_origin(bare) is Literal
+
+
+def _bare(kind: Any) -> Any:
+    """A type without its rules and without None."""
+    return _bare(get_args(kind)[0]) if get_origin(kind) in (Annotated, Union, UnionType) else kind
+
+
+def _checked(item: Field[Any], kind: Any, value: Any) -> Any:
+    """A value of a key of the table. Raises BoxesError that names the key."""
+    is_secret = bool(item.metadata.get("secret"))
+    check = item.metadata.get("check", lambda _: "")
+    if problem := _mismatch(item.name, kind, value, is_secret) or check(value):
+        raise BoxesError(problem)
+    given = value.get("command", []) if isinstance(value, dict) else value
+    for text in given if isinstance(given, list) else [given]:
+        if is_secret and (secret := find_secret(str(text))):
+            raise BoxesError(secret.explain(f"'{item.name}'"), code="secret")
+    return value
+
+
+def _mismatch(name: str, kind: Any, value: Any, is_secret: bool) -> str:
+    """Why a value does not have a type, or ""."""
+    if is_typeddict(bare := _bare(kind)) and isinstance(value, dict):
+        keys = ((f"{name}.{key}", hint, value[key]) for key, hint in hints_of(bare).items() if key in value)
+        if problem := next(filter(None, (_mismatch(*key, is_secret) for key in keys)), ""):
+            return problem
+    if matches(value, kind):
+        return ""
+    got = "" if is_secret or isinstance(value, (list, dict)) else f", not {value!r}"
+    return f"'{name}' must be {describe(kind)}{got}"
 
 
 def _line(node: Any) -> int:
     return int(node.start_mark.line) + 1
-
-
-def _read_code(node: Any, file: str) -> str:
-    """The mode of a YAML node. Raises BoxesError."""
-    if node.value not in ("sync", "clone"):
-        problem = f"'code' must be sync (grpo-tui sync brings it) or clone (git pull in 'repo'), not {node.value!r}"
-        raise _refused(node, file, problem)
-    return str(node.value)
-
-
-def _read_variables(node: Any, file: str) -> dict[str, str]:
-    """The variables of a YAML node, as they are written: ``0`` and ``true`` stay what they are.
-
-    Raises BoxesError that names the line, and never the value, which may be a secret.
-    """
-    import yaml
-
-    def refuse(at: Any, problem: str, code: str = "bad_config") -> BoxesError:
-        return BoxesError(f"{file}:{_line(at)}: 'env': {problem}", code=code)
-
-    if not isinstance(node, yaml.MappingNode):
-        raise refuse(node, "expected variables with their values, such as {HF_HOME: /data/hf}")
-    found: dict[str, str] = {}
-    for key, value in node.value:
-        name = str(key.value)
-        if not _VARIABLE.fullmatch(name):
-            raise refuse(key, f"'{name}' is not a variable's name: letters, digits and '_', not starting with a digit")
-        if name in _RESERVED:
-            raise refuse(key, f"'{name}' cannot be set here; {_RESERVED[name]}")
-        if not isinstance(value, yaml.ScalarNode) or value.tag == "tag:yaml.org,2002:null":
-            raise refuse(key, f"the value of '{name}' must be a string")
-        if _SECRET_VARIABLE.search(name) or find_secret(f"{name}={value.value}"):
-            message = f"'{name}' looks like a secret, which process lists would show; put it in .env: grpo-tui env put"
-            raise refuse(key, message, "secret")
-        if not value.value.isprintable():
-            raise refuse(key, f"the value of '{name}' must be one line of printable characters")
-        found[name] = str(value.value)
-    return found
-
-
-def _read_provider(node: Any, file: str) -> Provider:
-    """The provider of a YAML node. Raises BoxesError that names the line, and never a value that may be a key."""
-    import yaml
-
-    def refuse(at: Any, problem: str, code: str = "bad_config") -> BoxesError:
-        return BoxesError(f"{file}:{_line(at)}: 'provider': {problem}", code=code)
-
-    if not isinstance(node, yaml.MappingNode):
-        raise refuse(
-            node, "expected its kind and the file with its API key, such as {kind: lambda, key_file: ~/.lambda}"
-        )
-    known = [item.name for item in fields(Provider)]
-    found: dict[str, str] = {}
-    for key, value in node.value:
-        name = str(key.value)
-        if name in ("key", "api_key", "token"):
-            raise refuse(key, f"'{name}': the API key belongs into a file of its own: key_file: FILE", "secret")
-        if name not in known:
-            raise refuse(key, f"unknown key '{name}'; {did_you_mean(name, known)}")
-        if not isinstance(value, yaml.ScalarNode):
-            raise refuse(key, f"'{name}' must be a string")
-        found[name] = "" if value.tag == "tag:yaml.org,2002:null" else str(value.value)
-    kind, url = found.get("kind", ""), found.get("url", "")
-    if kind not in URLS:
-        raise refuse(node, f"'kind' must be {' or '.join(URLS)}, not '{kind}'")
-    if not found.get("key_file"):
-        raise refuse(node, "'key_file' is missing: the file with the API key")
-    if url and (urlsplit(url).scheme != "https" or not urlsplit(url).hostname or "@" in url):
-        raise refuse(node, "'url' must start with https:// and hold no password")
-    return Provider(**found)
-
-
-def _read_scheduler(node: Any, file: str) -> str:
-    """The scheduler of a YAML node. Raises BoxesError."""
-    if node.value != "slurm":
-        raise _refused(node, file, f"'scheduler' must be slurm, not {node.value!r}; without it a run is a tmux session")
-    return "slurm"
-
-
-def _read_job_options(node: Any, file: str) -> dict[str, Any]:
-    """What jobs ask for, checked. Raises BoxesError that names line and key."""
-    try:
-        value = value_of(node)
-    except InvalidYaml as error:
-        raise _refused(node, file, f"'slurm': {error}") from error
-    if not isinstance(value, dict):
-        raise _refused(node, file, "'slurm' must be a mapping, such as {partition: gpu, gpus: 8, time: \"24:00:00\"}")
-    try:
-        JobOptions().changed({str(key): item for key, item in value.items()})
-    except ValueError as error:
-        raise _refused(node, file, f"'slurm': {error}") from error
-    return {str(key): item for key, item in value.items()}
-
-
-def _refused(node: Any, file: str, problem: str) -> BoxesError:
-    return BoxesError(f"{file}:{_line(node)}: {problem}")
-
-
-READERS: dict[str, Callable[[Any, str], Any]] = {
-    "code": _read_code, "env": _read_variables, "provider": _read_provider, "scheduler": _read_scheduler,
-    "slurm": _read_job_options,
-}  # fmt: skip
-"""Keys with a reader of their own: (YAML node, file) to value. Raises BoxesError."""
 
 
 # ------------------------------------------------------------------------------------------------------ writing

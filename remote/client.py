@@ -104,7 +104,7 @@ class BoxClient:
         self._on_event = on_event
         self._timing = timing or Timing()
         self._closing = threading.Event()
-        self._answers = Answers(self._emit, self._closing, clock)
+        self._answers = UserAnswers(self._emit, self._closing, clock)
         self._waiting = Waiting(self._timing, clock, self._closing)
         self._choice = TransportChoice(
             box, self._answers.ask_question, self._emit,
@@ -661,7 +661,7 @@ class _Answer(Generic[T]):
         return value
 
 
-class Answers:
+class UserAnswers:
     """The user's answers to one client's questions. They are neither stored nor logged."""
 
     def __init__(self, emit: Callable[[ClientEvent], None], closing: threading.Event, clock: Clock) -> None:

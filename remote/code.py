@@ -28,7 +28,7 @@ from remote.gate import message
 from remote.protocol import ProtocolError
 from remote.protocol.code import BUNDLE, CLONE, PATCH
 from remote.protocol.copied_files import item_of, send_files
-from remote.protocol.copies import Wire, put_items, take_begun
+from remote.protocol.copies import CopyStream, put_items, take_begun
 
 MARKS = ("grpo_train", "scripts/setup.sh")
 """What a checkout of grpo-tui has."""
@@ -85,7 +85,7 @@ def sync(copier: Copier, *, with_changes: bool, start: Path | None = None) -> Sy
     return replace(synced, left_out=left_out)
 
 
-def _pull(wire: Wire) -> Synced:
+def _pull(wire: CopyStream) -> Synced:
     wire.put(op="code")
     reply = wire.take()
     code = Code.from_json(reply)
@@ -94,7 +94,7 @@ def _pull(wire: Wire) -> Synced:
     return Synced(code.commit, "", "", message(str(reply.get("path"))), 0, False, [])
 
 
-def _sync(copier: Copier, wire: Wire, checkout: Checkout, code: Code, folder: Path) -> Synced:
+def _sync(copier: Copier, wire: CopyStream, checkout: Checkout, code: Code, folder: Path) -> Synced:
     wire.put(op="code")
     known = wire.take().get("known")
     if not isinstance(known, list):

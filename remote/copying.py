@@ -10,7 +10,6 @@ requested again. See :mod:`remote.protocol.copies` for the lines.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 import threading
@@ -20,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
+from grpo_train.run_dir import sha256
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.errors import UserError, code_of
 from remote.base import Refused, TryAgain, Unreachable
@@ -39,12 +39,20 @@ from remote.protocol.copied_files import (
     send_files,
     staging_of,
 )
-from remote.protocol.copies import Begun, Ended, Item, Wire, check_path, put_items, take_begun, take_items
+from remote.protocol.copies import (
+    Begun,
+    CopyInterrupted,
+    CopyStream,
+    Item,
+    check_path,
+    put_items,
+    take_begun,
+    take_items,
+)  # fmt: skip
 from remote.transports.choice import TransportChoice
 from remote.transports.timing import Timing
 from remote.transports.transport import Transport, await_hello, greeting
 
-FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 30.0
 MAX_TRIES = 6
 """Connections in a row in which nothing arrives; then a copy is given up."""
 
@@ -140,7 +148,7 @@ class Copier:
         for name in names:
             self._say(f"left out: {name}")
 
-    def _get(self, wire: Wire, what: str, folder: Path, steps: str) -> Copied:
+    def _get(self, wire: CopyStream, what: str, folder: Path, steps: str) -> Copied:
         wire.put(op="get", what=what, steps=steps)
         reply = wire.take()
         name, parts, left_out = reply.get("name"), reply.get("parts"), reply.get("left_out")
@@ -168,7 +176,9 @@ class Copier:
             put_in_place(staging, parts, folder)
         return self._copied([str(folder / part) for part in parts], items, skipped)
 
-    def _put(self, wire: Wire, source: Path, place: str, name: str, items: list[Item], left_out: list[str]) -> Copied:
+    def _put(
+        self, wire: CopyStream, source: Path, place: str, name: str, items: list[Item], left_out: list[str]
+    ) -> Copied:
         files = [(item, source / item.path[len(name) + 1 :] if item.path != name else source) for item in items]
         wire.put(op="put", to=place)
         put_items(wire, items)
@@ -184,18 +194,18 @@ class Copier:
             return self._copied([path], items, left_out)
         try:
             send_files(wire, files, begun, self.tally)
-        except Ended as error:
+        except CopyInterrupted as error:
             raise self._last_words(wire) or error from error
         return self._copied([message(str(wire.take().get("path", path)))], items, left_out)
 
-    def _last_words(self, wire: Wire) -> RemoteError | None:
+    def _last_words(self, wire: CopyStream) -> RemoteError | None:
         """Why the box no longer takes bytes, if it said so."""
         try:
             while True:
                 wire.take()
         except RemoteError as error:
             return error
-        except (Ended, ProtocolError):
+        except (CopyInterrupted, ProtocolError):
             return None
 
     def _copied(self, paths: list[str], items: list[Item], left_out: list[str]) -> Copied:
@@ -203,7 +213,7 @@ class Copier:
 
     # -------------------------------------------------------------------------------------------------- connections
 
-    def over_connections(self, copy: Callable[[Wire], T]) -> T:
+    def over_connections(self, copy: Callable[[CopyStream], T]) -> T:
         """Copy, over as many connections as it takes. Raises UserError."""
         self.tally = _Tally(self._progress)
         failures, suspected = 0, ""
@@ -223,7 +233,7 @@ class Copier:
                 raise UserError(f"{file}{error.strerror or error}", code=code_of(error)) from error
             except TryAgain:
                 continue
-            except (Unreachable, Ended) as error:
+            except (Unreachable, CopyInterrupted) as error:
                 refusal = error.refusal if isinstance(error, Unreachable) else None
                 if refusal is not None and str(refusal) == suspected:  # once, it may have been a damaged byte
                     self._refused(refusal)
@@ -237,7 +247,7 @@ class Copier:
                 if failures >= MAX_TRIES:
                     again = "what has arrived is kept: run the command again to continue"
                     raise UserError(f"{self.box.name}: {reason}; {again}", code="unreachable") from error
-                wait = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (failures - 1))
+                wait = min(self._timing.backoff_most, self._timing.backoff_first * 2 ** (failures - 1))
                 self._say(f"{reason}; connecting again in {wait:.0f} s")
                 self._clock.wait(self._stopped, wait)
             finally:
@@ -249,10 +259,10 @@ class Copier:
         if isinstance(meaning, Refused):
             raise UserError(f"{self.box.name}: {message(str(meaning))}", code="unreachable") from refusal
 
-    def _connect(self) -> Wire:
+    def _connect(self) -> CopyStream:
         transport = self._transport = self._choice.transport(self.box, self._ask_host_key)
         if self._stopped.is_set():
-            raise Ended("stopped")
+            raise CopyInterrupted("stopped")
         transport.open(greeting(self.box, readonly=self._readonly, copies=True))
         await_hello(transport, self.box, self._timing.lost_after, threading.Event(), self._clock)
 
@@ -260,15 +270,15 @@ class Copier:
             try:
                 transport.send(data)
             except Unreachable as error:
-                raise Ended(str(error)) from error
+                raise CopyInterrupted(str(error)) from error
 
         def receive(seconds: float) -> bytes | None:
             data = transport.receive(seconds)
             if data == b"" and (reason := transport.error_tail()):
-                raise Ended(reason)
+                raise CopyInterrupted(reason)
             return data
 
-        return Wire(receive, send, self._clock)
+        return CopyStream(receive, send, self._clock)
 
     def _hang_up(self) -> None:
         transport, self._transport = self._transport, None
@@ -355,7 +365,7 @@ def _refuse_existing(folder: Path, parts: list[str]) -> None:
             raise UserError(f"{folder / part} exists; remove it, or name another folder", code="exists")
 
 
-def _is_copied(wire: Wire, files: list[tuple[Item, Path]], begun: dict[str, Begun]) -> bool:
+def _is_copied(wire: CopyStream, files: list[tuple[Item, Path]], begun: dict[str, Begun]) -> bool:
     """Whether the box has each file as it is here."""
     for item, path in files:
         known = begun.get(item.path)
@@ -363,10 +373,6 @@ def _is_copied(wire: Wire, files: list[tuple[Item, Path]], begun: dict[str, Begu
             continue
         if known is None or known.have != item.size:
             return False
-        digest = hashlib.sha256()
-        with path.open("rb") as source:
-            while block := source.read(1 << 20):
-                digest.update(block)
-        if digest.hexdigest() != known.sha256:
+        if sha256(path) != known.sha256:
             return False
     return True

@@ -1,4 +1,7 @@
-"""Imports of a package run down: no module imports itself through others, also not for a type or in a function."""
+"""Imports of a package run down: no module imports itself through others, also not for a type or in a function.
+
+A class name means one thing within a package.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +45,16 @@ def circle_in(package: str) -> list[str]:
 @pytest.mark.parametrize("package", ["grpo_tui", "remote"])
 def test_no_circles(package: str) -> None:
     assert circle_in(package) == []
+
+
+@pytest.mark.parametrize("package", ["grpo_tui", "remote"])
+def test_a_class_name_means_one_thing(package: str) -> None:
+    places: dict[str, list[str]] = {}
+    for file in sorted((REPOSITORY / package).rglob("*.py")):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(f"{file.relative_to(REPOSITORY)}:{node.lineno}")
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
 def test_modules_outside_the_links_folders() -> None:

@@ -14,7 +14,7 @@ from grpo_train.history.news import news_of, read_root
 from grpo_train.run_dir.errors import UserError
 from grpo_tui.history.stores import rebuild_box_stores
 from grpo_tui.history.writer import mark
-from grpo_tui.shell.connection import REPLY_S, Connection
+from grpo_tui.shell.connection import REPLY_S, ShellConnection
 from remote.boxes import Box
 from remote.protocol import RemoteError
 
@@ -42,7 +42,7 @@ def rebuild_box(database: Database, box: Box, say: Callable[[str], None]) -> tup
     Raises UserError where the box cannot be reached: nothing is asked of a person.
     """
     try:
-        connection = Connection(box, has_person=False)
+        connection = ShellConnection(box, has_person=False)
     except RemoteError as error:
         raise UserError(error.message, code=error.code) from error
     client = connection.client

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from grpo_train.run_dir.files import to_float
 from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.app_time import monotonic
-from grpo_tui.model.run_logs import Row, RunLogs, row_time, step_of
+from grpo_tui.model.run_logs import RunLogs, TrainLogRow, row_time, step_of
 from remote.protocol.index import AUTOMATIC, HUGE, Columns
 from remote.protocol.rows import UNREADABLE
 
@@ -339,7 +339,7 @@ class Curves:
             self._is_ahead, self._drawn_at = False, self._now()
             self.version += 1
 
-    def _x_of(self, row: Row) -> float | None:
+    def _x_of(self, row: TrainLogRow) -> float | None:
         if self.axis == "step":
             return step_of(row.fields)
         if self.axis == "seconds":
@@ -347,7 +347,7 @@ class Curves:
             return (self.last or 0.0) + (took if 0 < took < HUGE else 0.0)
         return row_time(row.fields) if self.axis == "time" else to_float(row.fields.get("num_tokens"))
 
-    def _take(self, x: float, row: Row) -> None:
+    def _take(self, x: float, row: TrainLogRow) -> None:
         self.last = x if self.last is None else max(self.last, x)
         self._live += 1
         for name, curve in self.curves.items():

@@ -73,7 +73,7 @@ class Completion:
 
 
 @dataclass(frozen=True)
-class Row:
+class TrainLogRow:
     """A row of train_log.jsonl; formatted only when it is on the screen."""
 
     offset: int
@@ -85,7 +85,7 @@ class RunLogs:
     """The logs of one run. ``version[LOG]`` increases with every change of that log's content."""
 
     run: str
-    rows: LineBuffer[Row] = field(default_factory=lambda: LineBuffer(ROWS_KEPT, ROWS_WEIGHT))
+    rows: LineBuffer[TrainLogRow] = field(default_factory=lambda: LineBuffer(ROWS_KEPT, ROWS_WEIGHT))
     completions: LineBuffer[Completion] = field(default_factory=lambda: LineBuffer(COMPLETIONS_KEPT))
     console: LineBuffer[str] = field(default_factory=lambda: LineBuffer(CONSOLE_KEPT))
     happened: RunEvents = field(default_factory=RunEvents)
@@ -191,7 +191,7 @@ class RunLogs:
             weight += sum(sys.getsizeof(text) for record in records for text in record.values())
         if not len(self.rows) and offset:
             self.health_from = step
-        self.rows.append(Row(offset, fields), weight)
+        self.rows.append(TrainLogRow(offset, fields), weight)
         self.last_time = row_time(row) or self.last_time
         self.health.take(step, records)
 

@@ -34,7 +34,7 @@ class Light:
 
 
 @dataclass(frozen=True)
-class Question:
+class TerminationRequest:
     at: float
     """When it was asked, by the monotonic clock."""
     about: object
@@ -106,12 +106,12 @@ class Termination:
         changed = self.reply is not None and self._asked_about != self._now_about()
         return now >= (min(self._due, self._asked_at + SOON_S) if changed else self._due)
 
-    def asking(self) -> Question:
+    def asking(self) -> TerminationRequest:
         """Note that the box is asked."""
         self._is_asking = True
-        return Question(self._clock(), self._now_about())
+        return TerminationRequest(self._clock(), self._now_about())
 
-    def answered(self, question: Question, reply: dict[str, Any]) -> None:
+    def answered(self, question: TerminationRequest, reply: dict[str, Any]) -> None:
         """Take an answer, which holds from the time of its question."""
         self.reply, self.problem, self._asked_about, self._asked_at = reply, "", question.about, question.at
         self._due = self._clock() + self._again_s

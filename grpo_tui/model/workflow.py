@@ -19,28 +19,32 @@ AROUND = 1
 """Stages that are shown around an edit."""
 
 
-class Part(NamedTuple):
+class WorkflowPart(NamedTuple):
     text: str
     tone: str
     """``done``, ``now``, ``bad`` or ``muted``."""
 
 
-def workflow_parts(workflow: Mapping[str, Any], row: RunRow | None) -> list[Part]:
+def workflow_parts(workflow: Mapping[str, Any], row: RunRow | None) -> list[WorkflowPart]:
     """The line of a run; [] for one without a workflow. ``workflow``: of a reply to ``show_run``."""
     stages, done = _names(workflow.get("stages")), workflow.get("done")
     if row is None or not is_workflow(stages) or not isinstance(done, int) or not 0 <= done <= len(stages):
         return []
     failed = [name for name in _names(workflow.get("failed")) if name in stages]
-    parts = [Part(f"{done} of {len(stages)} done", "done" if done else "muted")]
+    parts = [WorkflowPart(f"{done} of {len(stages)} done", "done" if done else "muted")]
     if failed:
         more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
-        parts.append(Part(f"✖ {failed[-1]}{more}", "bad"))
+        parts.append(WorkflowPart(f"✖ {failed[-1]}{more}", "bad"))
     left = stages[done:]
     if not left:
         return parts
     if row.is_over:
-        return [*parts, Part(one_line(f"{row.state}: {row.reason}" if row.reason else row.state), "bad"), *_rest(left)]
-    parts.append(Part(f"▸ {left[0]}", "now"))
+        return [
+            *parts,
+            WorkflowPart(one_line(f"{row.state}: {row.reason}" if row.reason else row.state), "bad"),
+            *_rest(left),
+        ]
+    parts.append(WorkflowPart(f"▸ {left[0]}", "now"))
     return [*parts, *_rest(left[1:])]
 
 
@@ -82,10 +86,10 @@ def _skipped(count: int) -> list[EditLine]:
     return [EditLine(" ", f"… {counted(count, 'unchanged stage')}")] if count else []
 
 
-def _rest(stages: list[str]) -> list[Part]:
+def _rest(stages: list[str]) -> list[WorkflowPart]:
     """What follows, or what a resume would do."""
     more = " …" if len(stages) > NEXT else ""
-    return [Part(f"then {', '.join(stages[:NEXT])}{more}", "muted")] if stages else []
+    return [WorkflowPart(f"then {', '.join(stages[:NEXT])}{more}", "muted")] if stages else []
 
 
 def _names(value: object) -> list[str]:

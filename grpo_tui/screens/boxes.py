@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import Field, fields
+from typing import Any
 
 from textual import events
 from textual.app import ComposeResult
@@ -18,7 +20,7 @@ from grpo_tui.model.formatting import money, one_line, padded, short_age, short_
 from grpo_tui.screens.dialog import Dialog
 from grpo_tui.widgets.excerpt import Excerpt
 from grpo_tui.widgets.line_input import LineInput
-from remote.boxes import Box, problem_of
+from remote.boxes import Box, box_of
 from remote.transports.choice import explain
 
 WIDTH = 96
@@ -140,17 +142,17 @@ def _age(glance: Glance | None) -> str:
     return f"{short_age(glance.age_s)} ago" if glance.age_s >= 1 else "now"
 
 
-_FIELDS = (
-    ("name", "name", "h200-a", "short name, used with --box"),
-    ("host", "host", "192.0.2.10", "address, or a host alias from ~/.ssh/config"),
-    ("user", "user", "", "empty: from ~/.ssh/config, as ssh does"),
-    ("port", "port", "", "empty: from ~/.ssh/config, else 22"),
-    ("key", "private key", "", "empty: the ssh agent, then the default identity files"),
-    ("repo", "checkout", "~/grpo-tui", "checkout of grpo-tui on the box; its config/ and .venv/ are used"),
-    ("root", "root", "/lambda/nfs/localfs", "where the box keeps runs (LOCALFS_ROOT)"),
-    ("activate", "activation", "", "shell snippet that activates the environment of grpo-train, if needed"),
-    ("price_per_hour", "$ per hour", "", "price used for run cost"),
-)
+def _hint(item: Field[Any]) -> str:
+    unset = item.metadata["unset"]
+    return f"empty: {unset}" if unset else str(item.metadata["about"])
+
+
+_FIELDS = [
+    (item.name, item.metadata["label"], item.metadata.get("example", ""), _hint(item))
+    for item in fields(Box)
+    if "label" in item.metadata
+]
+"""Key, label, example and hint of each field of the form, from the table of keys."""
 
 
 class AddBoxScreen(Dialog[Box]):
@@ -202,21 +204,9 @@ class AddBoxScreen(Dialog[Box]):
 
 
 def box_from_form(value: dict[str, str]) -> Box:
-    """A box from the form's values. Raises ValueError naming the field."""
+    """A box from the form's values. Raises ValueError that names the key."""
     if not value["name"]:
         raise ValueError("name: required")
     if not value["host"]:
         raise ValueError("host: required, an address or a host alias from ~/.ssh/config")
-    if value["port"] and not value["port"].isdigit():
-        raise ValueError(f"port: must be an integer, not {value['port']!r}")
-    try:
-        price = float(value["price_per_hour"].lstrip("$")) if value["price_per_hour"] else None
-    except ValueError:
-        raise ValueError(f"$ per hour: must be a number, not {value['price_per_hour']!r}") from None
-    box = Box(
-        name=value["name"], host=value["host"], user=value["user"], port=int(value["port"] or 0), key=value["key"],
-        repo=value["repo"], root=value["root"], activate=value["activate"], price_per_hour=price,
-    )  # fmt: skip
-    if problem := problem_of(box):
-        raise ValueError(problem)
-    return box
+    return box_of(value | {"price_per_hour": value["price_per_hour"].lstrip("$")})

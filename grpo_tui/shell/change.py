@@ -14,7 +14,7 @@ from typing import Any
 from grpo_train.run_dir.errors import UserError
 from grpo_tui.model.unanswered import OUTCOMES, requester
 from grpo_tui.shell.arguments import config_of
-from grpo_tui.shell.connection import Connection
+from grpo_tui.shell.connection import ShellConnection
 from remote.boxes import Box, notify_overrides
 from remote.protocol import RemoteError
 from remote.protocol.jobs import EvaluateRequest
@@ -84,7 +84,7 @@ def _change(box: Box, arguments: argparse.Namespace, op: str, params: dict[str, 
         params = {**params, "dry_run": True}
     params = set_fields(params)
     repeat = f"to learn what happened, repeat the command with  --key {key}  (it is carried out at most once)"
-    with Connection(box, readonly=arguments.readonly) as connection:
+    with ShellConnection(box, readonly=arguments.readonly) as connection:
         try:
             reply = connection.request(op, idempotency_key=key, **params)
         except RemoteError as error:

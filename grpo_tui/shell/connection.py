@@ -19,7 +19,7 @@ REPLY_S = 120.0
 Event = TypeVar("Event")
 
 
-class Connection:
+class ShellConnection:
     """A client whose link is up. Use it in a ``with`` statement."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Connection:
                     self.client.answer_question(given)
             until = time.monotonic() + self._connect_s
 
-    def __enter__(self) -> Connection:
+    def __enter__(self) -> ShellConnection:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from grpo_tui.fleet.glance import OTHER_MACHINE, OTHER_MACHINE_HINT
 from grpo_tui.model.box_clock import SET_CLOCK, TOLERATED_S
 from grpo_tui.shell.arguments import config_of
-from grpo_tui.shell.connection import Connection
+from grpo_tui.shell.connection import ShellConnection
 from remote.base import Refused
 from remote.boxes import Box
 from remote.events import BoxGreeted, ClockMeasured, LinkChanged, MachineChanged
@@ -46,7 +46,7 @@ def examine(box: Box, config_text: str = "", overrides: list[str] | None = None)
     """The findings of this machine about the link, then those of the box: name, level, detail, hint, fix, where."""
     was_known = machines.is_known(box.name)
     try:
-        connection = Connection(box, readonly=True)
+        connection = ShellConnection(box, readonly=True)
     except RemoteError as error:
         fix = shlex.join(["grpo-tui", "--box", box.name])
         yield _here("link", "error", error.message, "the app shows what it asks for, and retries", fix)
@@ -72,7 +72,7 @@ def _here(name: str, level: str, detail: str, hint: str = "", fix: str = "", whe
     return {"name": name, "level": level, "detail": detail, "hint": hint, "fix": fix, "where": where}
 
 
-def _transport(box: Box, connection: Connection) -> dict[str, Any]:
+def _transport(box: Box, connection: ShellConnection) -> dict[str, Any]:
     link = connection.event(LinkChanged, 0.0)
     try:
         kind, reason = choose(box)
@@ -97,7 +97,7 @@ def _algorithms(greeted: BoxGreeted | None) -> dict[str, Any]:
     )
 
 
-def _machine(box: Box, connection: Connection, was_known: bool) -> dict[str, Any]:
+def _machine(box: Box, connection: ShellConnection, was_known: bool) -> dict[str, Any]:
     """Whether the machine is the one of the last time. ``was_known``: one had been noted before."""
     changed = connection.event(MachineChanged, 0.0)
     if changed is None:
@@ -110,7 +110,7 @@ def _machine(box: Box, connection: Connection, was_known: bool) -> dict[str, Any
     return _here("machine", "warning", f"{OTHER_MACHINE}{where}", OTHER_MACHINE_HINT)
 
 
-def _clock(connection: Connection) -> dict[str, Any]:
+def _clock(connection: ShellConnection) -> dict[str, Any]:
     measured = connection.event(ClockMeasured, CLOCK_S)
     skew = abs(measured.skew_s) if measured else 0.0
     if skew <= TOLERATED_S:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir.errors import UserError
-from grpo_tui.shell.connection import Connection
+from grpo_tui.shell.connection import ShellConnection
 from remote.boxes import Box
 from remote.protocol import RemoteError
 from remote.protocol.prepare import MAX_ENV_BYTES
@@ -36,7 +36,7 @@ def put(box: Box, arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         print(json.dumps({"variables": names}, indent=1) if arguments.json else "\n".join(names))
         return 0
-    with Connection(box, readonly=arguments.readonly) as connection:
+    with ShellConnection(box, readonly=arguments.readonly) as connection:
         reply = connection.request("place_env", text=text, idempotency_key=secrets.token_hex(12))
     if arguments.json:
         print(json.dumps({**reply, "variables": names}, indent=1))
@@ -81,7 +81,7 @@ def set_up(box: Box, arguments: argparse.Namespace) -> int:
     """Install the engine on the box in a tmux session, and print what the session prints until it ends."""
     if arguments.file:
         raise UserError("'env setup' takes no file", code="bad_request")
-    with Connection(box, readonly=arguments.readonly) as connection:
+    with ShellConnection(box, readonly=arguments.readonly) as connection:
         if arguments.dry_run:
             reply = connection.request("set_up", dry_run=True)
             print(json.dumps(reply, indent=1) if arguments.json else " ".join(reply["argv"]))
@@ -97,7 +97,7 @@ def set_up(box: Box, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def follow_setup(connection: Connection) -> str:
+def follow_setup(connection: ShellConnection) -> str:
     """Set the engine up, or follow a setup that is at work, to its end; returns its session.
 
     Raises RemoteError ``setup_failed``.
@@ -114,7 +114,7 @@ def follow_setup(connection: Connection) -> str:
     return session
 
 
-def _follow(connection: Connection, session: str) -> tuple[dict[str, Any], str]:
+def _follow(connection: ShellConnection, session: str) -> tuple[dict[str, Any], str]:
     """Print the lines of a session as they come; returns its row when it has ended, and its last line.
 
     Raises RemoteError ``setup_failed`` where the session is gone.

@@ -18,7 +18,7 @@ from grpo_tui.history.tables import print_table
 from grpo_tui.model.gpu_advice import unlisted
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.tracking import tracking_of
-from grpo_tui.shell.connection import Connection
+from grpo_tui.shell.connection import ShellConnection
 from remote.boxes import Box
 from remote.events import ClientEvent, GpuSampled, LogArrived, LogFailed, LogRotated, TopicFailed
 from remote.gate import log_text
@@ -32,7 +32,7 @@ MAX_CAPTURED = 5_000
 
 def runs(box: Box, arguments: argparse.Namespace) -> int:
     """Print the runs of a box; returns 1 where SLURM could not be asked about one."""
-    with Connection(box, readonly=True) as connection:
+    with ShellConnection(box, readonly=True) as connection:
         rows = connection.request("list_runs")["runs"]
     if arguments.json:
         print(json.dumps(rows, indent=1))
@@ -58,14 +58,14 @@ def _number(value: Any) -> str:
 
 def show(box: Box, arguments: argparse.Namespace) -> int:
     """Print everything about a run."""
-    with Connection(box, readonly=True) as connection:
+    with ShellConnection(box, readonly=True) as connection:
         reply = connection.request("show_run", run=arguments.run)
         reply["summary"] = {**reply["summary"], **queued(connection, arguments.run)}
     print(json.dumps(reply, indent=1) if arguments.json else "\n".join(_facts(reply)))
     return 0
 
 
-def queued(connection: Connection, run: str) -> dict[str, Any]:
+def queued(connection: ShellConnection, run: str) -> dict[str, Any]:
     """The row of a run in the list, which has its SLURM job; {} if it is not listed, or the box has no scheduler."""
     if connection.box.scheduler != "slurm":
         return {}
@@ -100,7 +100,7 @@ def tail(box: Box, arguments: argparse.Namespace) -> int:
     if arguments.follow and arguments.json:
         raise UserError("--follow cannot be combined with --json", code="bad_config")
     arrived: queue.SimpleQueue[ClientEvent] = queue.SimpleQueue()
-    with Connection(box, readonly=True, on_event=arrived.put) as connection:
+    with ShellConnection(box, readonly=True, on_event=arrived.put) as connection:
         path = _log_path(connection, arguments.run, arguments.file)
         reply = connection.request(
             "read_log", run=arguments.run, path=path, before=arguments.lines, after=0, characters=MAX_CHARACTERS
@@ -115,7 +115,7 @@ def tail(box: Box, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _log_path(connection: Connection, run: str, name: str) -> str:
+def _log_path(connection: ShellConnection, run: str, name: str) -> str:
     """Path of a log, given as ``console``, ``train_log.jsonl`` or a path. Raises UserError (``no_log``)."""
     files = [row["path"] for row in connection.request("log_files", run=run)["files"]]
     for path in files:
@@ -126,7 +126,7 @@ def _log_path(connection: Connection, run: str, name: str) -> str:
     raise UserError(f"{run} has no log '{name}' (its logs: {names})", code="no_log")
 
 
-def _follow(connection: Connection, arrived: queue.SimpleQueue[ClientEvent], cursor: Cursor) -> None:
+def _follow(connection: ShellConnection, arrived: queue.SimpleQueue[ClientEvent], cursor: Cursor) -> None:
     """Print each line as it is completed, until Ctrl-C."""
     subscription, rest = connection.client.follow(cursor.path, cursor), b""
     while True:
@@ -147,7 +147,7 @@ def _follow(connection: Connection, arrived: queue.SimpleQueue[ClientEvent], cur
 def gpu(box: Box, arguments: argparse.Namespace) -> int:
     """Print a sample of each GPU."""
     heard: queue.Queue[ClientEvent] = queue.Queue()
-    with Connection(box, readonly=True, on_event=heard.put):
+    with ShellConnection(box, readonly=True, on_event=heard.put):
         sampled = _first_sample(heard)
     if arguments.json:
         print(json.dumps({"gpus": sampled.gpus, "note": sampled.note}, indent=1))
@@ -186,7 +186,7 @@ def _gpu_cells(row: dict[str, Any]) -> list[str]:
 
 def sessions(box: Box, arguments: argparse.Namespace) -> int:
     """Print the tmux sessions of a box."""
-    with Connection(box, readonly=True) as connection:
+    with ShellConnection(box, readonly=True) as connection:
         rows = connection.request("list_sessions")["sessions"]
     if arguments.json:
         print(json.dumps(rows, indent=1))
@@ -207,14 +207,14 @@ def capture(box: Box, arguments: argparse.Namespace) -> int:
     """Print the last lines of a session."""
     if not 1 <= arguments.lines <= MAX_CAPTURED:
         raise UserError(f"--lines: must be from 1 to {MAX_CAPTURED}, not {arguments.lines}", code="bad_config")
-    with Connection(box, readonly=True) as connection:
+    with ShellConnection(box, readonly=True) as connection:
         name = _session(connection, arguments.session)
         reply = connection.request("capture_pane", session=name, lines=arguments.lines)
     print(json.dumps(reply, indent=1) if arguments.json else str(reply["text"]).rstrip("\n"))
     return 0
 
 
-def _session(connection: Connection, name: str) -> str:
+def _session(connection: ShellConnection, name: str) -> str:
     """The session of this name, or that of a run. Raises RemoteError (``no_session``)."""
     names = [row["name"] for row in connection.request("list_sessions")["sessions"]]
     if found := next((each for each in (name, session_name(name)) if each in names), ""):
@@ -232,7 +232,7 @@ def attach(box: Box, arguments: argparse.Namespace) -> int:
     """Attach this terminal to a session, or to a shell in a run's job; with ``--json``, print the command instead."""
     if not arguments.json and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UserError("attach needs a terminal (--json prints the command)", code="no_terminal")
-    with Connection(box, readonly=True) as connection:  # ssh shares its connection while it is open
+    with ShellConnection(box, readonly=True) as connection:  # ssh shares its connection while it is open
         if job := queued(connection, arguments.session).get("job"):
             argv = plan_job(box, f"job {job['id']}").argv
         else:

@@ -9,7 +9,7 @@ import sys
 import threading
 
 from grpo_tui.model.tunnels import TENSORBOARD_PORT
-from grpo_tui.shell.connection import Connection
+from grpo_tui.shell.connection import ShellConnection
 from remote.boxes import Box
 from remote.tunnels import Tunnel
 
@@ -18,7 +18,7 @@ START_S = 90.0
 
 def tensorboard(box: Box, arguments: argparse.Namespace) -> int:
     """Start it, print its address, and keep it open."""
-    with Connection(box, readonly=arguments.readonly) as connection:
+    with ShellConnection(box, readonly=arguments.readonly) as connection:
         reply = connection.request(
             "open_tensorboard", START_S, run=arguments.run, idempotency_key=secrets.token_hex(12)
         )

@@ -11,7 +11,7 @@ from typing import Any
 
 from grpo_train.run_dir.status import LIVE_STATES
 from grpo_tui.shell.change import launch_params, say_notes
-from grpo_tui.shell.connection import Connection
+from grpo_tui.shell.connection import ShellConnection
 from grpo_tui.shell.copying import PARTIAL
 from grpo_tui.shell.environment import follow_setup
 from grpo_tui.shell.look import queued
@@ -35,7 +35,7 @@ def up(box: Box, arguments: argparse.Namespace) -> int:
     run, again = "", f"run the command again with  --key {arguments.key}" if arguments.key else "run the command again"
     key = arguments.key or secrets.token_hex(12)
     try:
-        with Connection(box, readonly=arguments.readonly) as connection:
+        with ShellConnection(box, readonly=arguments.readonly) as connection:
             if not (box.engine or box.activate):
                 follow_setup(connection)
             reply = connection.request("launch", idempotency_key=key, **params)
@@ -56,7 +56,7 @@ def up(box: Box, arguments: argparse.Namespace) -> int:
     return PARTIAL if synced and synced.left_out else 0
 
 
-def _first_step(connection: Connection, run: str) -> dict[str, Any]:
+def _first_step(connection: ShellConnection, run: str) -> dict[str, Any]:
     """The summary of a run that has logged a step. Raises RemoteError ``crashed`` where it ended before."""
     said = ""
     while True:

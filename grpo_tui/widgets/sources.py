@@ -15,7 +15,7 @@ from grpo_tui.model.checkpoints import CheckpointView
 from grpo_tui.model.formatting import compact_number, metric_value, one_line
 from grpo_tui.model.health import records_of, tone_of_level
 from grpo_tui.model.lines import Item, LineBuffer
-from grpo_tui.model.run_logs import Completion, Row, RunLogs, row_time
+from grpo_tui.model.run_logs import Completion, RunLogs, TrainLogRow, row_time
 from grpo_tui.model.store import Store
 from grpo_tui.widgets.lines_panel import LineSource, PageSource, Palette
 
@@ -79,7 +79,7 @@ def log_sources(store: Store) -> list[LineSource]:
     ]
 
 
-def _row_line(row: Row, width: int, palette: Palette) -> Text:
+def _row_line(row: TrainLogRow, width: int, palette: Palette) -> Text:
     """Time, step, then as many metrics as fit, the main ones first."""
     fields = row.fields
     text = Text(clock(row_time(fields)), style=palette["muted"], no_wrap=True)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import IO, Any
 
 from remote.agent.context import BoxContext
-from remote.agent.engine import find_engine, running_version
+from remote.agent.engine import USAGE_ERROR, find_engine, running_version
 from remote.protocol import RemoteError
 from remote.protocol.versions import OLDEST, UNKNOWN
 
@@ -20,7 +20,8 @@ MAX_BYTES = 8 << 20
 """Of an answer."""
 MAX_ERROR = 64 << 10
 """Of stderr, its end."""
-_USAGE_ERROR = 2
+STORE_WAIT_S = 150.0
+"""For a request that asks a store: the engine gives up much later, and the user is not made to wait for that."""
 
 
 def ask_engine(box: BoxContext, arguments: list[str], wait_s: float, *, root: bool = True, text: str = "") -> Any:
@@ -41,7 +42,7 @@ def ask_engine(box: BoxContext, arguments: list[str], wait_s: float, *, root: bo
         raise RemoteError("no_answer", f"grpo-train {command} could not be started: {error}") from error
     answer = _json_in(output)
     if answer is None:
-        if code == _USAGE_ERROR:
+        if code == USAGE_ERROR:
             raise _old_engine(box)
         last = (errors.strip() or output.strip() or f"exit status {code}").splitlines()[-1].removeprefix("error: ")
         raise RemoteError("no_answer", f"grpo-train {command}: {last[:500]}")

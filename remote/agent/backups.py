@@ -9,7 +9,7 @@ from typing import Any, cast
 from grpo_train.run_dir import check_name, open_run
 from grpo_train.run_dir.owners import foreign_owner
 from grpo_train.run_dir.sessions import session_name
-from remote.agent.ask_engine import ask_engine
+from remote.agent.ask_engine import STORE_WAIT_S, ask_engine
 from remote.agent.context import BoxContext
 from remote.agent.jobs import option, run_in_session
 from remote.agent.once import Record
@@ -33,8 +33,6 @@ from remote.protocol.operations import NoParameters
 
 _IDENTITY = re.compile(r"--[0-9a-f]{16}$")
 DESCRIBE_WAIT_S = 30.0
-STORE_WAIT_S = 150.0
-"""A store is asked for long before the engine gives up; the user is not made to wait for that."""
 
 
 # --------------------------------------------------------------------------------------------------------- commands

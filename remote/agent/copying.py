@@ -32,7 +32,7 @@ from remote.protocol.copied_files import (
     send_files,
     staging_of,
 )
-from remote.protocol.copies import Ended, Item, Wire, put_items, take_begun, take_items
+from remote.protocol.copies import CopyInterrupted, CopyStream, Item, put_items, take_begun, take_items
 from remote.protocol.pipes import PIPE_BYTES, widen
 
 NAMED = 20
@@ -44,7 +44,7 @@ def serve(box: BoxContext, source: int, sink: int, as_error: Callable[[Exception
     for pipe in (source, sink):
         widen(pipe)
     clock = box.clock
-    wire = Wire(lambda seconds: _receive(source, seconds, clock), lambda data: _send(sink, data), clock)
+    wire = CopyStream(lambda seconds: _receive(source, seconds, clock), lambda data: _send(sink, data), clock)
     try:
         request = wire.take()
         if request.get("op") == "get":
@@ -56,14 +56,14 @@ def serve(box: BoxContext, source: int, sink: int, as_error: Callable[[Exception
         else:
             raise RemoteError("bad_request", f"unknown copy {request.get('op')!r}")
         wire.flush()
-    except Ended:
+    except CopyInterrupted:
         return
     except Exception as error:
         malformed = RemoteError("bad_request", str(error)) if isinstance(error, ProtocolError) else None
         try:
             wire.put(error=(malformed or as_error(error, box)).to_json())
             wire.flush()
-        except Ended:
+        except CopyInterrupted:
             return
 
 
@@ -81,7 +81,7 @@ def _send(sink: int, data: bytes) -> None:
         while view:
             view = view[os.write(sink, view) :]
     except OSError as error:
-        raise Ended(str(error)) from error
+        raise CopyInterrupted(str(error)) from error
 
 
 # ---------------------------------------------------------------------------------------------------------- giving
@@ -115,7 +115,7 @@ class _Given:
                 self.hashes[f"{part}/{name.removeprefix(below)}"] = facts["sha256"]
 
 
-def _give(wire: Wire, box: BoxContext, what: str, steps: str) -> None:
+def _give(wire: CopyStream, box: BoxContext, what: str, steps: str) -> None:
     given = find(box.root, what, steps)
     more = len(given.left_out) - NAMED
     named = given.left_out[:NAMED] + ([f"and {more} more"] if more > 0 else [])
@@ -195,7 +195,7 @@ def _steps(run: RunDir, steps: str) -> Iterable[Checkpoint]:
 # ---------------------------------------------------------------------------------------------------------- taking
 
 
-def _take(wire: Wire, box: BoxContext, to: str) -> None:
+def _take(wire: CopyStream, box: BoxContext, to: str) -> None:
     if box.settings.readonly:
         message = "'put' is refused: this agent was started with --readonly"
         raise RemoteError("read_only", message, "leave out --readonly")
@@ -226,7 +226,7 @@ def _take(wire: Wire, box: BoxContext, to: str) -> None:
     wire.put(path=str(place))
 
 
-def _show(wire: Wire, place: Path, items: list[Item]) -> None:
+def _show(wire: CopyStream, place: Path, items: list[Item]) -> None:
     """Say what is at a place that exists, for the client to compare."""
     wire.put(path=str(place), exists=True)
     put_begun(wire, place.parent, items)

@@ -29,7 +29,7 @@ DEVICE_PROBE_S = 40.0
 """The engine imports torch on a machine with a GPU."""
 ACTIVATED = "'activate' in boxes.yaml"
 CHECKOUT = "the checkout's .venv"
-_USAGE_ERROR = 2
+USAGE_ERROR = 2
 _INTERPRETER = re.compile(rb"#!\s*(\S+).*\n(?:'''exec' \"?([^\s\"]+))?")
 """pip and uv write an interpreter with a long path into the second line."""
 SLOW_S = 60.0
@@ -151,7 +151,7 @@ def _examine(box: BoxContext, engine: Engine) -> tuple[str, EngineVersion]:
         _slow[tuple(engine.argv)] = box.clock.monotonic()
         raise _slow_engine() from failure
     path = next((line for line in done.stdout.splitlines() if os.path.isfile(line)), "") if by_snippet else ""
-    if done.returncode == _USAGE_ERROR and "--version" in done.stderr:
+    if done.returncode == USAGE_ERROR and "--version" in done.stderr:
         return path, OLDEST
     if done.returncode:
         first = next(iter((done.stderr or done.stdout).strip().splitlines()), "no output")
@@ -192,7 +192,7 @@ def training_device(box: BoxContext, engine: Engine) -> str:
         done = run_engine(box, [*engine.argv, "device"], DEVICE_PROBE_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RemoteError("no_gpu", f"the engine does not report its device: {error}") from error
-    if done.returncode == _USAGE_ERROR:
+    if done.returncode == USAGE_ERROR:
         return ""
     if done.returncode:
         raise RemoteError("no_gpu", last_line(done).removeprefix("error: "))

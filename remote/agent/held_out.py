@@ -16,7 +16,7 @@ EVERY_S = 5.0
 """An evaluation takes minutes; on a slow disk a reading takes long."""
 
 
-class HeldOut:
+class HeldOutResults:
     """Run name to ``{"accuracy", "dataset", "step"}`` of its last evaluated checkpoint."""
 
     def __init__(self, root: Path, clock: Clock) -> None:

@@ -38,7 +38,7 @@ sys.exit(main(["index"]))
 """
 
 
-class Ended(Exception):
+class IndexProcessEnded(Exception):
     """The child ended before it answered, with this exit status: 0 when it was idle for too long."""
 
     def __init__(self, status: int) -> None:
@@ -101,7 +101,7 @@ class Child:
         with self._lock:
             self.ended, waiting = True, list(self._waiting.values())
         for future in waiting:
-            future.set_exception(Ended(status))
+            future.set_exception(IndexProcessEnded(status))
 
 
 class Index:
@@ -129,7 +129,7 @@ class Index:
             except FutureTimeout:
                 child.kill()
                 raise RemoteError("timeout", f"'{op}' took more than {ANSWER_S:.0f} s on the box", "retry") from None
-            except Ended as error:
+            except IndexProcessEnded as error:
                 if error.status == -signal.SIGALRM:
                     raise RemoteError("timeout", f"'{op}' took too long on the box", "narrow it down") from None
                 if error.status:

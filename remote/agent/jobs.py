@@ -288,14 +288,14 @@ def _kill_session(box: BoxContext, name: str, record: Record) -> KillReply:
     return {"session": name, "left": [pid] if ended.is_alive else [], "forced": ended.was_forced}
 
 
-class Ended(NamedTuple):
+class ProcessEnd(NamedTuple):
     """What became of a process."""
 
     is_alive: bool
     was_forced: bool
 
 
-def end_process(pid: int, start: int | None) -> Ended:
+def end_process(pid: int, start: int | None) -> ProcessEnd:
     """End a process by SIGTERM, then by SIGKILL. ``start``: its start ticks; None = it has ended."""
     for number, patience_s in ((signal.SIGTERM, TERM_WAIT_S), (signal.SIGKILL, SIGKILL_WAIT_S)):
         if start is not None and is_alive(pid, start):
@@ -305,7 +305,7 @@ def end_process(pid: int, start: int | None) -> Ended:
             time.sleep(0.05)
         if not alive:
             break
-    return Ended(alive, number == signal.SIGKILL)
+    return ProcessEnd(alive, number == signal.SIGKILL)
 
 
 def started_since(run: RunDir, record: Record) -> bool:

@@ -6,9 +6,7 @@ turns those into a refusal.
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -46,8 +44,8 @@ from remote.agent import (
     tensorboard,
     weights,
 )
+from remote.agent.ask_engine import ask_engine
 from remote.agent.context import BoxContext
-from remote.agent.engine import find_engine, last_line, run_engine
 from remote.agent.once import Record, once
 from remote.agent.report import report
 from remote.agent.run_facts import run_facts
@@ -207,38 +205,26 @@ def _config_folder(box: BoxContext) -> Path:
 
 
 def list_tasks(box: BoxContext, request: NoParameters) -> ListTasksReply:
-    """The tasks of this box's engine, which is run for that (``grpo-train tasks --json``)."""
-    argv = [*find_engine(box).argv, "tasks", "--json"]
-    try:
-        done = run_engine(box, argv, TASKS_WAIT_S)
-        tasks = json.loads(done.stdout.strip().rpartition("\n")[2])["tasks"]
-        return {"tasks": {str(name): str(description) for name, description in dict(tasks).items()}}
-    except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as error:
-        raise RemoteError("no_tasks", f"the engine did not list its tasks: {' '.join(argv)}") from error
+    """The tasks of this box's engine. Raises RemoteError, with the engine's code."""
+    tasks = ask_engine(box, ["tasks"], TASKS_WAIT_S, root=False)
+    if not isinstance(tasks, dict) or not isinstance(tasks.get("tasks"), dict):
+        raise RemoteError("no_answer", "grpo-train tasks did not list its tasks")
+    return {"tasks": {name: str(description) for name, description in tasks["tasks"].items()}}
 
 
 def compare_evaluations(box: BoxContext, request: CompareEvaluationsRequest) -> CompareEvaluationsReply:
-    """The engine compares: ``grpo-train compare --with``. Raises RemoteError ``no_comparison`` with what it said."""
+    """The engine compares: ``grpo-train compare --with``. Raises RemoteError, with the engine's code."""
     for run in (request.run, *request.others):
         open_run(box.root, run)
-    argv = [*find_engine(box).argv, "compare", f"--training-run={request.run}", "--json", "--root", str(box.root)]
-    argv += [f"--with={run}" for run in request.others]
+    arguments = ["compare", f"--training-run={request.run}", *(f"--with={run}" for run in request.others)]
     if request.steps:
-        argv.append(f"--steps={','.join(map(str, request.steps))}")
+        arguments.append(f"--steps={','.join(map(str, request.steps))}")
+    found = ask_engine(box, arguments, COMPARE_WAIT_S)
     try:
-        done = run_engine(box, argv, COMPARE_WAIT_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise RemoteError("no_comparison", f"the engine did not compare the evaluations: {error}") from error
-    try:
-        found = json.loads(done.stdout.strip().rpartition("\n")[2])
         problems = [str(each["error"]) for each in found["errors"]]
         return {"comparisons": [dict(each) for each in found["comparisons"]], "problems": problems}
     except (ValueError, KeyError, TypeError) as error:
-        if done.returncode == 2:
-            reason, hint = "the engine on this box is too old to compare runs", "update it to the version of the app"
-        else:
-            reason, hint = f"the engine did not compare the runs: {last_line(done).removeprefix('error: ')}", ""
-        raise RemoteError("no_comparison", reason, hint) from error
+        raise RemoteError("no_answer", "grpo-train compare did not print a comparison") from error
 
 
 def list_sessions(box: BoxContext, request: NoParameters) -> ListSessionsReply:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from grpo_train.run_dir import open_run
 from remote.agent.context import BoxContext
-from remote.agent.engine import find_engine, last_line, run_engine
+from remote.agent.engine import USAGE_ERROR, find_engine, last_line, run_engine
 from remote.protocol import RemoteError
 from remote.protocol.report import MAX_PAGE, ReportReply, ReportRequest, pack_page
 
@@ -27,7 +27,7 @@ def report(box: BoxContext, request: ReportRequest) -> ReportReply:
             done = run_engine(box, [*argv, "--", *names], WAIT_S)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise RemoteError("no_report", f"the engine did not make the report: {error}") from error
-        if done.returncode == 2:
+        if done.returncode == USAGE_ERROR:
             hint = "update it to the version of the app"
             raise RemoteError("no_report", "the engine on this box is too old to make a report", hint)
         if done.returncode or not file.is_file():

@@ -23,7 +23,7 @@ from grpo_train.run_dir.workflow_file import NAME as WORKFLOW
 from grpo_train.run_dir.workflow_file import is_workflow, workflow_state
 from remote.agent.context import BoxContext
 from remote.agent.ends import Ends
-from remote.agent.held_out import HeldOut
+from remote.agent.held_out import HeldOutResults
 from remote.agent.slurm.states import Jobs
 from remote.agent.transfers import Transfers
 from remote.protocol import RemoteError
@@ -64,7 +64,7 @@ class RunTable:
         self._directories: dict[str, RunDir] = {}
         self._older: tuple[float, list[dict[str, Any]]] = (0.0, [])
         self._ends = Ends(box)
-        self._held_out = HeldOut(box.root, box.clock)
+        self._held_out = HeldOutResults(box.root, box.clock)
         self._transfers = Transfers(box.root, box.clock)
         self._jobs = Jobs(box) if box.settings.scheduler == "slurm" else None
 

@@ -11,7 +11,7 @@ from grpo_train.run_dir.clock import Clock
 from grpo_train.run_dir.files import open_lock
 from remote.protocol import RemoteError
 from remote.protocol.copied_files import LOCK
-from remote.protocol.copies import SILENCE_S, Wire
+from remote.protocol.copies import SILENCE_S, CopyStream
 
 WAIT_S = SILENCE_S + 5
 """An agent whose connection was lost notices within SILENCE_S, and then writes what had arrived."""
@@ -20,12 +20,12 @@ LOOK_S = 0.2
 
 
 @contextmanager
-def staging_alone(wire: Wire, staging: Path, make: Callable[[], None], what: str, clock: Clock) -> Iterator[None]:
+def staging_alone(wire: CopyStream, staging: Path, make: Callable[[], None], what: str, clock: Clock) -> Iterator[None]:
     """Make the folder and keep other copies out of it.
 
     A copy whose connection was lost is often still held by an agent that does not know it yet; the copy that continues
     it waits for that one, and says to the other end that it is alive. Raises RemoteError ``busy``, in which ``what``
-    names the copy, where another one stays at work; Ended; OSError.
+    names the copy, where another one stays at work; CopyInterrupted; OSError.
     """
     until = clock.monotonic() + WAIT_S
     while (lock := _take(staging, make)) is None:

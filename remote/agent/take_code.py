@@ -16,12 +16,12 @@ from remote.agent.staging import staging_alone
 from remote.protocol import ProtocolError, RemoteError
 from remote.protocol.code import BUNDLE, CLONE, PATCH
 from remote.protocol.copied_files import check_room, put_begun, receive_files, remove_others
-from remote.protocol.copies import WORKING_S, Ended, Wire, take_items
+from remote.protocol.copies import WORKING_S, CopyInterrupted, CopyStream, take_items
 
 MAX_PATCH = 64 << 20
 
 
-def take_code(wire: Wire, box: BoxContext) -> None:
+def take_code(wire: CopyStream, box: BoxContext) -> None:
     """Take commits and changes from the client, or pull. Raises RemoteError."""
     if box.settings.readonly:
         message = "'sync' is refused: this agent was started with --readonly"
@@ -63,12 +63,12 @@ def take_code(wire: Wire, box: BoxContext) -> None:
 
 
 @contextmanager
-def _alive(wire: Wire, clock: Clock) -> Iterator[None]:
+def _alive(wire: CopyStream, clock: Clock) -> Iterator[None]:
     """Say that this end is alive while git works."""
     done = threading.Event()
 
     def say() -> None:
-        with suppress(Ended):  # the next line finds that out, too
+        with suppress(CopyInterrupted):  # the next line finds that out, too
             while not clock.wait(done, WORKING_S):
                 wire.working()
 

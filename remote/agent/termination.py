@@ -14,14 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir.clock import Clock
-from remote.agent.ask_engine import ask_engine
+from remote.agent.ask_engine import STORE_WAIT_S, ask_engine
 from remote.agent.context import BoxContext
 from remote.agent.root_look import look_at
 from remote.protocol import RemoteError
 from remote.protocol.termination import MAX_LISTED, SafeToTerminateReply, SafeToTerminateRequest
 
-WAIT_S = 150.0
-"""The engine reads no object back, but lists every run in the store."""
 GOOD_S = 600.0
 """Backups may be removed from the store, where no file of this box changes."""
 LIVE_GOOD_S = 30.0
@@ -95,7 +93,7 @@ def _ask(box: BoxContext, before: str) -> _Known:
     verdict, error = None, None
     try:
         option = ["--persistent"] if box.settings.persistent else []
-        verdict = _checked(ask_engine(box, ["safe-to-terminate", *option], WAIT_S))
+        verdict = _checked(ask_engine(box, ["safe-to-terminate", *option], STORE_WAIT_S))
     except RemoteError as refusal:
         error = refusal
     after = look_at(box.root)

@@ -41,7 +41,7 @@ Index = TypeVar("Index", bound=LogIndex)
 Handler = Callable[[Index, "Source | None", Any], dict[str, Any]]
 
 
-class Answers:
+class IndexAnswers:
     """All indexes of this process, and what can be asked of them."""
 
     def __init__(self, places: list[Path], clock: Clock = CLOCK) -> None:

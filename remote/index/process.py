@@ -24,7 +24,7 @@ from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.owners import not_readable
 from remote.agent import compiled
 from remote.index import cache
-from remote.index.answers import Answers, within
+from remote.index.answers import IndexAnswers, within
 from remote.protocol import OPERATIONS, RemoteError
 from remote.protocol.intake import read_request
 
@@ -44,7 +44,7 @@ def main(arguments: list[str], clock: Clock = CLOCK) -> int:
     os.umask(0o077)
     os.nice(NICENESS)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    answers = Answers(cache.places(Path(sys.argv[0])))
+    answers = IndexAnswers(cache.places(Path(sys.argv[0])))
     pending, heard, answered, stored = b"", clock.monotonic(), False, False
     while True:
         if answered and not stored and not answers.is_busy:
@@ -72,7 +72,7 @@ def main(arguments: list[str], clock: Clock = CLOCK) -> int:
             return 0
 
 
-def _answer(answers: Answers, request: dict[str, Any]) -> bytes:
+def _answer(answers: IndexAnswers, request: dict[str, Any]) -> bytes:
     answer: dict[str, Any] = {"id": request["id"]}
     try:
         asked = read_request(OPERATIONS[request["op"]].request, request["params"])

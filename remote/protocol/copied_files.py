@@ -15,7 +15,7 @@ from typing import Any
 
 from grpo_train.run_dir.files import fsync_path, remove_tree
 from grpo_train.run_dir.manifest import MANIFEST
-from remote.protocol.copies import BLOCK, Begun, Item, Wire, check_path
+from remote.protocol.copies import BLOCK, Begun, CopyStream, Item, check_path
 from remote.protocol.messages import ProtocolError, RemoteError
 
 LOCK = ".lock"
@@ -28,7 +28,7 @@ Progress = Callable[[Item, int], None]
 """Called with a file and the bytes of it that travelled, or that were there."""
 
 
-def put_begun(wire: Wire, folder: Path, items: Iterable[Item]) -> None:
+def put_begun(wire: CopyStream, folder: Path, items: Iterable[Item]) -> None:
     """Send what a folder has of each file: nothing of one that is longer than the file, or is not a regular one."""
     for item in items:
         file = folder / item.path
@@ -54,7 +54,7 @@ def _hash_of_start(file: Path, count: int, working: Callable[[], None]) -> Any:
 
 
 def send_files(
-    wire: Wire,
+    wire: CopyStream,
     files: Iterable[tuple[Item, Path]],
     begun: Mapping[str, Begun],
     progress: Progress,
@@ -78,7 +78,7 @@ def send_files(
     wire.flush()
 
 
-def _send_file(wire: Wire, item: Item, path: Path, begun: Begun | None, progress: Progress) -> str:
+def _send_file(wire: CopyStream, item: Item, path: Path, begun: Begun | None, progress: Progress) -> str:
     """Send a file without its hash, which is returned."""
     with path.open("rb", buffering=0) as source:
         digest, at = hashlib.sha256(), 0
@@ -101,11 +101,11 @@ def _send_file(wire: Wire, item: Item, path: Path, begun: Begun | None, progress
     return str(digest.hexdigest())
 
 
-def receive_files(wire: Wire, folder: Path, items: list[Item], progress: Progress) -> None:
+def receive_files(wire: CopyStream, folder: Path, items: list[Item], progress: Progress) -> None:
     """Receive the files of a list into a folder, beside what :func:`put_begun` found there.
 
-    Raises Ended; RemoteError for what the other end refuses, and (``damaged``) for a file whose hash is another one,
-    which is removed; ProtocolError; OSError.
+    Raises CopyInterrupted; RemoteError for what the other end refuses, and (``damaged``) for a file whose hash is
+    another one, which is removed; ProtocolError; OSError.
     """
     wanted = {item.path: item for item in items if not item.link}
     while "end" not in (line := wire.take()):
@@ -121,7 +121,7 @@ def receive_files(wire: Wire, folder: Path, items: list[Item], progress: Progres
             _make_link(folder / item.path, item.link)
 
 
-def _receive_file(wire: Wire, file: Path, item: Item, at: int, progress: Progress) -> None:
+def _receive_file(wire: CopyStream, file: Path, item: Item, at: int, progress: Progress) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     if at == 0 and os.path.lexists(file):
         file.unlink()

@@ -31,7 +31,7 @@ SILENCE_S = 30.0
 WORKING_S = 2.0
 
 
-class Ended(Exception):
+class CopyInterrupted(Exception):
     """The connection ended early. Both ends keep what has arrived, and the next copy continues from there."""
 
 
@@ -72,13 +72,15 @@ def check_path(path: str) -> None:
         raise ProtocolError(f"refused: {path[:200]!r} is not a path inside the folder that is copied")
 
 
-class Wire:
+class CopyStream:
     """Lines and bytes over a stream."""
 
     def __init__(
         self, receive: Callable[[float], bytes | None], send: Callable[[bytes], None], clock: Clock = CLOCK
     ) -> None:
-        """``receive(seconds)`` returns some bytes, None after that time, or b"" at the end. ``send`` raises Ended."""
+        """``receive(seconds)`` returns some bytes, None after that time, or b"" at the end. ``send`` raises
+        CopyInterrupted.
+        """
         self._receive, self._send, self._clock = receive, send, clock
         self._unread = b""
         self._unsent = bytearray()
@@ -109,7 +111,7 @@ class Wire:
             self.flush()
 
     def take(self) -> dict[str, Any]:
-        """The next line. Raises Ended, ProtocolError, and RemoteError where the other end refuses."""
+        """The next line. Raises CopyInterrupted, ProtocolError, and RemoteError where the other end refuses."""
         self.flush()
         while True:
             line, found, rest = self._unread.partition(b"\n")
@@ -132,7 +134,7 @@ class Wire:
                 return message
 
     def take_bytes(self, count: int) -> Iterator[memoryview]:
-        """The next ``count`` bytes, in pieces. Raises Ended."""
+        """The next ``count`` bytes, in pieces. Raises CopyInterrupted."""
         while count:
             piece = memoryview(self._unread or self._more())
             self._unread = b""
@@ -145,23 +147,23 @@ class Wire:
     def _more(self) -> bytes:
         data = self._receive(SILENCE_S)
         if data is None:
-            raise Ended(f"nothing was heard for {SILENCE_S:.0f} s")
+            raise CopyInterrupted(f"nothing was heard for {SILENCE_S:.0f} s")
         if not data:
-            raise Ended("the connection ended")
+            raise CopyInterrupted("the connection ended")
         return data
 
 
 # --------------------------------------------------------------------------------------------------- lists of files
 
 
-def put_items(wire: Wire, items: Iterable[Item]) -> None:
+def put_items(wire: CopyStream, items: Iterable[Item]) -> None:
     """Send a list of files."""
     for item in items:
         wire.put(**{name: value for name, value in asdict(item).items() if value or name == "path"})
     wire.put(end=True)
 
 
-def take_items(wire: Wire) -> list[Item]:
+def take_items(wire: CopyStream) -> list[Item]:
     """Receive a list of files. Raises ProtocolError for more than MAX_FILES, and for two of one name."""
     items: dict[str, Item] = {}
     while "end" not in (line := wire.take()):
@@ -183,7 +185,7 @@ class Begun:
     sha256: str
 
 
-def take_begun(wire: Wire) -> dict[str, Begun]:
+def take_begun(wire: CopyStream) -> dict[str, Begun]:
     """Receive what the other end has. Raises ProtocolError."""
     begun: dict[str, Begun] = {}
     while "end" not in (line := wire.take()):

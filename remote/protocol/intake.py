@@ -1,8 +1,8 @@
 """Validation of JSON against declared types; requests are validated here, what a box sends in :mod:`remote.gate`.
 
 Supported types: str, int (64 bits), float (finite), bool, None, Any, ``list[...]`` and ``dict[str, ...]`` (at most
-:data:`MAX_ITEMS` items), unions, TypedDicts, and ``Annotated`` with a :class:`Rule`. Unknown keys are ignored: the
-other end may be newer.
+:data:`MAX_ITEMS` items), unions, literals of strings, TypedDicts, and ``Annotated`` with a :class:`Rule`. Unknown
+keys are ignored: the other end may be newer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import functools
 import math
 import types
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.protocol.messages import RemoteError
@@ -29,7 +29,7 @@ class Rule:
     """A restriction on a value, and the description of what it allows."""
 
     description: str
-    allows: Callable[[Any], bool]
+    allows: Callable[[Any], bool] = lambda value: True
 
 
 def read_request(kind: type, params: Any) -> Any:
@@ -71,6 +71,8 @@ def _checker(kind: Any) -> Callable[[Any], bool]:
     if origin in (Union, types.UnionType):
         first, *others = (_checker(option) for option in arguments)
         return lambda value: first(value) or any(fits(value) for fits in others)
+    if origin is Literal:
+        return lambda value: isinstance(value, str) and value in arguments
     if origin is list:
         item_fits = _checker(arguments[0])
         return lambda value: isinstance(value, list) and len(value) <= MAX_ITEMS and all(map(item_fits, value))
@@ -141,6 +143,8 @@ def describe(kind: Any) -> str:
         return str(arguments[1].description)
     if origin in (Union, types.UnionType):
         return " or ".join(describe(option) for option in arguments if option is not types.NoneType)
+    if origin is Literal:
+        return " or ".join(", ".join(filter(None, arguments)).rsplit(", ", 1))
     if origin is list:
         return f"a list, each item {describe(arguments[0])}"
     names = {str: "a string", int: "an integer", float: "a finite number", bool: "true or false"}

@@ -164,7 +164,11 @@ def _in_home(path: str) -> str:
     return f'"$HOME"/{shlex.quote(path[2:])}' if path.startswith("~/") else shlex.quote(path)
 
 
-class Session(Protocol):
+MAX_ANSWER = 1 << 20
+"""Bytes that a script may print, or a login shell before the agent starts."""
+
+
+class ShellSession(Protocol):
     """The session in which the loop runs."""
 
     output: bytes
@@ -183,7 +187,7 @@ class Session(Protocol):
 class BoxShell:
     """The loop of one session. ``command`` starts it; it prints the line ``ready``."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ShellSession) -> None:
         self._session = session
         self._startup = ""
         """What the account's shell printed before the loop ran."""
@@ -203,7 +207,7 @@ class BoxShell:
         self._session.write(f"{self._token}{encoded}\n".encode() + following, what)
 
     def until(self, what: str, *markers: str) -> tuple[str, str]:
-        """The output before a line that is one of the markers, and that marker. Raises as :meth:`Session.more`."""
+        """The output before a line that is one of the markers, and that marker. Raises as :meth:`ShellSession.more`."""
         lines = {marker: f"\n{marker}\n".encode() for marker in markers}
         while True:
             for marker, line in lines.items():

@@ -12,8 +12,8 @@ import time
 from remote.base import Refused, Unreachable
 from remote.boxes import Box
 from remote.transports.notes import Notes
-from remote.transports.openssh_setup import BoxSsh, Configuration, Program
-from remote.transports.ssh_config import read_configuration
+from remote.transports.openssh_setup import BoxSsh, Program
+from remote.transports.ssh_config import Configuration, read_configuration
 
 ALGORITHMS = {"kexalgorithms": "KexAlgorithms", "hostkeyalgorithms": "HostKeyAlgorithms", "ciphers": "Ciphers"}
 ALGORITHMS |= {"macs": "MACs"}

@@ -15,12 +15,11 @@ from remote.agent.environment import clean
 from remote.base import Refused, Unreachable
 from remote.transports.bootstrap import receiving_argv, start_marker
 from remote.transports.bundle import build, stored
+from remote.transports.timing import EXIT_S
 from remote.transports.transport import ErrorTail, Waker
 
 START_S = 15.0
 DIAL_S = 10.0
-EXIT_S = 0.3
-"""Time for the agent to exit at the end of its input; it is reaped later if it takes longer."""
 
 
 class AgentAhead:

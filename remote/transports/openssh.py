@@ -18,25 +18,20 @@ from remote.base import Refused, TryAgain, Unreachable
 from remote.protocol import Flood
 from remote.protocol.pipes import PIPE_BYTES, widen
 from remote.transports import bootstrap
-from remote.transports.bootstrap import BoxShell
+from remote.transports.bootstrap import MAX_ANSWER, BoxShell
 from remote.transports.openssh_dial import DialedSsh
 from remote.transports.openssh_log import Log, failure
 from remote.transports.openssh_questions import Announce, AskQuestion, LoginQuestions
 from remote.transports.openssh_setup import BoxSsh
-from remote.transports.timing import Timing
+from remote.transports.timing import EXIT_S, POLL_S, SEND_S, Timing
 from remote.transports.transport import AskHostKey, ErrorTail, Waker
 
 LOGIN_STEPS = 3
 """Time limit of a login in steps, besides ``ConnectTimeout``, ``Match exec`` and the questions."""
-SEND_S = 15.0
-EXIT_S = 0.3
-"""Time for ssh to exit once its input has ended …"""
 TERMINATE_S = 0.5
-"""… and once it was asked to."""
+"""Time for ssh to exit once it was asked to."""
 ERRORS_S = 0.2
 """The errors of a command may arrive after its exit status."""
-MAX_ANSWER = 2**20
-POLL_S = 0.25
 DYING_S = 0.05
 
 
@@ -125,7 +120,7 @@ class OpenSshTransport:
         self._ssh.succeeded()
 
     def more(self, what: str) -> None:
-        """Wait for output, and answer questions. See :class:`remote.transports.bootstrap.Session`."""
+        """Wait for output, and answer questions. See :class:`remote.transports.bootstrap.ShellSession`."""
         if self._closed:
             raise Unreachable("the connection was closed")
         left = self._deadline - self._clock.monotonic()

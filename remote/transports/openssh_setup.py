@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import field
 from pathlib import Path
 
 from grpo_train.run_dir.lazy_dataclass import dataclass
@@ -26,12 +25,12 @@ from remote.base import Refused
 from remote.boxes import Box
 from remote.transports.host_keys import HostKeys
 from remote.transports.host_keys import fingerprint as fingerprint_of
-from remote.transports.known_hosts import Line, lookup_name, marked, renamed
+from remote.transports.known_hosts import Line, marked, renamed
 from remote.transports.private_folder import private_folder
 from remote.transports.questions import Questions
-from remote.transports.ssh_config import parse_jump, read_configuration
+from remote.transports.ssh_config import Configuration, parse_jump, read_configuration
+from remote.transports.timing import CONNECT_S
 
-CONNECT_S = 10
 ALIVE_S = 5
 CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
 """Before the other defaults: processors have instructions for them, which take a quarter off the time of a copy."""
@@ -61,48 +60,6 @@ def find_program(path: str = "ssh") -> Program | None:
         return None
     version = re.match(r"OpenSSH\S*?_(\d+)\.(\d+)[^\s,]*", done.stderr or done.stdout)
     return Program(found, (int(version[1]), int(version[2])), version[0]) if version else None
-
-
-@dataclass(frozen=True)
-class Configuration:
-    """The user's configuration for a host, from ``ssh -G``."""
-
-    values: dict[str, list[str]] = field(default_factory=dict)
-
-    @classmethod
-    def parse(cls, output: str) -> Configuration:
-        """The configuration that ``ssh -G`` printed."""
-        values: dict[str, list[str]] = {}
-        for line in output.splitlines():
-            name, _, value = line.partition(" ")
-            values.setdefault(name, []).append(value)
-        return cls(values)
-
-    def one(self, name: str) -> str:
-        """A value; "" if it is missing or ``none``."""
-        value = self.values.get(name, [""])[0]
-        return "" if value == "none" else value
-
-    def files(self, name: str) -> list[Path]:
-        """Files; ``ssh -G`` separates them by spaces and does not quote them."""
-        value = self.one(name)
-        names = [value] if Path(value).expanduser().is_file() else value.split()
-        return [Path(file).expanduser() for file in names]
-
-    @property
-    def is_strict(self) -> bool:
-        """``StrictHostKeyChecking yes``."""
-        return self.one("stricthostkeychecking") in ("true", "yes")
-
-    @property
-    def checks_host_keys(self) -> bool:
-        """Whether a master of the user's has compared the host key: not with ``StrictHostKeyChecking no``."""
-        return self.one("stricthostkeychecking") not in ("false", "no", "off")
-
-    @property
-    def lookup(self) -> str:
-        """The host's name in known_hosts files."""
-        return lookup_name(self.one("hostname"), int(self.one("port") or 22), self.one("hostkeyalias"))
 
 
 class BoxSsh:

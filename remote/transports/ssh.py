@@ -24,23 +24,18 @@ from remote.boxes import Box
 from remote.events import HostKeyAsked
 from remote.protocol import Flood
 from remote.transports import bootstrap
-from remote.transports.bootstrap import BoxShell
+from remote.transports.bootstrap import MAX_ANSWER, BoxShell
 from remote.transports.host_keys import HostKeys, Verdict, fingerprint
 from remote.transports.ssh_config import Target, resolve, resolve_jump
 from remote.transports.ssh_login import MAX_TRIES, log_in
-from remote.transports.timing import Timing
+from remote.transports.timing import CONNECT_S, POLL_S, SEND_S, Timing
 from remote.transports.transport import AskHostKey, ErrorTail, Waker
 
 if TYPE_CHECKING:
     import paramiko
 
-    from remote.transports.ssh_wire import Wire
+    from remote.transports.ssh_wire import SshConnection
 
-CONNECT_S = 10.0
-SEND_S = 15.0
-MAX_ANSWER = 2**20
-"""Bytes that a script may print, or a login shell before the agent starts."""
-POLL_S = 0.25
 _SILENT = logging.NullHandler()
 
 
@@ -79,7 +74,7 @@ class SshTransport:
         self._ready = False
         self._deadline = 0.0
         self._target: Target | None = None
-        self._wire: Wire | None = None
+        self._wire: SshConnection | None = None
 
     # ------------------------------------------------------------------------------------------------- opening
 
@@ -103,9 +98,9 @@ class SshTransport:
     def _is_closed(self) -> bool:
         return self._closed
 
-    def _connect(self, target: Target) -> Wire:
+    def _connect(self, target: Target) -> SshConnection:
         """Log in to the target, through its jump hosts."""
-        through: Wire | None = None
+        through: SshConnection | None = None
         hops = [resolve_jump(jump, self._ssh_config, self._is_closed) for jump in target.jumps]
         for hop in [*hops, target]:
             name = self._box.name if hop is target else f"jump-{hop.host}-{hop.port}"
@@ -117,7 +112,7 @@ class SshTransport:
         assert through is not None
         return through
 
-    def _socket(self, target: Target, through: Wire | None) -> Any:
+    def _socket(self, target: Target, through: SshConnection | None) -> Any:
         where, limit = f"{target.host}:{target.port}", self._step_s
         if through is not None:
             with self._step(limit, f"reaching {where} through the jump host", f"the jump host cannot reach {where}"):
@@ -143,14 +138,14 @@ class SshTransport:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 15_000)
         return sock
 
-    def _secure(self, sock: Any, target: Target, name: str) -> Wire:
+    def _secure(self, sock: Any, target: Target, name: str) -> SshConnection:
         """Negotiate, and verify the host key."""
         from paramiko.ssh_exception import IncompatiblePeer
 
-        from remote.transports.ssh_wire import Wire
+        from remote.transports.ssh_wire import SshConnection
 
         logging.getLogger("paramiko").addHandler(_SILENT)  # without a handler, its tracebacks would reach the screen
-        wire = Wire(sock)
+        wire = SshConnection(sock)
         self._links.append(wire)
         wire.banner_timeout = wire.handshake_timeout = self._step_s
         wire.auth_timeout = wire.channel_timeout = self._step_s
@@ -172,7 +167,7 @@ class SshTransport:
         self._verify(wire, target, name)
         return wire
 
-    def _verify(self, wire: Wire, target: Target, name: str) -> None:
+    def _verify(self, wire: SshConnection, target: Target, name: str) -> None:
         key: Any = wire.host_key  # its signature was verified
         key_type, blob = key.get_name(), key.asbytes()
         verdict, entry = self._host_keys.check(name, key_type, blob)
@@ -208,7 +203,7 @@ class SshTransport:
             self._channel.sendall(data)
 
     def more(self, what: str) -> None:
-        """Wait for output. See :class:`remote.transports.bootstrap.Session`."""
+        """Wait for output. See :class:`remote.transports.bootstrap.ShellSession`."""
         channel = self._channel
         assert channel is not None
         ended = channel.eof_received or channel.closed  # nothing arrives afterwards
@@ -390,7 +385,7 @@ def attach_argv(box: Box, session: str, *, host_keys_file: str | Path | None = N
         "HostKeyAlias": box.name,
         "UserKnownHostsFile": f'"{HostKeys(host_keys_file).path}"',
         "StrictHostKeyChecking": "yes",
-        "ConnectTimeout": f"{CONNECT_S:.0f}",
+        "ConnectTimeout": str(CONNECT_S),
     }
     argv = ["ssh", "-t"]
     for name, value in options.items():

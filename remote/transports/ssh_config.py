@@ -15,6 +15,7 @@ from pathlib import Path
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.base import Refused, Unreachable
+from remote.transports.known_hosts import lookup_name
 
 RESOLVE_S = 30.0
 """Limit of ``ssh -G``, which runs the commands of ``Match exec``."""
@@ -32,6 +33,48 @@ class Target:
     identity_files: list[Path] = field(default_factory=list)
     jumps: list[str] = field(default_factory=list)
     """``[user@]host[:port]`` of each jump host, nearest first."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """The user's configuration for a host, from ``ssh -G``."""
+
+    values: dict[str, list[str]] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, output: str) -> Configuration:
+        """The configuration that ``ssh -G`` printed."""
+        values: dict[str, list[str]] = {}
+        for line in output.splitlines():
+            name, _, value = line.partition(" ")
+            values.setdefault(name, []).append(value)
+        return cls(values)
+
+    def one(self, name: str) -> str:
+        """A value; "" if it is missing or ``none``."""
+        value = self.values.get(name, [""])[0]
+        return "" if value == "none" else value
+
+    def files(self, name: str) -> list[Path]:
+        """Files; ``ssh -G`` separates them by spaces and does not quote them."""
+        value = self.one(name)
+        names = [value] if Path(value).expanduser().is_file() else value.split()
+        return [Path(file).expanduser() for file in names]
+
+    @property
+    def is_strict(self) -> bool:
+        """``StrictHostKeyChecking yes``."""
+        return self.one("stricthostkeychecking") in ("true", "yes")
+
+    @property
+    def checks_host_keys(self) -> bool:
+        """Whether a master of the user's has compared the host key: not with ``StrictHostKeyChecking no``."""
+        return self.one("stricthostkeychecking") not in ("false", "no", "off")
+
+    @property
+    def lookup(self) -> str:
+        """The host's name in known_hosts files."""
+        return lookup_name(self.one("hostname"), int(self.one("port") or 22), self.one("hostkeyalias"))
 
 
 def resolve(
@@ -56,21 +99,13 @@ def resolve(
         return _plain(host, user, port, key)
     command = [ssh, "-G", *(["-F", config] if config else []), *(["-l", user] if user else [])]
     command += [*(["-p", str(port)] if port else []), *(["-i", key] if key else []), "--", host]
-    output = read_configuration(command, host, closing, clock)
-    values: dict[str, list[str]] = {}
-    for line in output.splitlines():
-        name, _, value = line.partition(" ")
-        values.setdefault(name, []).append(value)
-
-    def one(name: str) -> str:
-        value = values.get(name, [""])[0]
-        return "" if value == "none" else value
-
-    if one("proxycommand"):
+    found = Configuration.parse(read_configuration(command, host, closing, clock))
+    if found.one("proxycommand"):
         raise Refused(f"'{host}' uses ProxyCommand, which is not supported; use ProxyJump instead")
-    files = [Path(key).expanduser()] if key else [Path(name).expanduser() for name in values.get("identityfile", [])]
-    jumps = [jump for jump in one("proxyjump").split(",") if jump]
-    return Target(one("hostname") or host, int(one("port") or 22), one("user") or user, files, jumps)
+    files = [key] if key else found.values.get("identityfile", [])
+    jumps = [jump for jump in found.one("proxyjump").split(",") if jump]
+    paths = [Path(name).expanduser() for name in files]
+    return Target(found.one("hostname") or host, int(found.one("port") or 22), found.one("user") or user, paths, jumps)
 
 
 def read_configuration(command: list[str], host: str, closing: Callable[[], bool], clock: Clock = CLOCK) -> str:

@@ -15,13 +15,13 @@ from remote.transports.ssh_config import Target
 if TYPE_CHECKING:
     import paramiko
 
-    from remote.transports.ssh_wire import Wire
+    from remote.transports.ssh_wire import SshConnection
 
 MAX_TRIES = 5
 """sshd's default MaxAuthTries is 6; it then disconnects without a message."""
 
 
-def log_in(wire: Wire, target: Target, box: Box) -> None:
+def log_in(wire: SshConnection, target: Target, box: Box) -> None:
     """Authenticate. Raises Refused with every key that was tried and why it failed; link faults pass through.
 
     paramiko reports a timeout and a broken connection as a failed authentication, too: only an answer that arrived on a

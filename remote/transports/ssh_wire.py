@@ -65,7 +65,7 @@ def _extended_data(channel: Any, message: paramiko.Message) -> None:
     _within_window(channel)
 
 
-class Wire(_Transport):  # type: ignore[misc]
+class SshConnection(_Transport):  # type: ignore[misc]
     """One SSH connection."""
 
     _channel_handler_table = {  # noqa: RUF012 (paramiko's name)

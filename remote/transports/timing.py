@@ -11,6 +11,15 @@ from grpo_train.run_dir.clock import Clock
 from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.protocol import LOST_AFTER_S, PING_EVERY_S, STALE_AFTER_S
 
+CONNECT_S = 10
+"""Time for a TCP connection."""
+SEND_S = 15.0
+"""A box that takes no bytes for this long is lost."""
+EXIT_S = 0.3
+"""Time for a child process to exit once its input has ended."""
+POLL_S = 0.25
+"""Between two looks whether a wait is still wanted."""
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -141,8 +150,6 @@ class Pings:
 
 FLOODED = 17
 """Failures that a flood counts for: the longest back-off."""
-POLL_S = 0.25
-"""Between two looks whether this machine was suspended, or its network changed."""
 
 
 class Waiting:

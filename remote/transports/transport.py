@@ -18,6 +18,7 @@ from remote.boxes import Box
 from remote.events import HostKeyAsked
 from remote.protocol import PROTOCOL_VERSION, Decoder, ProtocolError, encode_parts
 from remote.protocol.messages import Flood
+from remote.transports.timing import POLL_S
 
 AskHostKey = Callable[[HostKeyAsked], bool]
 """Called on the owner thread; blocks until the user has answered."""
@@ -159,9 +160,6 @@ class Allowance:
         self._left = min(self._burst, self._left + refill) - count
         if self._left < 0:
             raise Flood(self._message)
-
-
-POLL_S = 0.25
 
 
 def greeting(box: Box, *, readonly: bool = False, copies: bool = False) -> bytes:

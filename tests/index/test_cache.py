@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from remote.index import cache
-from remote.index.answers import Answers
+from remote.index.answers import IndexAnswers
 from remote.index.store import Store
 from remote.protocol import RemoteError
 from tests.support.index import Box, make_run
@@ -38,7 +38,7 @@ def test_the_next_place_is_taken_where_one_refuses(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(0o700)
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     box = Box(tmp_path, tmp_path)
-    box.answers = Answers([tmp_path / "file", tmp_path / "link", Path("/proc/none"), tmp_path / "good"])
+    box.answers = IndexAnswers([tmp_path / "file", tmp_path / "link", Path("/proc/none"), tmp_path / "good"])
     assert box.whole("metrics")["rows"] == 99
     assert list((tmp_path / "good").iterdir())
     assert not list((tmp_path / "elsewhere").iterdir())

@@ -26,8 +26,8 @@ from remote.client import BoxClient
 from remote.events import Link, LinkChanged, RunsReported, SessionsReported
 from remote.protocol.jobs import KillRequest, LaunchRequest
 from tests.link.test_jobs import linked, row_of
-from tests.remote.test_jobs import ask, refusal, state
-from tests.support.agent import Recorder, connected, eventually
+from tests.remote.test_jobs import state
+from tests.support.agent import Recorder, ask, connected, eventually, refusal
 from tests.support.clock import TestClock
 from tests.support.job_faults import engines
 from tests.support.machine import Machine

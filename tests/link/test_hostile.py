@@ -22,6 +22,7 @@ from remote.transports.ssh import attach_argv
 from tests.run_dir.helpers import log
 from tests.support.accounts import PYTHON, SharedBox, shared_box
 from tests.support.agent import RawAgent, eventually
+from tests.support.any_json import nested
 
 WRITE = """
 import json, os, sys
@@ -68,13 +69,6 @@ def _pid(text: str) -> int:
 
 
 # ------------------------------------------------------------------------------------------------------ a hostile box
-
-
-def nested(depth: int) -> Any:
-    value: Any = 0
-    for _ in range(depth):
-        value = [value]
-    return value
 
 
 @pytest.mark.parametrize("extra", [nested(40), {str(number): 0 for number in range(10_001)}, "x" * (1 << 21)])

@@ -25,10 +25,11 @@ from remote.client import BoxClient
 from remote.events import Link, RunsReported
 from remote.protocol import RemoteError
 from remote.protocol.jobs import LaunchRequest
-from tests.remote.test_jobs import ask, refusal, state
-from tests.support.agent import Recorder, connected, eventually
+from tests.remote.test_jobs import state
+from tests.support.agent import Recorder, ask, connected, eventually, refusal
 from tests.support.clock import TestClock
 from tests.support.job_faults import MOMENTS, agent_killed, engines, laptop_killed
+from tests.support.mounts import small_disk
 
 SEED = int(os.environ.get("GRPO_LINK_SEED", "12"))
 VERSION_LINE = f'[ "$1" = --version ] && {{ echo "grpo-train {VERSION} (format {FORMAT})"; exit 0; }}'
@@ -282,19 +283,6 @@ def test_no_shell_parses_a_command(
 # -------------------------------------------------------------------------------------------------------- full disk
 
 
-@contextmanager
-def small_disk(folder: Path, options: str = "size=2m") -> Iterator[Path]:
-    """A tmpfs; only the superuser can mount one."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root to mount a tmpfs")
-    folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True)
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 def fill(folder: Path, *, files: bool = False) -> None:
     """Write until the disk takes no byte; with ``files``, no file either."""
     with suppress(OSError), (folder / "filler").open("wb", buffering=0) as filler:
@@ -324,7 +312,7 @@ def test_a_stop_on_a_full_disk(box: Box, tmp_path: Path) -> None:
 
 def test_a_stop_that_no_file_can_carry(box: Box, tmp_path: Path) -> None:
     with (
-        small_disk(tmp_path / "disk", "size=2m,nr_inodes=64") as root,
+        small_disk(tmp_path / "disk", files=64) as root,
         linked(dataclasses.replace(box, root=str(root))) as (client, _),
     ):
         ask(client, "launch", config_text="frugal", run_name="r")
@@ -348,7 +336,7 @@ def test_a_kill_on_a_full_disk_is_recorded(box: Box, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("observer", ["same agent", "next agent"])
 def test_a_kill_that_no_file_can_carry_is_recorded_later(box: Box, tmp_path: Path, observer: str) -> None:
-    with small_disk(tmp_path / "disk", "size=2m,nr_inodes=64") as root:
+    with small_disk(tmp_path / "disk", files=64) as root:
         own = dataclasses.replace(box, root=str(root))
         run = root / "training_runs/r"
         with linked(own) as (client, recorder):

@@ -15,11 +15,9 @@ from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.questions import asks_folder
 from remote.boxes import Box
 from remote.client import BoxClient
-from remote.protocol import RemoteError
-from tests.support.agent import Recorder, connected, eventually
+from tests.support.agent import Recorder, ask, connected, eventually, refusal
 from tests.support.backups import make_run
 from tests.support.engine import REPOSITORY
-from tests.support.patience import PATIENCE
 
 SECRET_WORD = "zebra"
 """Part of a question: it must not appear in a command line or on a terminal."""
@@ -44,16 +42,6 @@ def link(box: Box, root: Path) -> Iterator[BoxClient]:
         yield client
 
 
-def send(client: BoxClient, op: str, **params: Any) -> dict[str, Any]:
-    return client.request(op, 60 * PATIENCE, **params).result(90 * PATIENCE)
-
-
-def refusal(client: BoxClient, op: str, **params: Any) -> RemoteError:
-    with pytest.raises(RemoteError) as caught:
-        send(client, op, **params)
-    return caught.value
-
-
 def rows(recorder: Recorder, log: int) -> list[dict[str, Any]]:
     whole = bytes(recorder.logs.get(log, b"")).rpartition(b"\n")[0]
     return [json.loads(line) for line in whole.splitlines()]
@@ -75,17 +63,17 @@ def of(events: list[dict[str, Any]], event: str, question: str) -> list[dict[str
 def test_questions_are_answered_over_the_link(engine_box: Box, run: RunDir) -> None:
     prompt = f"12+30 {SECRET_WORD}"
     with connected(engine_box, process=True) as (client, recorder):
-        opened = send(client, "open_ask", run="first", steps=[2, 0], idempotency_key="open")
-        again = send(client, "open_ask", run="first", steps=[2, 0], idempotency_key="open")
+        opened = ask(client, "open_ask", run="first", steps=[2, 0], idempotency_key="open")
+        again = ask(client, "open_ask", run="first", steps=[2, 0], idempotency_key="open")
         assert (opened["started"], again["started"], opened["session"]) == (True, False, "ask_first")
         log = client.follow(opened["answers"])
-        first = send(client, "ask", ask=opened["ask"], prompt=prompt, idempotency_key="a")["question"]
-        assert send(client, "ask", ask=opened["ask"], prompt=prompt, idempotency_key="a")["question"] == first
+        first = ask(client, "ask", ask=opened["ask"], prompt=prompt, idempotency_key="a")["question"]
+        assert ask(client, "ask", ask=opened["ask"], prompt=prompt, idempotency_key="a")["question"] == first
         eventually(lambda: of(rows(recorder, log), "done", first), 90, "the first answer")
         cursor = client._follows[log].cursor
     with connected(engine_box) as (client, recorder):  # the laptop was away: it reads on
         log = client.follow(opened["answers"], cursor=cursor)
-        second = send(client, "ask", ask=opened["ask"], index=1, count=2, temperature=1.0, idempotency_key="b")
+        second = ask(client, "ask", ask=opened["ask"], index=1, count=2, temperature=1.0, idempotency_key="b")
         done = eventually(
             lambda: of(rows(recorder, log), "done", second["question"]), 60, "the second answer", client.clock
         )
@@ -100,17 +88,17 @@ def test_questions_are_answered_over_the_link(engine_box: Box, run: RunDir) -> N
         folder = str(asks_folder(run.root) / opened["ask"])
         commands = commands_with(folder)
         assert commands
-        assert SECRET_WORD not in "".join(commands) + send(client, "capture_pane", session="ask_first")["text"]
+        assert SECRET_WORD not in "".join(commands) + ask(client, "capture_pane", session="ask_first")["text"]
         assert asks_folder(run.root).stat().st_mode & 0o77 == 0
-        assert send(client, "close_ask", ask=opened["ask"], idempotency_key="c") == {"left": []}
+        assert ask(client, "close_ask", ask=opened["ask"], idempotency_key="c") == {"left": []}
         eventually(lambda: not commands_with(folder), what="tmux ends with its last session")
-        assert send(client, "list_sessions")["sessions"] == []
+        assert ask(client, "list_sessions")["sessions"] == []
         assert list(asks_folder(run.root).iterdir()) == []
         assert refusal(client, "ask", ask=opened["ask"], prompt="1+1", idempotency_key="d").code == "ask_ended"
 
 
 def test_a_run_has_one_process_at_a_time(link: BoxClient, root: Path) -> None:
-    opened = send(link, "open_ask", run="one", steps=[2], device="cpu", idempotency_key="a")
+    opened = ask(link, "open_ask", run="one", steps=[2], device="cpu", idempotency_key="a")
     assert opened["argv"][1:-2] == [
         *("generate", "--training-run", "one", "--step", "2", "--device", "cpu", "--folder"),
         str(asks_folder(root) / opened["ask"]),
@@ -119,8 +107,8 @@ def test_a_run_has_one_process_at_a_time(link: BoxClient, root: Path) -> None:
     assert second.code == "session_live"
     assert [folder.name for folder in asks_folder(root).iterdir()] == [opened["ask"]]
     for _ in range(2):
-        send(link, "close_ask", ask=opened["ask"])
-    assert send(link, "open_ask", run="one", steps=[2], dry_run=True)["started"] is False
+        ask(link, "close_ask", ask=opened["ask"])
+    assert ask(link, "open_ask", run="one", steps=[2], dry_run=True)["started"] is False
     assert list(asks_folder(root).iterdir()) == []
 
 

@@ -18,16 +18,12 @@ from grpo_train.run_dir.errors import UserError
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.protocol import RemoteError
-from tests.support.agent import connected, eventually
+from tests.support.agent import ask, connected, eventually
 from tests.support.backups import bytes_of, make_run
 from tests.support.stores import other_disk
 
 ENGINE = ["env", f"PYTHONPATH={Path(__file__).resolve().parents[2]}", sys.executable, "-m", "grpo_train.cli"]
 """The engine of this checkout."""
-
-
-def ask(client: BoxClient, op: str, **params: Any) -> dict[str, Any]:
-    return client.request(op, 60, **params).result(90)
 
 
 def row(client: BoxClient) -> dict[str, Any]:

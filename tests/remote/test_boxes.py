@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,17 @@ from hypothesis import strategies as st
 from grpo_train.config import load_config
 from remote import boxes
 from remote.base import BoxesError
-from remote.boxes import Box, add_box, at_address, find_box, load_boxes, local_box, notify_overrides, parse_boxes
+from remote.boxes import (
+    Box,
+    Provider,
+    add_box,
+    at_address,
+    find_box,
+    load_boxes,
+    local_box,
+    notify_overrides,
+    parse_boxes,
+)  # fmt: skip
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "config" / "boxes.example.yaml"
 NOTIFY = {"command": ["/x/notify", "it's"], "url": "$NOTIFY_URL"}
@@ -35,7 +46,7 @@ def test_the_example_is_valid_and_local_is_added() -> None:
     [
         ("boxes:\n  - name: a\n    hots: x\n", ["b.yaml:3", "'hots'", "did you mean host?"]),
         ("boxs: []\n", ["b.yaml:1", "'boxs'"]),
-        ("boxes:\n  - name: a\n    host: h\n    umask: 99\n", ["b.yaml:2", "'umask'", "'99'"]),
+        ("boxes:\n  - name: a\n    host: h\n    umask: 99\n", ["b.yaml:4", "'umask'", "'99'"]),
         ("boxes:\n  - name: a\n    host: h\n    follow_links: 3\n", ["b.yaml:4", "'follow_links'"]),
         ("boxes:\n  - host: x\n", ["b.yaml:2", "'name'"]),
         ("boxes:\n  - name: a\n", ["b.yaml:2", "'host'", "kind: local"]),
@@ -171,6 +182,13 @@ def test_a_snippet_may_refer_to_a_secret() -> None:
     assert parse_boxes(text)[0].activate.startswith("export HF_TOKEN")
 
 
+@pytest.mark.parametrize("table", [Box, Provider])
+def test_the_page_has_every_key(table: type) -> None:
+    page = (EXAMPLE.parents[1] / "docs" / "boxes.md").read_text()
+    for key in dataclasses.fields(table):
+        assert f"| `{key.name}` | {key.metadata['about']} | {key.metadata['unset']} |" in page
+
+
 def env_of(text: str) -> dict[str, str]:
     return parse_boxes(f"boxes:\n  - name: a\n    host: b\n    env:\n      OK: 1\n      {text}\n", "b.yaml")[0].env
 
@@ -236,6 +254,7 @@ def test_the_own_notify_of_a_config_wins(text: str, overrides: list[str]) -> Non
         ("3", "'command', 'url' or both"),
         ("{}", "'command', 'url' or both"),
         ("{events: [finished]}", "'command', 'url' or both"),
+        ("{command: [x, 3]}", "'notify.command' must be a list"),
         ("{command: notify}", "'notify.command' must be a list"),
         ("{url: 'https://hooks.example.com/x'}", "a webhook's address is a secret"),
     ],

@@ -17,20 +17,20 @@ import pytest
 from remote.agent.staging import staging_alone
 from remote.protocol import ProtocolError, RemoteError, copied_files
 from remote.protocol.copied_files import receive_files, send_files
-from remote.protocol.copies import Ended, Item, Wire, check_path, put_items, take_items
+from remote.protocol.copies import CopyInterrupted, CopyStream, Item, check_path, put_items, take_items
 from tests.support.clock import LeapingClock
 
 
 @contextmanager
-def _wires() -> Iterator[tuple[Wire, Wire]]:
+def _wires() -> Iterator[tuple[CopyStream, CopyStream]]:
     """Two connected ends."""
     first, second = socket.socketpair()
     with first, second:
-        yield Wire(lambda seconds: first.recv(65_536), first.sendall), Wire(_silent, second.sendall)
+        yield CopyStream(lambda seconds: first.recv(65_536), first.sendall), CopyStream(_silent, second.sendall)
 
 
 def _silent(seconds: float) -> bytes | None:
-    raise Ended("nothing is read")
+    raise CopyInterrupted("nothing is read")
 
 
 def test_a_failed_flush_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +51,7 @@ def test_a_failed_flush_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with _wires() as (near, far):
 
         def send() -> None:
-            with suppress(Ended, OSError):  # the receiver is gone
+            with suppress(CopyInterrupted, OSError):  # the receiver is gone
                 send_files(far, [(item, source)], {}, lambda item, count: None)
 
         sending = threading.Thread(target=send)

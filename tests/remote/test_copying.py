@@ -28,21 +28,12 @@ from remote.transports.choice import TransportChoice
 from tests.support.agent import ThreadTransport, eventually
 from tests.support.clock import TestClock
 from tests.support.proxy import ChaosProxy, Fault
-from tests.support.sshd import Sshd, make_key
+from tests.support.sshd import Sshd, box_over, make_key
 
 
 @pytest.fixture(params=["local", "openssh", "paramiko"])
 def any_box(request: pytest.FixtureRequest, root: Path, sshd: Sshd) -> Box:
-    return _box(request.param, root, sshd, sshd.port)
-
-
-def _box(transport: str, root: Path, sshd: Sshd, port: int) -> Box:
-    if transport == "local":
-        return Box("local", kind="local", root=str(root))
-    return Box(
-        f"h200-{port}", host="127.0.0.1", port=port, user=sshd.user, key=str(sshd.user_key), transport=transport,
-        root=str(root),
-    )  # fmt: skip
+    return box_over(request.param, root, sshd, sshd.port)
 
 
 @contextmanager
@@ -156,7 +147,7 @@ class TestFaults:
     def test_cut_connections(self, transport: str, root: Path, sshd: Sshd, tmp_path: Path) -> None:
         source, said = _weights(tmp_path / "start", 12_000_000), []
         with ChaosProxy(sshd.port) as proxy:
-            box = _box(transport, root, sshd, proxy.port)
+            box = box_over(transport, root, sshd, proxy.port)
             choice = TransportChoice(box, lambda question: None, lambda event: None)
             with copier(box, say=said.append, choice=choice, clock=Impatient()) as copy:
                 copy.put(source, "checkpoints/warm")  # the agent and the host key are there
@@ -237,7 +228,7 @@ class TestFaults:
 
     @pytest.mark.parametrize("transport", ["local", "openssh", "paramiko"])
     def test_a_stopped_copy_continues(self, transport: str, root: Path, sshd: Sshd, tmp_path: Path) -> None:
-        box = _box(transport, root, sshd, sshd.port)
+        box = box_over(transport, root, sshd, sshd.port)
         source = _weights(tmp_path / "start", 8_000_000)
 
         def stop(done: int, total: int) -> None:
@@ -298,7 +289,7 @@ class TestRefusals:
     @pytest.mark.parametrize("transport", ["openssh", "paramiko"])
     def test_another_host_key(self, transport: str, root: Path, sshd: Sshd, tmp_path: Path) -> None:
         """A box that was rented again under its name: said after a second look, with the way out."""
-        box, file = _box(transport, root, sshd, sshd.port), tmp_path / "known_hosts"
+        box, file = box_over(transport, root, sshd, sshd.port), tmp_path / "known_hosts"
         other = make_key(tmp_path / "other").with_suffix(".pub").read_text()
         file.write_text(f"{box.name} {other}")
         said: list[str] = []

@@ -11,6 +11,7 @@ from remote.events import BoxGreeted, GpuSampled, Link, LinkChanged, RunsReporte
 from remote.gate import KnownRows, clean, clean_event, frame, greeting, log_row, log_text, reply, topic_event
 from remote.protocol import ProtocolError, RemoteError
 from remote.protocol.versions import UNKNOWN, EngineVersion
+from tests.support.any_json import nested
 
 
 def test_a_hello_becomes_a_greeting() -> None:
@@ -134,13 +135,6 @@ SHOWN: dict[str, Any] = {
     "run": "a", "layout": "run", "path": "p", "summary": {}, "status": {}, "launch": {}, "config_text": "a\r\nb\x07",
     "checkpoints": [], "evaluations": [], "events": [], "superseded": {},
 }  # fmt: skip
-
-
-def nested(depth: int) -> Any:
-    value: Any = 1
-    for _ in range(depth):
-        value = [value]
-    return value
 
 
 def test_a_reply_keeps_its_good_rows() -> None:

@@ -18,25 +18,13 @@ from grpo_train.run_dir.processes import find_by_run_id, kill_all, run_id_of
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import RunsReported, SessionsReported
-from remote.protocol import RemoteError
-from tests.support.agent import Recorder, connected, eventually
+from tests.support.agent import Recorder, ask, connected, eventually, refusal
 
 
 @pytest.fixture
 def link(box: Box) -> Iterator[tuple[BoxClient, Recorder]]:
     with connected(box) as pair:
         yield pair
-
-
-def ask(client: BoxClient, op: str, **params: Any) -> dict[str, Any]:
-    return client.request(op, 40, **params).result(45)
-
-
-def refusal(client: BoxClient, op: str, **params: Any) -> RemoteError:
-    with pytest.raises(RemoteError) as caught:
-        ask(client, op, **params)
-    assert caught.value.message
-    return caught.value
 
 
 def dead_session(client: BoxClient) -> dict[str, Any]:

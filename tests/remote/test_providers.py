@@ -230,7 +230,7 @@ def test_key_files(api: LambdaApi, content: str | None, mode: int, words: str) -
         ("{kind: aws, key_file: x}", "'kind' must be lambda, not 'aws'"),
         ("{kind: lambda, key_file: x, name: y}", "unknown key 'name'"),
         ("{kind: lambda, api_key: secret_x}", "belongs into a file of its own"),
-        ("{kind: lambda, key_file: x, url: 'http://a'}", "'url' must start with https://"),
+        ("{kind: lambda, key_file: x, url: 'http://a'}", "'url' must be an address that starts with https://"),
         ("{kind: lambda, key_file: [x]}", "'key_file' must be a string"),
         ("lambda", "expected its kind and the file"),
         ("{kind: lambda, key_file: x}\n    host: 192.0.2.1", "give 'provider' alone"),

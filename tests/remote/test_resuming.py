@@ -14,9 +14,7 @@ import pytest
 from grpo_train.config import load_config
 from grpo_train.supervisor.workflow import Workflow
 from remote.boxes import Box
-from remote.client import BoxClient
-from remote.protocol import RemoteError
-from tests.support.agent import connected, eventually
+from tests.support.agent import ask, connected, eventually, refusal
 from tests.support.backups import contents, make_run
 from tests.support.engine import MICRO, REPOSITORY, config_text, train_here, write_micro
 
@@ -28,16 +26,6 @@ BEFORE = [{"train": {"until": 1}}, "backup"]
 @pytest.fixture
 def root(make_micro_root: Callable[[], Path]) -> Path:
     return make_micro_root()
-
-
-def ask(client: BoxClient, op: str, **params: Any) -> dict[str, Any]:
-    return client.request(op, 60, **params).result(90)
-
-
-def refusal(client: BoxClient, op: str, **params: Any) -> RemoteError:
-    with pytest.raises(RemoteError) as caught:
-        ask(client, op, **params)
-    return caught.value
 
 
 def test_an_edited_workflow_is_confirmed_once(box: Box, root: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 from remote.agent.once import Record
 from remote.agent.shells import send_line
 from remote.boxes import Box
-from remote.client import BoxClient
 from remote.protocol import RemoteError
 from remote.protocol.shells import SendLineRequest
 from tests.support.agent import connected, eventually
@@ -23,11 +22,7 @@ Ask = Callable[..., dict[str, Any]]
 def ask(box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
     monkeypatch.setenv("HOME", str(tmp_path))  # not the startup files and history of who runs the tests
     with connected(box) as (client, _):
-        yield lambda op, **params: answer(client, op, **params)
-
-
-def answer(client: BoxClient, op: str, **params: Any) -> dict[str, Any]:
-    return client.request(op, 40, **params).result(45)
+        yield lambda op, **params: ask(client, op, **params)
 
 
 def test_a_shell_is_opened_once(ask: Ask, root: Path) -> None:

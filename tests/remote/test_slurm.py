@@ -7,7 +7,6 @@ import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +23,7 @@ from remote.protocol import RemoteError
 from remote.protocol.jobs import StopRequest
 from tests.remote.test_shell import Shell
 from tests.remote.test_sync import Clone, engine_that_says
-from tests.support.agent import Recorder, agents_here, connected, eventually
+from tests.support.agent import Recorder, agents_here, ask, connected, eventually, refusal
 from tests.support.saving import small_checkpoint
 from tests.support.slurm import Slurm, missing, running_cluster, wait_for_row
 from tests.support.terminal import Terminal
@@ -51,16 +50,6 @@ def login(box: Box, cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> Iterator
 def link(login: Box) -> Iterator[tuple[BoxClient, Recorder]]:
     with connected(login, clock=CLOCK) as pair:  # SLURM takes real time
         yield pair
-
-
-def ask(client: BoxClient, op: str, **params: Any) -> dict[str, Any]:
-    return client.request(op, 60, **params).result(65)
-
-
-def refusal(client: BoxClient, op: str, **params: Any) -> RemoteError:
-    with pytest.raises(RemoteError) as caught:
-        ask(client, op, **params)
-    return caught.value
 
 
 def test_a_launch_is_a_job(login: Box, root: Path, cluster: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:

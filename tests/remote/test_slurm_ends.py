@@ -10,7 +10,7 @@ import pytest
 from grpo_train.run_dir import create_run
 from grpo_train.run_dir.slurm_job import JOB_FILE
 from grpo_tui.model.run_row import RunRow
-from grpo_tui.shell.connection import Connection
+from grpo_tui.shell.connection import ShellConnection
 from grpo_tui.shell.look import _session
 from remote.agent.context import BoxContext
 from remote.agent.slurm.commands import final_state
@@ -122,6 +122,8 @@ def test_a_queue_that_cannot_be_read_is_not_empty(root: Path, programs: Path) ->
         assert (seen["state"], "Unable to contact" in seen["unasked"]) == ("starting", True)
     assert "starting? (SLURM: slurm_load_jobs error: Unable to contact" in RunRow.from_summary(seen).label[1]
     with pytest.raises(RemoteError, match="could not be asked for the job of one: slurm_load_jobs"):
-        _session(cast("Connection", Answers({"list_sessions": {"sessions": []}, "list_runs": {"runs": [seen]}})), "one")
+        _session(
+            cast("ShellConnection", Answers({"list_sessions": {"sessions": []}, "list_runs": {"runs": [seen]}})), "one"
+        )
     assert "unasked" not in jobs.apply(trains, {"run": "two", "state": "running"})
     assert reply("list_runs", {"ok": True, "result": {"runs": [seen]}})["runs"] == [seen]

@@ -9,7 +9,6 @@ import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tensorboard.compat.proto.event_pb2 import Event
@@ -20,11 +19,10 @@ from grpo_train.cli.tensorboard import IDLE_S
 from grpo_train.run_dir import RunDir, create_run
 from grpo_train.tracking.tensorboard import serve
 from remote.boxes import Box
-from remote.client import BoxClient
 from remote.protocol import RemoteError
 from remote.tunnels import Tunnel
 from tests.remote.test_tunnels import listeners, up
-from tests.support.agent import eventually
+from tests.support.agent import ask, eventually
 from tests.support.browser import Browser, needs_chromium
 from tests.support.clock import TestClock
 from tests.support.engine import REPOSITORY
@@ -50,10 +48,6 @@ def engine_box(run: RunDir, sshd: Sshd, tmux_socket: str) -> Box:
         "h200", host="127.0.0.1", port=sshd.port, user=sshd.user, key=str(sshd.user_key), root=str(run.root),
         repo=str(REPOSITORY), engine=[sys.executable, "-m", "grpo_train.cli"], tmux_socket=tmux_socket,
     )  # fmt: skip
-
-
-def ask(client: BoxClient, op: str, **params: Any) -> dict[str, Any]:
-    return client.request(op, 90, **params).result(100)
 
 
 def page(url: str) -> bytes:

@@ -20,7 +20,7 @@ from remote.events import ClientEvent, HostKeyAsked, Link, LinkChanged
 from remote.tunnels import Tunnel
 from tests.support.agent import eventually
 from tests.support.proxy import ChaosProxy
-from tests.support.sshd import Sshd
+from tests.support.sshd import Sshd, box_over
 
 
 class Service:
@@ -98,15 +98,6 @@ def service() -> Iterator[Service]:
     service.close()
 
 
-def box_of(transport: str, root: Path, sshd: Sshd, port: int) -> Box:
-    if transport == "local":
-        return Box("local", kind="local", root=str(root))
-    return Box(
-        f"h200-{port}", host="127.0.0.1", port=port, user=sshd.user, key=str(sshd.user_key), transport=transport,
-        root=str(root),
-    )  # fmt: skip
-
-
 @contextmanager
 def up(box: Box) -> Iterator[BoxClient]:
     def accept(event: ClientEvent) -> None:
@@ -126,7 +117,7 @@ def up(box: Box) -> Iterator[BoxClient]:
 
 @pytest.fixture(scope="module", params=["local", "openssh", "paramiko"])
 def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, sshd: Sshd) -> Iterator[BoxClient]:
-    with up(box_of(request.param, tmp_path_factory.mktemp("root"), sshd, sshd.port)) as client:
+    with up(box_over(request.param, tmp_path_factory.mktemp("root"), sshd, sshd.port)) as client:
         yield client
 
 
@@ -172,7 +163,7 @@ def test_closing_ends_connections(client: BoxClient, service: Service) -> None:
 def test_the_port_stays_over_a_lost_link(transport: str, root: Path, sshd: Sshd, service: Service) -> None:
     with (
         ChaosProxy(sshd.port) as proxy,
-        up(box_of(transport, root, sshd, proxy.port)) as client,
+        up(box_over(transport, root, sshd, proxy.port)) as client,
         Tunnel(client, "127.0.0.1", service.port, local_port=16_007, holds=True) as tunnel,
     ):
         eventually(lambda: service.open == 1)

@@ -19,8 +19,7 @@ from grpo_tui import cli
 from remote.base import Refused
 from remote.boxes import Box, add_box, load_boxes, local_box
 from remote.transports import choice
-from remote.transports.openssh_setup import Configuration
-from remote.transports.ssh_config import resolve
+from remote.transports.ssh_config import Configuration, resolve
 from tests.support.engine import REPOSITORY
 
 SSH_G = "host gpu\r\nuser me\r\nhostname 192.0.2.10\r\nport 22\r\nidentityfile C:\\Users\\me\\.ssh\\id_ed25519\r\n"

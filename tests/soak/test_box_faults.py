@@ -17,8 +17,8 @@ from remote.events import RunsReported
 from tests.link.test_box_faults import kill_server, machine, reached, reboot, shows
 from tests.link.test_jobs import linked, row_of
 from tests.remote.conftest import _own_directories, box, tmux_socket
-from tests.remote.test_jobs import ask, state
-from tests.support.agent import eventually
+from tests.remote.test_jobs import state
+from tests.support.agent import ask, eventually
 from tests.support.engine import config_text
 from tests.support.job_faults import engines
 from tests.support.machine import Machine

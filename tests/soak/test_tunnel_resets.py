@@ -11,10 +11,10 @@ import pytest
 
 from remote.tunnels import Tunnel
 from tests.remote.conftest import root, sshd
-from tests.remote.test_tunnels import Service, ask, box_of, children, service, up
+from tests.remote.test_tunnels import Service, ask, children, service, up
 from tests.support.agent import eventually
 from tests.support.proxy import ChaosProxy
-from tests.support.sshd import Sshd
+from tests.support.sshd import Sshd, box_over
 
 __all__ = ["root", "service", "sshd"]
 RESETS, BYTES, WORKERS = 200, 100_000_000, 4
@@ -29,7 +29,7 @@ def test_every_request_is_whole_or_failed(transport: str, root: Path, sshd: Sshd
     done = threading.Event()
     with (
         ChaosProxy(sshd.port) as proxy,
-        up(box_of(transport, root, sshd, proxy.port)) as client,
+        up(box_over(transport, root, sshd, proxy.port)) as client,
         Tunnel(client, "127.0.0.1", service.port, local_port=16_007, holds=True) as tunnel,
     ):
 

@@ -72,7 +72,8 @@ class Laptop:
     def python(self, *words: str) -> str:
         done = subprocess.run(
             [sys.executable, *words],
-            env=self.environment, cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300,
+            env=self.environment, cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=300,
         )  # fmt: skip
         assert done.returncode == 0, (words, done.stdout, done.stderr)
         return done.stdout

@@ -33,7 +33,7 @@ from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import ClientEvent, Link, LinkChanged, LogArrived, LogRotated
 from remote.index import process
-from remote.index.answers import Answers
+from remote.index.answers import IndexAnswers
 from remote.protocol import AGENT_SILENCE_S, Decoder, ProtocolError, RemoteError, encode_parts
 from remote.transports.local import DialedSocket, LocalTransport
 from remote.transports.transport import Transport, Waker
@@ -138,6 +138,19 @@ def connected(
         client.close()
         for transport in threads:
             transport.join()
+
+
+def ask(client: BoxClient, op: str, **params: Any) -> dict[str, Any]:
+    """The reply to a request. Raises RemoteError."""
+    return client.request(op, 90 * PATIENCE, **params).result(100 * PATIENCE)
+
+
+def refusal(client: BoxClient, op: str, **params: Any) -> RemoteError:
+    """The error of a request, which is refused with a reason."""
+    with pytest.raises(RemoteError) as caught:
+        ask(client, op, **params)
+    assert caught.value.message
+    return caught.value
 
 
 class ThreadAgent(Agent):
@@ -311,7 +324,7 @@ class IndexHere:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._place: Path | None = None
-        self._answers: Answers | None = None
+        self._answers: IndexAnswers | None = None
 
     def request(self, box: BoxContext, op: str, run: str, params: dict[str, Any]) -> Any:
         path = str(index.open_run(box.root, run).path)
@@ -319,7 +332,7 @@ class IndexHere:
         with self._lock:
             place = Path(os.environ.get("XDG_CACHE_HOME") or tempfile.gettempdir(), "grpo-index")
             if self._answers is None or self._place != place:
-                self._place, self._answers = place, Answers([place])
+                self._place, self._answers = place, IndexAnswers([place])
             request = json.loads(json.dumps({"id": 1, **asked, "params": params}))
             answer = json.loads(process._answer(self._answers, request))
         if refusal := answer.get("error"):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.files import to_float, to_json
 from remote import gate
-from remote.index.answers import Answers
+from remote.index.answers import IndexAnswers
 from remote.protocol import OPERATIONS
 from remote.protocol.index import HUGE, Columns
 from remote.protocol.intake import read_request
@@ -41,7 +41,7 @@ class Box:
     """A process of indexes without the process: answers as the app gets them."""
 
     def __init__(self, root: Path, place: Path, clock: Clock = CLOCK) -> None:
-        self.root, self.answers = root, Answers([place], clock)
+        self.root, self.answers = root, IndexAnswers([place], clock)
 
     def ask(self, op: str, run: str = "one", **params: Any) -> Row:
         """One reply, through JSON and the gate. Raises RemoteError."""

@@ -29,14 +29,17 @@ def mounted(folder: Path, kind: str) -> Iterator[None]:
 
 
 @contextmanager
-def small_disk(folder: Path, size: int) -> Iterator[None]:
-    """An empty file system of ``size`` bytes over ``folder``; skips the test where none can be mounted."""
+def small_disk(folder: Path, size: int = 2 << 20, files: int = 0) -> Iterator[Path]:
+    """An empty file system of ``size`` bytes over ``folder``; skips the test where none can be mounted.
+
+    ``files``: how many it can have; 0 = any number.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size},nr_inodes={files}", "tmpfs", str(folder)]
     if subprocess.run(command, capture_output=True).returncode:
         pytest.skip("cannot mount a file system")
     try:
-        yield
+        yield folder
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 

@@ -21,10 +21,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from remote.boxes import Box
 from remote.transports.bundle import build
 from tests.support.agent import eventually
 from tests.support.patience import PATIENCE
@@ -218,3 +219,13 @@ def free_port() -> int:
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
+
+
+def box_over(transport: Any, root: Path, sshd: Sshd, port: int) -> Box:
+    """This machine (``local``), or a server of it at a port, over ``openssh`` or ``paramiko``."""
+    if transport == "local":
+        return Box("local", kind="local", root=str(root))
+    return Box(
+        f"h200-{port}", host="127.0.0.1", port=port, user=sshd.user, key=str(sshd.user_key), transport=transport,
+        root=str(root),
+    )  # fmt: skip

@@ -14,7 +14,7 @@ from grpo_train.run_dir.clock import CLOCK
 from remote.boxes import Box
 from remote.events import BoxGreeted, Link, LinkChanged, LogArrived
 from remote.gate import reply, topic_event
-from remote.index.answers import Answers
+from remote.index.answers import IndexAnswers
 from remote.protocol import OPERATIONS, Cursor, RemoteError
 from remote.protocol.intake import read_request
 from tests.tui.fake_ask import ASK_ANSWERS
@@ -53,7 +53,7 @@ class Index:
         weakref.finalize(self, shutil.rmtree, root, ignore_errors=True)
         self._root, cache = root / "root", root / "cache"
         cache.mkdir(mode=0o700)
-        self._answers = Answers([cache])
+        self._answers = IndexAnswers([cache])
 
     def answer(self, op: str, files: dict[str, bytes], params: dict[str, Any]) -> dict[str, Any]:
         """The reply to a request, as the client passes it on."""

@@ -11,6 +11,7 @@ from grpo_train.run_dir.version import FORMAT, VERSION
 from grpo_tui import attach, cli, demo
 from grpo_tui.actions import read_keymap
 from grpo_tui.screens.boxes import box_from_form
+from remote.base import BoxesError
 from remote.boxes import Box
 from tests.support.terminal import Terminal
 
@@ -193,8 +194,11 @@ def test_box_from_the_form() -> None:
         box_from_form(value)
     value |= {"name": "a", "host": "h", "port": "2222", "price_per_hour": "$2.5"}
     assert box_from_form(value) == Box("a", host="h", port=2222, price_per_hour=2.5)
-    with pytest.raises(ValueError, match="port"):
-        box_from_form(value | {"port": "ssh"})
+    for text in ("ssh", "{", "70000"):
+        with pytest.raises(BoxesError, match="'port' must be an integer between 1 and 65535, not "):
+            box_from_form(value | {"port": text})
+    with pytest.raises(BoxesError, match="'price_per_hour' must be a number"):
+        box_from_form(value | {"price_per_hour": "free"})
 
 
 def test_ctrl_c_ends_the_attached_command_alone() -> None:

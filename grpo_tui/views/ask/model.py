@@ -43,7 +43,7 @@ class Drawn:
 
 
 @dataclass
-class Asked:
+class AnsweredQuestion:
     """One question and its answers."""
 
     id: str
@@ -87,7 +87,7 @@ class AskLog:
         """Why it failed or ended."""
         self.checkpoints: list[str] = []
         self.device = ""
-        self.asked: list[Asked] = []
+        self.asked: list[AnsweredQuestion] = []
         self.version = 0
         self._splitter = LineSplitter()
 
@@ -96,7 +96,7 @@ class AskLog:
         return self.state in ("failed", "ended")
 
     @property
-    def answering(self) -> Asked | None:
+    def answering(self) -> AnsweredQuestion | None:
         """The question that is being answered."""
         return None if self.is_over else next((asked for asked in self.asked if not asked.is_done), None)
 
@@ -117,7 +117,7 @@ class AskLog:
     def expect(self, id: str, question: str, count: int, index: int | None) -> None:
         """Show a question that was sent, before its first event."""
         if self._of(id) is None:
-            self._append(Asked(id, question, count, index))
+            self._append(AnsweredQuestion(id, question, count, index))
 
     def drop_unanswered(self) -> None:
         """Remove questions without any answer: they are asked again."""
@@ -132,10 +132,10 @@ class AskLog:
             asked.is_done = True
         return log
 
-    def _of(self, id: str) -> Asked | None:
+    def _of(self, id: str) -> AnsweredQuestion | None:
         return next((asked for asked in self.asked if asked.id == id), None)
 
-    def _append(self, asked: Asked) -> None:
+    def _append(self, asked: AnsweredQuestion) -> None:
         self.asked.append(asked)
         self.version += 1
         while len(self.asked) > KEPT_QUESTIONS or (
@@ -165,7 +165,7 @@ class AskLog:
     def _apply_answer(self, kind: object, id: str, row: Mapping[str, Any]) -> None:
         asked = self._of(id)
         if asked is None:
-            asked = Asked(id, "")
+            asked = AnsweredQuestion(id, "")
             self._append(asked)
         if kind == "question":
             asked.question, asked.gold = str(row.get("question") or ""), str(row.get("answer") or "")

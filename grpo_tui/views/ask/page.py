@@ -11,7 +11,7 @@ from textual.content import Content
 from grpo_train.run_dir.files import to_float
 from grpo_tui.model.formatting import compact_number, one_line
 from grpo_tui.model.store import Store
-from grpo_tui.views.ask.model import Asked, AskLog, Drawn
+from grpo_tui.views.ask.model import AnsweredQuestion, AskLog, Drawn
 from grpo_tui.widgets.lines_panel import LinesPanel, PageSource, Palette, beside
 from grpo_tui.widgets.sources import wrapped
 
@@ -48,7 +48,7 @@ class AskSource(PageSource):
             lines += wrapped(Text(text, style=palette[tone]), width)
         return lines if self._said() else lines[:-1]
 
-    def _question(self, asked: Asked, width: int, palette: Palette) -> Iterator[Text]:
+    def _question(self, asked: AnsweredQuestion, width: int, palette: Palette) -> Iterator[Text]:
         text = Text()
         if asked.index is not None:
             text.append(f"#{asked.index}  ", style=f"bold {palette['key']}")
@@ -59,7 +59,7 @@ class AskSource(PageSource):
         for problem in asked.problems:
             yield from wrapped(Text(f"✖ {problem}", style=palette["bad"]), width)
 
-    def _answers(self, asked: Asked, log: AskLog, width: int, palette: Palette) -> list[Text]:
+    def _answers(self, asked: AnsweredQuestion, log: AskLog, width: int, palette: Palette) -> list[Text]:
         names = list(dict.fromkeys([*(name for name, _ in asked.drawn), *([] if asked.is_done else log.checkpoints)]))
         samples = sorted({sample for _, sample in asked.drawn})
         if len(names) < 2 or width < SIDE_BY_SIDE:
@@ -81,7 +81,7 @@ class AskSource(PageSource):
         text = Text(f"─ {name} ", style=f"bold {palette['key']}", no_wrap=True)
         return text.append("─" * max(0, width - text.cell_len))
 
-    def _one(self, asked: Asked, name: str, sample: int, width: int, palette: Palette) -> list[Text]:
+    def _one(self, asked: AnsweredQuestion, name: str, sample: int, width: int, palette: Palette) -> list[Text]:
         drawn = asked.drawn.get((name, sample))
         if drawn is None:
             waiting = "" if asked.is_done else "waiting"

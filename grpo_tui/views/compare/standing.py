@@ -131,14 +131,16 @@ def round_down(value: float) -> float:
 
 
 @dataclass(frozen=True)
-class Row:
+class StandingRow:
     """One line of the table: a label, and a value per run; None where a run was not there."""
 
     label: str
     values: list[float | None]
 
 
-def table(tracks: Sequence[Track | None], shares: Sequence[int], price: float | None, unit: str = "GPU") -> list[Row]:
+def table(
+    tracks: Sequence[Track | None], shares: Sequence[int], price: float | None, unit: str = "GPU"
+) -> list[StandingRow]:
     """What each run's smoothed reward was at the same step, tokens, GPU time and cost.
 
     ``shares``: processes of each run, each on a GPU of its own. ``price``: of the box, in dollars per hour.
@@ -163,7 +165,7 @@ def table(tracks: Sequence[Track | None], shares: Sequence[int], price: float | 
         if axis == "seconds" and label is scales[2][2]:
             at = _whole_time(at)
         values = [track.at(axis, at / scale(i)) if track is not None else None for i, track in enumerate(tracks)]
-        rows.append(Row(label(at), values))
+        rows.append(StandingRow(label(at), values))
     return rows
 
 

@@ -26,7 +26,7 @@ FIRST = Order("launched", descending=True)
 
 
 @dataclass(frozen=True)
-class Asked:
+class HistoryQuery:
     """What is shown."""
 
     query: str = ""
@@ -50,7 +50,7 @@ class Rows:
 class Answer:
     """What was found."""
 
-    asked: Asked = field(default_factory=Asked)
+    asked: HistoryQuery = field(default_factory=HistoryQuery)
     rows: Rows = field(default_factory=lambda: _rows((), ()))
     records: tuple[Record, ...] = ()
     """Of each row; () where a row is a box or a day."""
@@ -69,7 +69,7 @@ class HistoryView:
 
     is_kept: bool
     """False: the app was started with ``--no-cache``."""
-    asked: Asked = field(default_factory=Asked)
+    asked: HistoryQuery = field(default_factory=HistoryQuery)
     answer: Answer | None = None
     problem: str = ""
     """Why the file cannot be read; what was read before stays."""
@@ -108,7 +108,7 @@ def version_of(path: Path) -> object:
     return tuple(found)
 
 
-def read(path: Path, asked: Asked, now: float | None = None) -> Answer:
+def read(path: Path, asked: HistoryQuery, now: float | None = None) -> Answer:
     """Read the history and answer. Raises QueryError for a mistake in the query, HistoryError for the file."""
     now = time.time() if now is None else now
     search = parse(asked.query, now)

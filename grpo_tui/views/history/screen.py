@@ -23,7 +23,7 @@ from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.tracking import Tracking, tracking_of
 from grpo_tui.screens.dialog import TextDialog
 from grpo_tui.screens.list_dialogs import OrderScreen
-from grpo_tui.views.history.model import TABLES, Asked, HistoryView, read, version_of
+from grpo_tui.views.history.model import TABLES, HistoryQuery, HistoryView, read, version_of
 from grpo_tui.views.history.panels import AboutHistory, HistoryDetails, HistoryTable
 from grpo_tui.views.view import ViewScreen, bindings_of
 from remote.boxes import Box, BoxesError, load_boxes
@@ -84,7 +84,7 @@ class HistoryScreen(ViewScreen):
             self._read, self._is_reading = wanted, True
             self.app.work("history table", partial(self._fill, self.view.asked))
 
-    async def _fill(self, asked: Asked) -> None:
+    async def _fill(self, asked: HistoryQuery) -> None:
         path = self.app.options.history
         assert path is not None
         mistake = None
@@ -126,7 +126,7 @@ class HistoryScreen(ViewScreen):
         if self.view.asked.table == TABLES[0]:
             self.sort_by(event.column)
 
-    def _ask(self, asked: Asked) -> None:
+    def _ask(self, asked: HistoryQuery) -> None:
         if asked != self.view.asked:
             self.view.asked = asked
             self.view.version += 1

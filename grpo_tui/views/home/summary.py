@@ -17,7 +17,7 @@ from grpo_tui.model.run_facts import RunFacts
 from grpo_tui.model.run_names import ADAPTERS, base_name
 from grpo_tui.model.store import Store
 from grpo_tui.model.transfers import Transfer, transfer_lines
-from grpo_tui.model.workflow import Part, workflow_parts
+from grpo_tui.model.workflow import WorkflowPart, workflow_parts
 from grpo_tui.views.home.health import LABEL, HealthLine
 from grpo_tui.widgets.panel import Line, StoreView, from_markup
 
@@ -82,7 +82,7 @@ class WorkflowLine(Line):
     COLORS: ClassVar = {"done": "$success", "now": "$primary", "bad": "$error", "muted": "$text-muted"}
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[WorkflowPart]:
         return workflow_parts(self.store.shown.get("workflow") or {}, self.store.run)
 
     def state(self) -> object:

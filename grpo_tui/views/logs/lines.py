@@ -16,7 +16,7 @@ from grpo_tui.model.asking import waiting_words
 from grpo_tui.model.formatting import percent
 from grpo_tui.model.store import Store
 from grpo_tui.views.logs.model.logs import LogsView
-from grpo_tui.views.logs.model.window import RETRY_S, Line, LogWindow
+from grpo_tui.views.logs.model.window import RETRY_S, LogWindow, ShownLine
 from grpo_tui.widgets.list_panel import ALL, CURSOR, PAGE, VirtualPanel
 from grpo_tui.widgets.sources import wrapped
 from grpo_tui.widgets.waiting import waiting
@@ -161,7 +161,7 @@ class LogLinesPanel(VirtualPanel):
         shown = sum(1 for at, _ in rows if at == index)
         return window.top < index and shown < min(height, len(wrapped(self._text(window.lines[index]), room)))
 
-    def _text(self, line: Line) -> Text:
+    def _text(self, line: ShownLine) -> Text:
         text = Text(line.text, no_wrap=True)
         if line.level:
             text.stylize(self.get_component_rich_style(f"lines--{line.level}", partial=True))
@@ -212,7 +212,7 @@ class LogLinesPanel(VirtualPanel):
         return f"; health has {what}: train_log.jsonl has {them}, {self.key('home')} shows {them}" if count else ""
 
 
-def _from_match(text: Text, line: Line, room: int) -> Text:
+def _from_match(text: Text, line: ShownLine, room: int) -> Text:
     """A line whose first match would be cut off, from shortly before the match on."""
     if not line.marks or line.marks[0][1] < room or len(line.text) <= room:
         return text

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from grpo_tui.kit.desk import Desk
     from grpo_tui.views.rollouts.model.rollouts import Rollouts, StepKey, TextsKey
     from grpo_tui.views.rollouts.model.samples import Sample
-    from grpo_tui.views.rollouts.model.search import Key as SearchKey
-    from grpo_tui.views.rollouts.model.search import RolloutSearch
-    from grpo_tui.views.rollouts.model.steps import Key as StepsKey
+    from grpo_tui.views.rollouts.model.search import RolloutSearch, SearchKey
+    from grpo_tui.views.rollouts.model.steps import StepsKey
 
 
 REST_S = 0.04

@@ -94,7 +94,7 @@ async def test_dataset_name_is_completed(start: Start) -> None:
 
 async def test_unlisted_tasks_are_left_to_the_engine(start: Start) -> None:
     def refuse(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
-        raise RemoteError("no_tasks", "the engine did not list its tasks")
+        raise RemoteError("no_answer", "grpo-train tasks did not list its tasks")
 
     def script(client: FakeClient) -> None:
         knowing_box(client).answers["list_tasks"] = refuse

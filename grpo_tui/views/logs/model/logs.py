@@ -10,7 +10,7 @@ from typing import Any
 
 from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.log_files import LogFiles
-from grpo_tui.views.logs.model.window import Line, LogWindow
+from grpo_tui.views.logs.model.window import LogWindow, ShownLine
 from remote.protocol.rows import UNREADABLE
 from remote.protocol.text import clean
 
@@ -34,7 +34,7 @@ class FileRow:
 class WholeLine:
     """The line under the cursor, with more of it than the window has."""
 
-    line: Line
+    line: ShownLine
     path: str
     text: str
     is_cut: bool

@@ -26,7 +26,7 @@ Params = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Line:
+class ShownLine:
     """A line of a log."""
 
     offset: int
@@ -38,7 +38,7 @@ class Line:
     marks: tuple[tuple[int, int], ...] = ()
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any], offset: int) -> Line:
+    def from_row(cls, row: Mapping[str, Any], offset: int) -> ShownLine:
         """From a row that passed the gate. One that cannot be read takes an offset."""
         if reason := row.get(UNREADABLE):
             return cls(offset, text=f"(unreadable: {reason})", level="error")
@@ -61,7 +61,7 @@ class LogWindow:
     """The place that is shown next, as parameters of ``read_log``; {} = the end; None = there is one."""
     follows: bool = True
     """Whether the cursor stays on the last line."""
-    lines: list[Line] = field(default_factory=list)
+    lines: list[ShownLine] = field(default_factory=list)
     cursor: int = 0
     """Index in ``lines``."""
     top: int = 0
@@ -102,7 +102,7 @@ class LogWindow:
     # facts ---------------------------------------------------------------------------------------------
 
     @property
-    def current(self) -> Line | None:
+    def current(self) -> ShownLine | None:
         """The line under the cursor."""
         return self.lines[self.cursor] if 0 <= self.cursor < len(self.lines) else None
 
@@ -239,7 +239,7 @@ class LogWindow:
             return
         target, self.target = self.target, None
         rows = reply["lines"]
-        lines = [Line.from_row(row, self.end) for row in rows]
+        lines = [ShownLine.from_row(row, self.end) for row in rows]
         self._is_dry = target is None and not lines
         before = (len(self.lines), self.cursor, self.size, self.total, self.counted, self.leveled, self.is_last)
         if target is not None:
@@ -277,7 +277,7 @@ class LogWindow:
         self._seen_total = None
         self.go({} if self.follows else {"at": 0})
 
-    def _take(self, lines: list[Line], reply: Mapping[str, Any]) -> None:
+    def _take(self, lines: list[ShownLine], reply: Mapping[str, Any]) -> None:
         self.lines, self.end = lines, reply["end"]
         self.is_first, self.is_last, self.first_number = reply["first"], reply["last"], reply["number"]
         found = next((index for index, line in enumerate(lines) if line.offset >= reply["at"]), len(lines) - 1)
@@ -286,7 +286,7 @@ class LogWindow:
         if self._line is not None and reply["counted"] >= 1:
             self._line = None
 
-    def _prepend(self, lines: list[Line], reply: Mapping[str, Any]) -> None:
+    def _prepend(self, lines: list[ShownLine], reply: Mapping[str, Any]) -> None:
         self.lines = [*lines, *self.lines]
         self.cursor += len(lines)
         self.top += len(lines)
@@ -296,7 +296,7 @@ class LogWindow:
             self.is_last, self.end = False, self.lines[-1].offset + self.lines[-1].length
         self._pay()
 
-    def _append(self, lines: list[Line], reply: Mapping[str, Any]) -> None:
+    def _append(self, lines: list[ShownLine], reply: Mapping[str, Any]) -> None:
         if self._asked.get("after") == 0:  # it asked only for what is known of the whole
             self.is_last = self.is_last and reply["size"] == self.end
             if reply["size"] != self.end and self.lines and self.lines[-1].is_open:

@@ -166,7 +166,7 @@ _MARK = re.compile(r"</?think>|</?answer>|^[ \t]*```[^\n`<]*(?=\n|<|\Z)", re.MUL
 _OPENED = re.compile(r"(<think>|<answer>|^[ \t]*```[^\n`]*)\s*\Z", re.MULTILINE)
 
 
-class Part(NamedTuple):
+class CompletionPart(NamedTuple):
     """A part of a completion, without the marks around it."""
 
     kind: str
@@ -176,7 +176,7 @@ class Part(NamedTuple):
     text: str
 
 
-def parts_of(completion: str, prompt: str = "") -> list[Part]:
+def parts_of(completion: str, prompt: str = "") -> list[CompletionPart]:
     """The parts in order, without empty ones; a part without its end goes on to the end.
 
     ``prompt``: one that ends with an opening mark begins the completion's first part.
@@ -186,14 +186,14 @@ def parts_of(completion: str, prompt: str = "") -> list[Part]:
     if opened is not None:
         outer = opened[1].strip("<>") if opened[1].startswith("<") else "text"
         in_code = not opened[1].startswith("<")
-    parts: list[Part] = []
+    parts: list[CompletionPart] = []
     begin = 0
 
     def add(end: int) -> None:
         text = completion[begin:end]
         rest = text.lstrip("\r\n") if in_code else text.lstrip()  # the first line of code keeps its indentation
         if rest.strip():
-            parts.append(Part("code" if in_code else outer, begin + len(text) - len(rest), rest.rstrip()))
+            parts.append(CompletionPart("code" if in_code else outer, begin + len(text) - len(rest), rest.rstrip()))
 
     for mark in _MARK.finditer(completion):
         name = mark[0].strip("</>")

@@ -26,7 +26,7 @@ FINAL = ("bad_request", "timeout")
 """Codes of errors that the same search would have again."""
 
 
-class Key(NamedTuple):
+class SearchKey(NamedTuple):
     """A request for a page."""
 
     before: int | None
@@ -73,18 +73,18 @@ class RolloutSearch:
         if self.rests:
             self._wanted = len(self.matches) + ENOUGH
 
-    def request(self) -> tuple[Key, dict[str, Any]] | None:
+    def request(self) -> tuple[SearchKey, dict[str, Any]] | None:
         """The request to send now; None if there is none."""
         if self.is_done or self.rests:
             return None
-        key = Key(self._before, self._turn)
+        key = SearchKey(self._before, self._turn)
         if not self.asking.begin(key):
             return None
         optional = {"step": self.step, "before": self._before}
         given = {name: value for name, value in optional.items() if value is not None}
         return key, {"run": self.run, "folder": self.folder, "where": self.where, "limit": PAGE, **given}
 
-    def answer(self, key: Key, reply: Mapping[str, Any]) -> None:
+    def answer(self, key: SearchKey, reply: Mapping[str, Any]) -> None:
         """Apply a page."""
         if not self.asking.end(key):
             return
@@ -100,7 +100,7 @@ class RolloutSearch:
         self._turn += 1  # a page without a match ends where it began
         self.version += 1
 
-    def fail(self, key: Key, problem: str, code: str) -> None:
+    def fail(self, key: SearchKey, problem: str, code: str) -> None:
         """The box refused, or did not answer. What it refuses is not asked again."""
         self.asking.end(key, problem)
         self.is_done = code in FINAL

@@ -20,7 +20,7 @@ NEAR = 100
 """Steps from the end of the part that is known to the cursor at which more are requested."""
 
 
-class Key(NamedTuple):
+class StepsKey(NamedTuple):
     """A request for the steps of a range."""
 
     kind: str
@@ -60,7 +60,7 @@ class RolloutSteps:
         self.version = 0
         self.asking = Asking(now)
         self._renew = False
-        self._wanted: Key | None = None
+        self._wanted: StepsKey | None = None
 
     # questions -----------------------------------------------------------------------------------------
 
@@ -86,25 +86,25 @@ class RolloutSteps:
         place = self.place(step)
         self._wanted = None
         if not low - PAGE <= step <= high + PAGE:
-            self._wanted = Key("jump", step - PAGE // 2, step + PAGE // 2)
+            self._wanted = StepsKey("jump", step - PAGE // 2, step + PAGE // 2)
         elif place < NEAR and low > self.first:
-            self._wanted = Key("page", low - PAGE, low - 1)
+            self._wanted = StepsKey("page", low - PAGE, low - 1)
         elif place >= len(self.rows) - NEAR and high < self.last:
-            self._wanted = Key("page", high + 1, high + PAGE)
+            self._wanted = StepsKey("page", high + 1, high + PAGE)
 
-    def request(self, newest: int, is_live: bool) -> Key | None:
+    def request(self, newest: int, is_live: bool) -> StepsKey | None:
         """The request to send now; ``newest`` is about the last step of the run."""
         every: float | None = None
         if self.is_coarse or self._renew or not self.rows:
             low = self.rows[0].step if self.rows else (newest if self.last is None else self.last) - PAGE
-            key = Key("all", low if low > 0 else None)
+            key = StepsKey("all", low if low > 0 else None)
             every = COARSE_S if self.is_known and self.is_coarse else LIVE_S if is_live else None
             if self._renew and not self.is_coarse:
                 every = 0.0
         elif self._wanted is not None:
             key = self._wanted
         else:
-            key, every = Key("newer", self.rows[-1].step if self._is_at_end else self.last), LIVE_S
+            key, every = StepsKey("newer", self.rows[-1].step if self._is_at_end else self.last), LIVE_S
             if not is_live or not self.asking.has_rested(every):
                 return None
         return key if self.asking.begin(key, every) else None
@@ -113,7 +113,7 @@ class RolloutSteps:
     def _is_at_end(self) -> bool:
         return bool(self.rows) and self.rows[-1].step == self.last
 
-    def answer(self, key: Key, reply: Mapping[str, Any]) -> None:
+    def answer(self, key: StepsKey, reply: Mapping[str, Any]) -> None:
         """Apply the reply to ``rollout_steps``."""
         if not self.asking.end(key):
             return
@@ -136,7 +136,7 @@ class RolloutSteps:
         if key == self._wanted:
             self._wanted = None
 
-    def fail(self, key: Key, problem: str) -> None:
+    def fail(self, key: StepsKey, problem: str) -> None:
         """The box did not answer."""
         self.asking.end(key, problem)
         self.version += 1
@@ -148,7 +148,7 @@ class EvaluationSteps(RolloutSteps):
     def look_at(self, step: int) -> None:
         pass
 
-    def request(self, newest: int, is_live: bool) -> Key | None:
+    def request(self, newest: int, is_live: bool) -> StepsKey | None:
         return None
 
     def set(self, rows: list[StepRow]) -> None:

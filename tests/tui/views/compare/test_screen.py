@@ -232,7 +232,7 @@ async def test_what_is_coarse_says_so(start: Start) -> None:
 
 async def test_a_box_that_refuses(start: Start) -> None:
     def refuse(client: FakeClient, params: dict[str, Any]) -> None:
-        raise RemoteError("no_comparison", "the engine is too [old]")
+        raise RemoteError("no_answer", "the engine is too [old]")
 
     def no_curve(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
         if params["run"] == CRASHED:

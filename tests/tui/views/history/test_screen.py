@@ -10,7 +10,7 @@ import pytest
 from grpo_train.history.database import Database
 from grpo_tui import cli
 from grpo_tui.screens.tracking import TrackingScreen
-from grpo_tui.views.history.model import Asked
+from grpo_tui.views.history.model import HistoryQuery
 from grpo_tui.views.history.screen import RecordScreen
 from remote.gate import reply
 from remote.protocol import RemoteError
@@ -65,7 +65,7 @@ async def test_the_table_is_that_of_the_command(start: Start, file: Path, capsys
 async def test_the_cursor_starts_at_the_selected_run(start: Start, file: Path) -> None:
     async with start(history=file, wait="87/200") as session:
         history = session.app.views.history
-        history.view.asked = Asked("sort:reward")
+        history.view.asked = HistoryQuery("sort:reward")
         await shown(session)
         await session.until(lambda: history.record and history.record.name == RUN)
         assert names(session)[0] != RUN
