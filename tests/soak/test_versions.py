@@ -118,7 +118,7 @@ def test_the_main_journey(base: Path, root: Path, tmp_path: Path, is_laptop_olde
         assert app.end() == 0, app.text
         screen = laptop.terminal("attach", "one")
         screen.until("reward")
-        screen.type("\x02d")
+        subprocess.run(["tmux", "-L", laptop.socket, "detach-client", "-s", "one"], check=True)
         assert screen.end() == 0, screen.text
 
         laptop("stop", "one")
