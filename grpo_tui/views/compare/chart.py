@@ -18,16 +18,15 @@ from grpo_train.run_dir.display import duration, state_label
 from grpo_tui.chart_svg import WIDTH, axes, end_of_line, escape, page, scaled
 from grpo_tui.chart_svg import line as svg_line
 from grpo_tui.charts import DASHED, DOTTED, RUN_LOOKS, RunLook
-from grpo_tui.model.app_time import monotonic
-from grpo_tui.model.asking import waiting_words
-from grpo_tui.model.curves import FAILED_S, Mark
+from grpo_tui.model.asking import asking_words, seconds_waited
+from grpo_tui.model.curves import Mark
 from grpo_tui.model.formatting import compact_number, metric_value
 from grpo_tui.model.store import Store
 from grpo_tui.views.compare.model import Compared, Comparison
 from grpo_tui.widgets.braille import Bitmap, View, column_of, pixel_of, plot_marks, row_of, ticks
 from grpo_tui.widgets.chart_axis import axis_label, cost, cost_labels, view_of
 from grpo_tui.widgets.chart_marks import averages
-from grpo_tui.widgets.curve_chart import WAIT_S, CurveChart
+from grpo_tui.widgets.curve_chart import CurveChart
 from grpo_tui.widgets.panel import link_age, toned
 
 MARKED_EVERY = 16
@@ -102,21 +101,21 @@ class CompareChart(CurveChart):
 
     def _loading(self) -> Content | None:
         """What is missing in the picture, with the letters of the runs; None if nothing is."""
-        failed = [run for run in self.comparison.runs if run.curves.problem]
+        failed = [run for run in self.comparison.runs if run.curves.asking.problem]
         if failed:
             return Content.from_markup(
-                "[$warning]$letters: $problem[/]", letters=letters(failed), problem=failed[0].curves.problem
+                "[$warning]$letters: $problem[/]", letters=letters(failed), problem=failed[0].curves.asking.problem
             )
         coarse = [run for run in self.comparison.runs if run.curves.curves and run.curves.is_coarse]
         if coarse:
             share = min(run.curves.progress for run in coarse)
             return Content.from_markup(
                 "[$warning]coarse, $share %$seconds ($letters)[/]",
-                share=f"{100 * share:.0f}", seconds=_waited(coarse), letters=letters(coarse),
+                share=f"{100 * share:.0f}", seconds=seconds_waited(_waited(coarse)), letters=letters(coarse),
             )  # fmt: skip
         missing = [run for run in self.comparison.runs if run.curves.axis != self.comparison.x]
         if missing and self.store.connected:
-            return Content.from_markup("[$text-muted]asking the box$seconds[/]", seconds=_waited(missing))
+            return Content.from_markup("[$text-muted]$text[/]", text=asking_words(_waited(missing)))
         return None
 
     # paint ---------------------------------------------------------------------------------------------
@@ -304,10 +303,10 @@ class CompareChart(CurveChart):
 
     def _why_empty(self) -> str:
         runs = self.comparison.runs
-        if failed := [run for run in runs if run.curves.problem]:
-            return waiting_words(None, failed[0].curves.problem, FAILED_S)
+        if failed := [run for run in runs if run.curves.asking.problem]:
+            return failed[0].curves.asking.instead()
         if missing := [run for run in runs if run.curves.axis != self.comparison.x]:
-            return f"asking the box{_waited(missing)}" if self.store.connected else ""
+            return asking_words(_waited(missing)) if self.store.connected else ""
         return "not logged"
 
 
@@ -323,11 +322,9 @@ def letters(runs: list[Compared]) -> str:
     return " ".join(run.letter for run in runs)
 
 
-def _waited(runs: list[Compared]) -> str:
-    """Seconds since the first unanswered request; "" in the first second."""
-    asked = [run.curves.asked_at for run in runs if run.curves.asked_at is not None]
-    waited = monotonic() - min(asked) if asked else 0.0
-    return f" {waited:.0f} s" if waited >= WAIT_S else ""
+def _waited(runs: list[Compared]) -> float:
+    """Seconds since the first unanswered request."""
+    return max(run.curves.asking.waited for run in runs)
 
 
 def signed(value: float) -> str:
