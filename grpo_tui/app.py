@@ -37,6 +37,7 @@ from grpo_tui.kit.desk import (
 )
 from grpo_tui.model.announcements import EndWatch, Pace, end_notice, job_done, job_failed
 from grpo_tui.model.answer_cache import AnswerCache
+from grpo_tui.model.asking import CURSOR_S
 from grpo_tui.model.box_history import BoxHistory
 from grpo_tui.model.connection import Connection, MakeClient, make_box_client
 from grpo_tui.model.kept import KeptAnswers
@@ -68,8 +69,6 @@ from remote.protocol.text import clean
 
 EXAMINE_AFTER_S = 2.0
 """The doctor waits this long for the first list of runs, which is what the user looks for."""
-FOLLOW_AFTER_S = 0.15
-"""The logs of a run are followed once the cursor has rested on it this long."""
 
 
 class EventsArrived(Message):
@@ -275,7 +274,7 @@ class GrpoApp(Desk):
     def _select(self, run: str | None) -> None:
         self.pulse.wake()
         self.store.select(run)
-        self.set_timer(FOLLOW_AFTER_S, self._follow, name=run)
+        self.set_timer(CURSOR_S, self._follow, name=run)
         self.home.tick()
 
     def _follow(self) -> None:

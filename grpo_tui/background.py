@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_tui.fleet.glance import OTHER_MACHINE, OTHER_MACHINE_HINT
 from grpo_tui.model.app_time import monotonic
+from grpo_tui.model.asking import CURSOR_S, ENGINE_S, REST_S
 from grpo_tui.model.checkpoints import checkpoint_views
 from grpo_tui.model.formatting import one_line, short_age
 from grpo_tui.model.unanswered import OUTCOMES
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from grpo_tui.kit.desk import Desk
     from grpo_tui.model.curves import Curves
     from grpo_tui.model.log_files import LogFiles
+    from grpo_tui.model.metric_table import MetricTable
     from grpo_tui.model.needs import Need, Needs
     from grpo_tui.model.run_facts import RunFacts
     from grpo_tui.model.trends import Trends
@@ -34,19 +36,13 @@ ShowStep = Callable[..., None]
 OUTPUT_LINES = 6
 REFRESH_S = 10.0
 """Interval between requests for the checkpoints of a live run, besides those after an event."""
-IDLE_REFRESH_S = 30.0
-"""The same for a run that is over: it may be evaluated from elsewhere."""
 MACHINE_S = 60.0
 """Interval between requests for uptime and disks, which the header shows; the box view requests them more often."""
 RECORD_S = 3.0
 """Interval between two runs that the history asks about."""
-TERMINATION_S = 170.0
-"""The box asks its store about every run."""
 LAUNCH_AGAIN_S = 3_600.0
 """An older launch is not repeated either: its user has moved on."""
 AGAIN_S = 60.0
-CROSSHAIR_S = 0.1
-"""The crosshair rests this long before its row is requested."""
 
 
 class Refresher:
@@ -79,7 +75,9 @@ class Refresher:
             return
         events = store.logs.version["events"] if store.logs else 0
         sessions = tuple(store.sessions_of(row.name))
-        interval = REFRESH_S if row.is_live or sessions else IDLE_REFRESH_S
+        interval = (
+            REFRESH_S if row.is_live or sessions else REST_S
+        )  # a run that is over may be evaluated from elsewhere
         key = (row.name, row.state, events, sessions, int(store.now() // interval))
         if key != self._shown_key:
             self._shown_key = key
@@ -118,7 +116,7 @@ class Refresher:
 
 async def read_stores(app: Desk) -> None:
     """Read the history of the destinations of the box's backups. One that cannot be read is named."""
-    from grpo_tui.history.stores import BOX_READ_S, WITHOUT_BACKUPS, StorePages
+    from grpo_tui.history.stores import WITHOUT_BACKUPS, StorePages
 
     problems: list[str] = []
     try:
@@ -130,7 +128,7 @@ async def read_stores(app: Desk) -> None:
         pages = StorePages(name)
         try:
             while (params := pages.params) is not None:
-                page = await app.request("stored_history", timeout=BOX_READ_S, **params)
+                page = await app.request("stored_history", timeout=ENGINE_S, **params)
                 app.kept.note("stored_history", params, page)
                 pages.take(page)
         except RemoteError as error:
@@ -147,7 +145,7 @@ async def examine(app: Desk) -> None:
     if app.store.is_other_machine:
         app.store.is_other_machine = False
         app.show_error(f"{app.store.box}: another machine", OTHER_MACHINE, OTHER_MACHINE_HINT)
-    app.store.doctor.begin("doctor")
+    app.store.doctor.start("doctor")
     try:
         reply = await app.request("doctor", timeout=60.0)
     except RemoteError as error:
@@ -170,13 +168,12 @@ async def refresh_machine(app: Desk) -> None:
 async def refresh_termination(app: Desk, *, now: bool = False) -> None:
     """Request whether the box can be terminated; ``now``: the engine's answer of now, with all that forbids it."""
     termination = app.termination
-    question = termination.asking()
+    about = termination.about()
+    termination.asking.start(about)
     try:
-        termination.answered(question, await app.request("safe_to_terminate", timeout=TERMINATION_S, now=now))
+        termination.answer(about, await app.request("safe_to_terminate", timeout=ENGINE_S, now=now))
     except RemoteError as error:
-        termination.failed(error.message)
-    finally:
-        termination.ended()
+        termination.fail(about, error.message)
 
 
 async def refresh_shown(app: Desk, run: str) -> None:
@@ -210,7 +207,7 @@ async def refresh_run_facts(app: Desk, facts: RunFacts, params: dict[str, Any]) 
         facts.answer(params, reply)
         app.kept.note("run_facts", params, reply)
     except RemoteError as error:
-        facts.fail(error.message)
+        facts.asking.end("facts", error.message)
 
 
 async def refresh_trend(app: Desk, trends: Trends, params: dict[str, Any]) -> None:
@@ -228,13 +225,12 @@ async def ask_resume_step(app: Desk, needs: Needs, need: Need) -> None:
         needs.answered(need.key, max((view.step or 0 for view in views if view.is_complete), default=0))
 
 
-async def refresh_metrics(app: Desk, run: str) -> None:
+async def refresh_metrics(app: Desk, run: str, table: MetricTable) -> None:
     """Request the list of a run's metrics."""
-    table = app.store.metrics
     try:
         reply = await app.request("metrics", timeout=60.0, run=run)
     except RemoteError as error:
-        table.fail(error.message)
+        table.asking.end("metrics", error.message)
         return
     table.answer(reply)
     if reply["state"] == "whole":
@@ -246,9 +242,9 @@ async def refresh_log_files(app: Desk, listing: LogFiles) -> None:
     try:
         listing.answer(await app.request("log_files", run=listing.run))
     except RemoteError as error:
-        listing.fail(error.message)
+        listing.asking.end("files", error.message)
     finally:
-        listing.asked_at = None
+        listing.asking.cancel("files")
     app.tick_view()
 
 
@@ -257,7 +253,7 @@ async def refresh_step(app: Desk, run: str, x: float | None, axis: str, show: Sh
     if x is None:
         show(None)
         return
-    await asyncio.sleep(CROSSHAIR_S)  # a held key moves it on; this worker is cancelled then
+    await asyncio.sleep(CURSOR_S)  # a held key moves it on; this worker is cancelled then
     try:
         show(await app.request("show_step", timeout=15.0, run=run, at=x, x=axis), asked=x)
     except RemoteError as error:

@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from grpo_tui import downloads
 from grpo_tui.chart_svg import png_of
+from grpo_tui.model.asking import SOON_S
 from grpo_tui.model.export import cell_of, header_of, lines_of, pages, request_of, steps_between
 from grpo_tui.model.formatting import counted, one_line, percent
 from remote.protocol import RemoteError
 
 if TYPE_CHECKING:
     from grpo_tui.kit.desk import Desk
-
-WAIT_S = 0.5
-"""Pause before the box is asked again while it makes the index."""
 
 
 @dataclass(frozen=True)
@@ -144,4 +142,4 @@ async def _page(app: Desk, wanted: Range, start: int, end: int, say: Callable[[s
         if reply["state"] == "whole":
             return reply
         say(f"waiting for the index, {percent(reply['progress'])}")
-        await asyncio.sleep(WAIT_S)
+        await asyncio.sleep(SOON_S)

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 from grpo_train import run_dir
 from grpo_tui import downloads
+from grpo_tui.model.asking import ENGINE_S
 from grpo_tui.model.formatting import byte_size
 from remote.protocol import RemoteError
 from remote.protocol.report import MAX_RUNS
 
 if TYPE_CHECKING:
     from grpo_tui.kit.desk import Desk
-
-TIMEOUT_S = 180.0
 
 
 def reported(app: Desk) -> list[str]:
@@ -50,7 +49,7 @@ async def save_report(app: Desk) -> None:
     what = runs[0] if len(runs) == 1 else f"{len(runs)} runs"
     app.receipt(f"the box makes the report of {what} …")
     try:
-        reply = await app.request("report", timeout=TIMEOUT_S, runs=runs, price=app.store.price_per_hour)
+        reply = await app.request("report", timeout=ENGINE_S, runs=runs, price=app.store.price_per_hour)
         file = downloads.new_file(f"{runs[0]}.html" if len(runs) == 1 else f"{runs[0]}_and_{len(runs) - 1}_more.html")
         file.write_bytes(guarded(reply["page"]))
     except RemoteError as error:

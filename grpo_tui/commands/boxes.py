@@ -10,13 +10,11 @@ from grpo_tui import background
 from grpo_tui.fleet.glance import Glance, gpu_counts
 from grpo_tui.kit.desk import Desk
 from grpo_tui.model.store import Store
+from grpo_tui.model.tunnels import TENSORBOARD_S
 from remote.base import BoxesError
 from remote.boxes import add_box, load_boxes
 from remote.events import Link
 from remote.protocol import RemoteError
-
-TENSORBOARD_S = 90.0
-"""TensorBoard starts within this time."""
 
 
 async def choose_box(app: Desk) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from grpo_train.run_dir.errors import UserError
+from grpo_tui.model.asking import ENGINE_S
 from remote.protocol import RemoteError
 from remote.protocol.rows import UNREADABLE
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 DESCRIBE_S = 60.0
 READ_S = 3600.0
 """The engine gives up on a store that does not answer after 10 minutes; many runs take longer."""
-BOX_READ_S = 180.0
-"""Longer than the box waits for its engine."""
 WITHOUT_BACKUPS = ("no_engine", "old_engine")
 """Codes of a box that has no backups, as its engine is missing or does not know them."""
 
@@ -98,7 +97,7 @@ def rebuild_box_stores(database: Database, ask: Callable[..., dict[str, Any]], s
 
     def ask_page(params: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            return ask("stored_history", BOX_READ_S, **params)
+            return ask("stored_history", ENGINE_S, **params)
         except RemoteError as error:
             raise UserError(f"{error.message}; {error.hint}" if error.hint else error.message) from error
 

@@ -16,13 +16,11 @@ from typing import Any, NamedTuple
 from grpo_train.run_dir.files import to_float
 from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.app_time import monotonic
+from grpo_tui.model.asking import SOON_S, Asking
 from grpo_tui.model.run_logs import RunLogs, TrainLogRow, row_time, step_of
 from remote.protocol.index import AUTOMATIC, HUGE, Columns
 from remote.protocol.rows import UNREADABLE
 
-COARSE_S = 0.4
-"""Pause before the box is asked again while it makes the index."""
-FAILED_S = 5.0
 MOST_LIVE = 256
 """Rows that arrived since an answer before the box is asked again …"""
 LIVE_SHARE = 0.02
@@ -183,19 +181,12 @@ class Curves:
         """Share of the log that the curves are made from."""
         self.is_coarse = True
         """Whether the curves are made from a part of the rows, or there are none yet."""
-        self.problem = ""
-        """Why the box did not answer."""
-        self.asked_at: float | None = None
-        """Since when an answer is waited for; None if there is nothing to wait for."""
+        self.asking = Asking(now)
         self.recalled_at: float | None = None
         """When the box gave these curves, if the laptop kept them; None if they are of this session."""
         self.version = 0
         self._now = now
         self._ends: tuple[float, float] = (0.0, 1.0)
-        self._key: _Wanted | None = None
-        self._pending: _Wanted | None = None
-        self._answered_at = 0.0
-        self._failed_at: float | None = None
         self._rows = 0
         self._live = 0
         self._is_ahead = False
@@ -224,15 +215,15 @@ class Curves:
     @property
     def is_answered(self) -> bool:
         """Whether the box has answered, or refused, a request for the window."""
-        return self._is_enough(self._key)
+        return self._is_enough(self.asking.ended)
 
     @property
     def _wanted(self) -> _Wanted:
         return _Wanted(self.window, self.metrics, self.width, self._generation)
 
-    def _is_enough(self, asked: _Wanted | None) -> bool:
+    def _is_enough(self, asked: object) -> bool:
         """Whether the answer to a request has what is wanted now: charts may have been hidden since."""
-        if asked is None or not {*self.metrics} <= {*asked.metrics}:
+        if not isinstance(asked, _Wanted) or not {*self.metrics} <= {*asked.metrics}:
             return False
         return asked._replace(metrics=self.metrics) == self._wanted
 
@@ -250,18 +241,13 @@ class Curves:
 
     def request(self) -> dict[str, Any] | None:
         """The parameters of the ``series`` request to send now, which is then in flight; None if there is none."""
-        if self._pending is not None or not self.metrics or self.width < 1:
+        if self.asking.is_in_flight or not self.metrics or self.width < 1:
             return None
-        now = self._now()
-        if self.is_answered:
-            pause = COARSE_S if self._failed_at is None else FAILED_S
-            most = max(MOST_LIVE, LIVE_SHARE * self._rows)
-            behind = self.window.follows and (self._live > most or self._next is None)
-            if now - self._answered_at < pause or not (self.is_coarse or behind or self._failed_at is not None):
-                return None
-        self._pending = self._wanted
-        if self.asked_at is None:
-            self.asked_at = now
+        most = max(MOST_LIVE, LIVE_SHARE * self._rows)
+        behind = self.window.follows and (self._live > most or self._next is None)
+        if self.is_answered and not self.asking.is_due(SOON_S if self.is_coarse or behind else None):
+            return None
+        self.asking.start(self._wanted)
         window = self.window
         low = window.low
         if window.span is not None and self.last is not None:
@@ -274,12 +260,10 @@ class Curves:
 
     def answer(self, reply: Mapping[str, Any], logs: RunLogs) -> None:
         """Apply the reply to the request in flight."""
-        pending, self._pending = self._pending, None
-        self._failed_at, self.problem = None, ""
-        if not self._is_enough(pending):
-            return  # the window changed meanwhile
-        self._key, self._answered_at = pending, self._now()
-        self.asked_at = None if reply["state"] == "whole" else self.asked_at
+        if not self._is_enough(self.asking.key):  # the window changed meanwhile
+            self.asking.cancel(self.asking.key)
+            return
+        self.asking.end(self.asking.key, is_whole=reply["state"] == "whole")
         self.recalled_at = None
         self._take_reply(reply)
         self._offset = reply["offset"]
@@ -315,8 +299,7 @@ class Curves:
 
     def fail(self, message: str) -> None:
         """The box did not answer the request in flight."""
-        self._key, self._pending, self._answered_at = self._pending, None, self._now()
-        self.problem, self._failed_at, self.asked_at = message, self._answered_at, None
+        self.asking.end(self.asking.key, message)
         self.version += 1
 
     def extend(self, logs: RunLogs) -> None:

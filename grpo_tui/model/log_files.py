@@ -6,13 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_tui.model.app_time import monotonic
-from grpo_tui.model.asking import RETRY_S, waiting_words
-
-FILES_S = 5.0
-"""Interval between requests for the list of files of a live run …"""
-FILES_REST_S = 30.0
-"""… and of another one."""
+from grpo_tui.model.asking import LIVE_S, REST_S, Asking
 
 
 @dataclass
@@ -22,31 +16,19 @@ class LogFiles:
     run: str
     files: list[dict[str, Any]] = field(default_factory=list)
     left_off: int = 0
-    is_answered: bool = False
-    problem: str = ""
-    asked_at: float | None = None
-    _next_at: float = 0.0
+    asking: Asking = field(default_factory=Asking)
 
-    def request(self, is_live: bool, now: float | None = None) -> bool:
-        """Whether a request for the list is due."""
-        now = monotonic() if now is None else now
-        if self.asked_at is not None or now < self._next_at:
-            return False
-        self.asked_at = now
-        self._next_at = now + (FILES_S if is_live else FILES_REST_S)
-        return True
+    def request(self, is_live: bool) -> bool:
+        """Whether to ask for the list now; the request is in flight then."""
+        return self.asking.begin("files", LIVE_S if is_live else REST_S)
 
     def answer(self, reply: Mapping[str, Any]) -> None:
         self.files, self.left_off = reply["files"], reply["left_off"]
-        self.is_answered, self.problem, self.asked_at = True, "", None
+        self.asking.end("files")
 
-    def fail(self, message: str) -> None:
-        self.problem, self.asked_at = message, None
-        self._next_at = min(self._next_at, monotonic() + RETRY_S)
-
-    def instead(self) -> str:
-        """What is said without a list of files: what is waited for, or why it failed."""
-        return waiting_words(self.asked_at, self.problem)
+    def instead(self, none: str) -> str:
+        """What is said without a file: ``none`` if the run has none, else what is waited for, or why it failed."""
+        return none if self.asking.is_answered and not self.asking.problem else self.asking.instead()
 
     def name(self, path: str) -> str:
         """Short name of a file."""

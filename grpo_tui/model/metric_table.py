@@ -6,13 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from grpo_tui.model.app_time import monotonic
-from grpo_tui.model.asking import Asking
+from grpo_tui.model.asking import LIVE_S, SOON_S, Asking
 from remote.protocol.rows import UNREADABLE
-
-TABLE_S = 10.0
-"""Pause between two requests of a live run's metrics …"""
-TABLE_COARSE_S = 1.0
-"""… and while the box makes the index."""
 
 
 class MetricTable:
@@ -25,7 +20,7 @@ class MetricTable:
 
     def request(self, is_live: bool) -> bool:
         """Whether to ask now; the request is in flight then. A live run's metrics change."""
-        return self.asking.begin("metrics", TABLE_COARSE_S if self._is_coarse else TABLE_S if is_live else None)
+        return self.asking.begin("metrics", SOON_S if self._is_coarse else LIVE_S if is_live else None)
 
     @property
     def is_known(self) -> bool:
@@ -37,10 +32,6 @@ class MetricTable:
         self.asking.end("metrics")
         self.rows = [row for row in reply["metrics"] if UNREADABLE not in row]
         self._is_coarse = reply["state"] != "whole"
-
-    def fail(self, message: str) -> None:
-        """The box did not answer."""
-        self.asking.end("metrics", message)
 
     def recall(self, reply: Mapping[str, Any]) -> None:
         """Show the list that the laptop kept, until the box answers."""

@@ -7,14 +7,13 @@ from typing import Any
 
 from grpo_train.run_dir.files import to_float
 from grpo_tui.model.app_time import monotonic
+from grpo_tui.model.asking import LIVE_S, Asking
 from grpo_tui.model.run_row import RunRow
 from remote.protocol.listed_runs import MAX_FACTS
 from remote.protocol.rows import UNREADABLE
 
 MOST_RUNS = 2_000
 """Newest runs of which anything is asked, so that memory stays bounded."""
-AGAIN_S = 5.0
-"""Pause before the metrics of live runs are asked for again, or after a refusal."""
 MetricsState = tuple[Any, Any, tuple[str, ...]]
 """Start and step of a run, and the metrics that were asked for then."""
 
@@ -28,15 +27,14 @@ class RunFacts:
         self.wanted: set[str] = set()
         """Metrics that a column or the filter needs."""
         self.version = 0
-        self.problem = ""
+        self.asking = Asking(now)
         self._metrics: dict[str, dict[str, float | None]] = {}
         self._known: dict[str, object] = {}
         """Run to the state of it that its configuration was read in, …"""
         self._measured: dict[str, MetricsState] = {}
         """… and its metrics."""
-        self._pending: dict[str, tuple[object, MetricsState]] | None = None
-        self._quiet_until = 0.0
-        self._now = now
+        self._pending: dict[str, tuple[object, MetricsState]] = {}
+        self._pause = 0.0
 
     def metric(self, run: str, name: str) -> float | None:
         """The last value of a metric, if it was asked for."""
@@ -71,7 +69,7 @@ class RunFacts:
 
     def request(self, rows: Sequence[RunRow]) -> dict[str, Any] | None:
         """The parameters of the ``run_facts`` request to send now, which is then in flight; None if there is none."""
-        if self._pending is not None or self._now() < self._quiet_until:
+        if not self.asking.is_due(self._pause):
             return None
         rows = [row for row in rows[:MOST_RUNS] if _is_asked_for(row)]
         metrics = sorted(self.wanted)
@@ -81,14 +79,16 @@ class RunFacts:
             due = [row for row in rows if self._measured.get(row.name) != self._metrics_state(row)][:MAX_FACTS]
         if not due:
             return None
+        self.asking.start("facts")
         self._pending = {row.name: (_config_state(row), self._metrics_state(row)) for row in due}
         return {"runs": [row.name for row in due], "metrics": metrics, "config": config}
 
     def answer(self, params: Mapping[str, Any], reply: Mapping[str, Any]) -> None:
         """Apply the reply to the request in flight."""
-        pending, self._pending, self.problem = self._pending or {}, None, ""
+        self.asking.end("facts")
+        self._pause = 0.0 if params["config"] else LIVE_S  # live runs log on: their metrics are due again at once
         facts = {row["run"]: row for row in reply["facts"] if UNREADABLE not in row}
-        for run, (config_state, metrics_state) in pending.items():
+        for run, (config_state, metrics_state) in self._pending.items():
             row = facts.get(run, {})
             if params["config"]:
                 self._known[run] = config_state
@@ -96,14 +96,7 @@ class RunFacts:
             if params["metrics"] or not self.wanted:
                 self._measured[run] = metrics_state
                 self._metrics[run] = {key: to_float(value) for key, value in row.get("metrics", {}).items()}
-        if not params["config"]:  # live runs log on: their metrics are due again at once
-            self._quiet_until = self._now() + AGAIN_S
         self.version += 1
-
-    def fail(self, message: str) -> None:
-        """The box did not answer the request in flight."""
-        self._pending, self.problem = None, message
-        self._quiet_until = self._now() + AGAIN_S
 
     def keep(self, runs: Iterable[str]) -> None:
         """Forget the runs that are not listed any more."""

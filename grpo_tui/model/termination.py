@@ -8,6 +8,7 @@ from typing import Any
 from grpo_train.run_dir.display import duration
 from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.app_time import monotonic
+from grpo_tui.model.asking import SOON_S, Asking
 from grpo_tui.model.formatting import one_line
 from grpo_tui.model.store import Store
 from remote.events import Link
@@ -17,10 +18,8 @@ OLD_AFTER = 3
 """An answer is old after this many of the box's intervals."""
 FIRST_S = 1.0
 """After the first list of runs: what the user looks for comes first."""
-RETRY_S = 60.0
+REFUSED_S = 60.0
 """After a refusal, such as that of an engine which is too old."""
-SOON_S = 1.0
-"""After something on the box changed."""
 MAX_AGAIN_S = 120.0
 
 
@@ -33,27 +32,15 @@ class Light:
     """Why it is not safe, or not known; of a safe box, what to know about it."""
 
 
-@dataclass(frozen=True)
-class TerminationRequest:
-    at: float
-    """When it was asked, by the monotonic clock."""
-    about: object
-    """What the app knew of the box."""
-
-
 class Termination:
     """The last answer about one box, and when to ask again. ``clock``: monotonic seconds."""
 
     def __init__(self, store: Store, *, is_local: bool = False, clock: Callable[[], float] = monotonic) -> None:
         self._store, self._is_local, self._clock = store, is_local, clock
         self.reply: dict[str, Any] | None = None
-        self.problem = ""
-        """Why the box did not answer."""
-        self._asked_at = 0.0
-        """When the last answer was asked for: it holds from then on."""
-        self._asked_about: object = None
-        self._is_asking = False
-        self._due = clock() + FIRST_S
+        self.asking = Asking(clock, REFUSED_S)
+        """About what the app knew of the box."""
+        self._first_at = clock() + FIRST_S
         self._facts: tuple[object, object] = (None, None)
 
     @property
@@ -82,14 +69,14 @@ class Termination:
             return f"{len(live):,} run{'s' if len(live) > 1 else ''} live"
         if store.topic_problem("runs"):
             return "not known: the runs cannot be read"
-        if self.problem:
-            return f"not known: {one_line(self.problem)}"
+        if self.asking.problem:
+            return f"not known: {one_line(self.asking.problem)}"
         if self.reply is None:
             return "not known yet"
-        age = self._clock() - self._asked_at
+        age = self.asking.age
         if age > OLD_AFTER * self._again_s:
             return f"not known: checked {duration(age)} ago"
-        return "checking what changed" if self._asked_about != self._now_about() else ""
+        return "checking what changed" if self._has_changed else ""
 
     @property
     def _again_s(self) -> float:
@@ -98,35 +85,30 @@ class Termination:
     def due(self) -> bool:
         """Whether to ask the box now: not while something is live, which forbids it anyway."""
         store = self._store
-        if self._is_asking or store.link.state is not Link.CONNECTED or store.runs is None:
+        if store.link.state is not Link.CONNECTED or store.runs is None:
             return False
         if store.recalled_at is not None or store.live_runs() or not self.wanted:
             return False
-        now = self._clock()
-        changed = self.reply is not None and self._asked_about != self._now_about()
-        return now >= (min(self._due, self._asked_at + SOON_S) if changed else self._due)
+        return self._clock() >= self._first_at and self.asking.is_due(SOON_S if self._has_changed else self._again_s)
 
-    def asking(self) -> TerminationRequest:
-        """Note that the box is asked."""
-        self._is_asking = True
-        return TerminationRequest(self._clock(), self._now_about())
-
-    def answered(self, question: TerminationRequest, reply: dict[str, Any]) -> None:
+    def answer(self, about: object, reply: dict[str, Any]) -> None:
         """Take an answer, which holds from the time of its question."""
-        self.reply, self.problem, self._asked_about, self._asked_at = reply, "", question.about, question.at
-        self._due = self._clock() + self._again_s
+        if self.asking.end(about):
+            self.reply = reply
 
-    def failed(self, problem: str) -> None:
+    def fail(self, about: object, problem: str) -> None:
         """The box refused, or did not answer."""
-        is_there = self._store.link.state is Link.CONNECTED
-        self.reply, self.problem = None, problem if is_there else ""
-        self._due = self._clock() + (RETRY_S if is_there else SOON_S)
+        if self.asking.end(about, problem):
+            self.reply = None
+            if self._store.link.state is not Link.CONNECTED:
+                self.asking.forget()
 
-    def ended(self) -> None:
-        """The question is answered, refused, or no longer asked."""
-        self._is_asking = False
+    @property
+    def _has_changed(self) -> bool:
+        """Whether the last answer is about a box as it was."""
+        return self.reply is not None and self.asking.ended != self.about()
 
-    def _now_about(self) -> object:
+    def about(self) -> object:
         """What the app knows of the box that an answer depends on."""
         store = self._store
         versions = (store.versions["runs"], store.versions["sessions"])

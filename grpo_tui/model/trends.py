@@ -7,6 +7,7 @@ from typing import Any
 
 from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.app_time import monotonic
+from grpo_tui.model.asking import SOON_S
 from grpo_tui.model.run_row import RunRow
 from remote.protocol.index import AUTOMATIC, Columns
 from remote.protocol.rows import UNREADABLE
@@ -16,9 +17,7 @@ CELLS = 8
 LEAST = 12
 """Values below which there is no trend."""
 AGAIN_S = 15.0
-"""Pause before the curve of a live run is asked for again …"""
-COARSE_S = 1.0
-"""… and while the box makes its index."""
+"""Pause before the curve of a live run is asked for again: a list may have many."""
 MOST_KEPT = 2_000
 ARROWS = ("↘", "→", "↗")
 FLAT = 0.07
@@ -71,7 +70,7 @@ class Trends:
         assert self._pending is not None
         (run, state), self._pending = self._pending, None
         is_whole = reply["state"] == "whole"
-        self._not_before[run] = self._now() + (AGAIN_S if is_whole else COARSE_S)
+        self._not_before[run] = self._now() + (AGAIN_S if is_whole else SOON_S)
         if not is_whole:
             return
         self._state[run] = state

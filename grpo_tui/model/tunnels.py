@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from remote.client import BoxClient
 
 TENSORBOARD_PORT = 16_007
+TENSORBOARD_S = 90.0
+"""TensorBoard starts within this time."""
 
 
 @dataclass(frozen=True)

@@ -5,18 +5,16 @@ from __future__ import annotations
 from textual import work
 from textual.app import ComposeResult
 from textual.content import Content
-from textual.widgets import Button, Select, Static
+from textual.widgets import Button, Select
 
 from grpo_tui.forms.form import field
-from grpo_tui.model.app_time import monotonic
+from grpo_tui.model.asking import ENGINE_S
 from grpo_tui.model.cleanup_plan import CleanUpPlan, cleanup_plan
 from grpo_tui.model.formatting import byte_size, one_line
 from grpo_tui.model.tasks import RequestFunction
 from grpo_tui.screens.dialog import TextDialog
-from grpo_tui.widgets.waiting import waiting
-from remote.protocol import RemoteError
+from grpo_tui.widgets.waiting import WaitingLine
 
-TIMEOUT_S = 160.0
 KEPT = (1, 2, 3, 5, 10, 20)
 MOST_KEPT = 6
 """Lines about checkpoints that stay; further ones are counted."""
@@ -32,7 +30,6 @@ class CleanUpScreen(TextDialog[CleanUpPlan]):
         self.heading = f"clean up {run}"
         self.request, self.run_name, self.destination, self.box = request, run, destination, box
         self.plan: CleanUpPlan | None = None
-        self._asked_at: float | None = None
         self._keep = 0
         """Of the plan that was asked for last."""
 
@@ -42,14 +39,13 @@ class CleanUpScreen(TextDialog[CleanUpPlan]):
         yield from super().compose_body()
 
     def compose_text(self) -> ComposeResult:
-        yield Static("", id="plan", classes="message")
+        yield WaitingLine(id="plan")
 
     def compose_buttons(self) -> ComposeResult:
         yield Button("Cancel", id="cancel", compact=True)
         yield Button("Remove", id="remove", variant="error", compact=True, disabled=True)
 
     def on_mount(self) -> None:
-        self.set_interval(0.5, self._tick)
         self.query_one("#cancel").focus()
         self.ask()
 
@@ -62,25 +58,9 @@ class CleanUpScreen(TextDialog[CleanUpPlan]):
         """Ask the engine for the plan; nothing can be confirmed meanwhile."""
         keep = self._keep = int(str(self.query_one("#keep", Select).value))
         self._show(None)
-        self._asked_at = monotonic()
-        self._tick()
-        try:
-            reply = await self.request(
-                "plan_cleanup", timeout=TIMEOUT_S, run=self.run_name, keep=keep, to=self.destination
-            )
-        except RemoteError as error:
-            self._asked_at = None
-            self._say(Content.from_markup("[$error]✖ $text[/]", text=one_line(error.message)))
-            return
-        self._asked_at = None
-        self._show(cleanup_plan(reply, keep))
-
-    def _tick(self) -> None:
-        if self._asked_at is not None and (text := waiting(self._asked_at, always=True)) is not None:
-            self._say(text)
-
-    def _say(self, text: Content) -> None:
-        self.query_one("#plan", Static).update(text)
+        plan = self.request("plan_cleanup", timeout=ENGINE_S, run=self.run_name, keep=keep, to=self.destination)
+        if (reply := await self.query_one(WaitingLine).wait(plan)) is not None:
+            self._show(cleanup_plan(reply, keep))
 
     def _show(self, plan: CleanUpPlan | None) -> None:
         self.plan = plan
@@ -91,7 +71,7 @@ class CleanUpScreen(TextDialog[CleanUpPlan]):
         if button.disabled and button.has_focus:
             self.query_one("#cancel").focus()
         if plan is not None:
-            self._say(self._text(plan))
+            self.query_one(WaitingLine).update(self._text(plan))
 
     def _text(self, plan: CleanUpPlan) -> Content:
         if plan.steps:

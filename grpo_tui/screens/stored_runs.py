@@ -7,20 +7,17 @@ from typing import Any
 from textual import work
 from textual.app import ComposeResult
 from textual.content import Content
-from textual.widgets import Button, OptionList, Select, Static
+from textual.widgets import Button, OptionList, Select
 from textual.widgets.option_list import Option
 
 from grpo_tui.forms.backups import destination_field
-from grpo_tui.model.app_time import monotonic
+from grpo_tui.model.asking import ENGINE_S
 from grpo_tui.model.formatting import byte_size, one_line, padded, short_age, shortened
 from grpo_tui.model.stored_runs import SHOWN_KINDS, StoredRun, stored_runs
 from grpo_tui.model.tasks import RequestFunction
 from grpo_tui.screens.dialog import Dialog
-from grpo_tui.widgets.waiting import waiting
-from remote.protocol import RemoteError
+from grpo_tui.widgets.waiting import WaitingLine
 
-TIMEOUT_S = 160.0
-"""The engine lists every snapshot of a store."""
 LISTED = 1_000
 
 
@@ -33,13 +30,12 @@ class StoredRunsScreen(Dialog[StoredRun]):
         super().__init__()
         self.request, self.destinations = request, destinations
         self.runs: list[StoredRun] = []
-        self._asked_at: float | None = None
         self._source = ""
         """The destination that was asked last."""
 
     def compose_body(self) -> ComposeResult:
         yield from destination_field(self.destinations)
-        yield Static("", id="about", classes="message")
+        yield WaitingLine(id="about")
         yield OptionList(id="choices")
 
     def compose_buttons(self) -> ComposeResult:
@@ -48,7 +44,6 @@ class StoredRunsScreen(Dialog[StoredRun]):
 
     def on_mount(self) -> None:
         self._show_found([])
-        self.set_interval(0.5, self._tick)
         self.query_one("#cancel").focus()
         self.call_after_refresh(self.app.release_keys)
         self.load()
@@ -62,26 +57,14 @@ class StoredRunsScreen(Dialog[StoredRun]):
         """List the runs of the chosen destination."""
         source = self._source = str(self.query_one("#to", Select).value)
         self._show_found([])
-        self._asked_at = monotonic()
-        self._tick()
-        try:
-            reply = await self.request("list_backups", timeout=TIMEOUT_S, source=source)
-        except RemoteError as error:
-            self._asked_at = None
-            self._say(Content.from_markup("[$error]✖ $text[/]", text=one_line(error.message)))
+        about = self.query_one(WaitingLine)
+        reply = await about.wait(self.request("list_backups", timeout=ENGINE_S, source=source))
+        if reply is None:
             return
-        self._asked_at = None
         found = stored_runs(reply["backups"], source)
         count = "no run" if not found else "one run" if len(found) == 1 else f"{len(found):,} runs"
-        self._say(Content.from_markup(f"{count}[$grpo-muted]; those that are not on this box come first[/]"))
+        about.update(Content.from_markup(f"{count}[$grpo-muted]; those that are not on this box come first[/]"))
         self._show_found(found)
-
-    def _tick(self) -> None:
-        if self._asked_at is not None and (text := waiting(self._asked_at, always=True)) is not None:
-            self._say(text)
-
-    def _say(self, text: Content) -> None:
-        self.query_one("#about", Static).update(text)
 
     def _show_found(self, found: list[StoredRun]) -> None:
         self.runs = found[:LISTED]

@@ -12,10 +12,9 @@ from textual.widgets.option_list import Option
 
 from grpo_train.run_dir.display import duration
 from grpo_tui.background import refresh_termination
-from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.formatting import one_line, padded, shortened
 from grpo_tui.screens.dialog import Dialog
-from grpo_tui.widgets.waiting import waiting
+from grpo_tui.widgets.waiting import WaitingLine
 
 
 class TerminationScreen(Dialog[None]):
@@ -27,10 +26,9 @@ class TerminationScreen(Dialog[None]):
     def __init__(self) -> None:
         super().__init__()
         self.rows: list[dict[str, Any]] = []
-        self._asked_at: float | None = monotonic()
 
     def compose_body(self) -> ComposeResult:
-        yield Static("", id="about", classes="message")
+        yield WaitingLine(id="about")
         yield OptionList(id="choices")
         yield Static("", id="ends-it", classes="command")
 
@@ -40,27 +38,20 @@ class TerminationScreen(Dialog[None]):
 
     def on_mount(self) -> None:
         self._show_rows()
-        self._tick()
-        self.set_interval(0.5, self._tick)
         self.app.work("safe to terminate", self._request)
         self.query_one("#cancel").focus()
 
-    def _tick(self) -> None:
-        if self._asked_at is not None and (text := waiting(self._asked_at, always=True)) is not None:
-            self.query_one("#about", Static).update(text)
-
     async def _request(self) -> None:
-        termination = self.app.termination
-        await refresh_termination(self.app, now=True)
-        self._asked_at = None
+        about, termination = self.query_one(WaitingLine), self.app.termination
+        await about.wait(refresh_termination(self.app, now=True))
         if not self.is_mounted:
             return
         if (reply := termination.reply) is None:
-            why = one_line(termination.problem or "not connected to the box")
+            why = one_line(termination.asking.problem or "not connected to the box")
             text = Content.from_markup("[$error]■[/] [bold]keep the box[/]: not known: $why", why=why)
         else:
             self.rows, text = reply["obstacles"], _verdict(reply)
-        self.query_one("#about", Static).update(text)
+        about.update(text)
         self._show_rows()
 
     def _show_rows(self) -> None:

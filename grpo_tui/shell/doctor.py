@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from grpo_tui.fleet.glance import OTHER_MACHINE, OTHER_MACHINE_HINT
+from grpo_tui.model.asking import ENGINE_S
 from grpo_tui.model.box_clock import SET_CLOCK, TOLERATED_S
 from grpo_tui.shell.arguments import config_of
 from grpo_tui.shell.connection import ShellConnection
@@ -20,7 +21,6 @@ from remote.protocol import RemoteError
 from remote.transports import machines
 from remote.transports.choice import choose
 
-DOCTOR_S = 180.0
 CLOCK_S = 3.0
 """Until the box's clock has been measured; without an event it equals this machine's."""
 OUTDATED = ("-sha1", "group1-", "ssh-rsa", "ssh-dss", "-cbc", "3des", "arcfour")
@@ -56,7 +56,7 @@ def examine(box: Box, config_text: str = "", overrides: list[str] | None = None)
         yield _algorithms(connection.event(BoxGreeted, 0.0))
         yield _machine(box, connection, was_known)
         try:
-            reply = connection.request("doctor", DOCTOR_S, config_text=config_text, overrides=overrides or [])
+            reply = connection.request("doctor", ENGINE_S, config_text=config_text, overrides=overrides or [])
         except RemoteError as error:
             yield _here("doctor", "error", error.message, error.hint)
             return

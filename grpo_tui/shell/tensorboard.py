@@ -8,19 +8,17 @@ import secrets
 import sys
 import threading
 
-from grpo_tui.model.tunnels import TENSORBOARD_PORT
+from grpo_tui.model.tunnels import TENSORBOARD_PORT, TENSORBOARD_S
 from grpo_tui.shell.connection import ShellConnection
 from remote.boxes import Box
 from remote.tunnels import Tunnel
-
-START_S = 90.0
 
 
 def tensorboard(box: Box, arguments: argparse.Namespace) -> int:
     """Start it, print its address, and keep it open."""
     with ShellConnection(box, readonly=arguments.readonly) as connection:
         reply = connection.request(
-            "open_tensorboard", START_S, run=arguments.run, idempotency_key=secrets.token_hex(12)
+            "open_tensorboard", TENSORBOARD_S, run=arguments.run, idempotency_key=secrets.token_hex(12)
         )
         port, exact = arguments.port or TENSORBOARD_PORT, arguments.port is not None
         with Tunnel(connection.client, "127.0.0.1", reply["port"], local_port=port, exact=exact, holds=True) as tunnel:

@@ -19,11 +19,10 @@ from grpo_train.run_dir.display import duration
 from grpo_train.run_dir.files import to_float
 from grpo_tui.charts import CHARTS, RunLook
 from grpo_tui.model.alarms import Rule
-from grpo_tui.model.app_time import monotonic
-from grpo_tui.model.asking import waiting_words
+from grpo_tui.model.asking import seconds_waited
 from grpo_tui.model.chart_events import ChartEvents, Gap, Placed, accuracies, gaps_of
 from grpo_tui.model.clip import left_out, percentiles
-from grpo_tui.model.curves import FAILED_S, Curve, Curves, Mark
+from grpo_tui.model.curves import Curve, Curves, Mark
 from grpo_tui.model.formatting import metric_value, power_labels, tick_labels
 from grpo_tui.model.run_events import RunEvent
 from grpo_tui.model.store import Store
@@ -39,8 +38,6 @@ LEAST_WITH_SIGNS = 7
 """Rows of a chart that has one for the signs of events; in a lower one they are where the curve leaves room."""
 LEAST_WITH_HIGHEST = 40
 """Cells of a chart whose frame has room for the highest value."""
-WAIT_S = 1.0
-"""An answer that takes longer shows how long."""
 
 
 class CurveChart(ChartMouse):
@@ -199,10 +196,9 @@ class CurveChart(ChartMouse):
         """Why the curve is not the whole one; None if it is."""
         if curves is None:
             return None
-        if curves.problem:
-            return from_markup("[$warning]$text[/]", text=curves.problem)
-        waited = monotonic() - curves.asked_at if curves.asked_at is not None else 0.0
-        seconds = f" {waited:.0f} s" if waited >= WAIT_S else ""
+        asking, seconds = curves.asking, seconds_waited(curves.asking.waited)
+        if asking.problem:
+            return from_markup("[$warning]$text[/]", text=asking.problem)
         if curves.recalled_at is not None:
             age = duration(self.store.now() - curves.recalled_at)
             return from_markup("[$warning]as it was $age ago[/]", age=age)
@@ -210,8 +206,8 @@ class CurveChart(ChartMouse):
             return from_markup(
                 "[$warning]coarse, $share %$seconds[/]", share=f"{100 * curves.progress:.0f}", seconds=seconds
             )
-        if curves.asked_at is not None and (waited >= WAIT_S or not curves.curves):
-            return from_markup("[$text-muted]asking the box$seconds[/]", seconds=seconds)
+        if asking.is_waiting and (seconds or not curves.curves):
+            return from_markup("[$text-muted]$text[/]", text=asking.words())
         return None
 
     def _trend(self, curve: Curve) -> str:
@@ -393,15 +389,15 @@ class CurveChart(ChartMouse):
         run = store.run
         if run and run.is_live and not store.step:
             return "waiting for the first step"
-        if curves.problem:
-            return waiting_words(None, curves.problem, FAILED_S)
+        if curves.asking.problem:
+            return curves.asking.instead()
         if not self.metric and store.metrics.is_known:
             return "no metrics logged"
         if curves.is_answered or not store.connected:
             return "not logged" if curves.is_answered else ""
         if not self.metric:
             return store.metrics.asking.instead()
-        return waiting_words(curves.asked_at)
+        return curves.asking.instead()
 
     # mouse ---------------------------------------------------------------------------------------------
 

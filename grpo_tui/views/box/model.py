@@ -10,7 +10,7 @@ from typing import Any
 from grpo_train.history.cost import dollars
 from grpo_train.run_dir.display import duration
 from grpo_train.run_dir.files import utc_from
-from grpo_tui.model.asking import Asking
+from grpo_tui.model.asking import SOON_S, Asking
 from grpo_tui.model.box_history import BoxHistory
 from grpo_tui.model.export import table_of
 from grpo_tui.model.formatting import money, one_line
@@ -22,15 +22,11 @@ WINDOWS = (600, 1_800, 7_200, 21_600, 86_400, 0)
 """Seconds; 0 = the whole life of the box."""
 FACTS_S = 2.0
 FILL_S = 60.0
-LINES_S = 5.0
-"""Interval between requests for the last lines of the sessions."""
 MAX_RUNS = 8
 """Runs whose samples are requested for one window."""
 MAX_SESSIONS = 20
 SIZES_S = 60.0
-"""Interval between requests for the sizes of the checkpoints …"""
-MEASURING_S = 2.0
-"""… and while the box is not through."""
+"""Pause between two requests for the sizes of the checkpoints."""
 FILL_COLUMNS = 240
 GPU = ("time", "gpu", "use_percent", "memory_mib", "power_w", "temperature_c")
 """Columns of the saved table."""
@@ -79,7 +75,7 @@ class BoxView:
     def is_due(self, what: str, every_s: float) -> bool:
         """Whether a request is due; it is in flight then."""
         if what == "sizes" and self.sizes is not None and self.sizes["unmeasured"]:
-            every_s = MEASURING_S
+            every_s = SOON_S
         return self.asked[what].begin(what, every_s)
 
     def ended(self, what: str, problem: str = "") -> None:

@@ -17,11 +17,12 @@ from textual.widgets import Button, Input, Static
 from grpo_tui.attach import attach_command, attach_to
 from grpo_tui.export import save_table
 from grpo_tui.kit.desk import Desk
+from grpo_tui.model.asking import LIVE_S
 from grpo_tui.model.progress import NO_PRICE
 from grpo_tui.model.store import Store
 from grpo_tui.screens.dialog import ConfirmScreen, TextDialog
 from grpo_tui.views.box.charts import GpuChart, MachinePanel
-from grpo_tui.views.box.model import FACTS_S, FILL_COLUMNS, FILL_S, LINES_S, MAX_SESSIONS, SIZES_S, BoxView, gpu_table
+from grpo_tui.views.box.model import FACTS_S, FILL_COLUMNS, FILL_S, MAX_SESSIONS, SIZES_S, BoxView, gpu_table
 from grpo_tui.views.box.panels import ChecksPanel, DisksPanel, SessionsPanel
 from grpo_tui.views.box.spare import SpareScreen
 from grpo_tui.views.view import ViewScreen, bindings_of
@@ -158,7 +159,7 @@ class BoxScreen(ViewScreen):
             app.work("gpu history", partial(fill_history, app, view))
         if view.is_due("sizes", SIZES_S):
             app.work("checkpoint sizes", partial(refresh_sizes, app, view))
-        if self.store.sessions and view.is_due("lines", LINES_S):
+        if self.store.sessions and view.is_due("lines", LIVE_S):
             app.work("last lines", partial(refresh_last_lines, app, view))
 
     def action_change_window(self, by: int) -> None:

@@ -11,19 +11,16 @@ from textual.content import Content
 from textual.widgets import Button, OptionList, Static
 from textual.widgets.option_list import Option
 
-from grpo_tui.model.app_time import monotonic
+from grpo_tui.model.asking import ENGINE_S
 from grpo_tui.model.formatting import byte_size, one_line, padded, shortened
 from grpo_tui.model.spare import SpareRun, spare_runs
 from grpo_tui.screens.dialog import Dialog
-from grpo_tui.widgets.waiting import waiting
-from remote.protocol import RemoteError
+from grpo_tui.widgets.waiting import WaitingLine
 
 if TYPE_CHECKING:
     from grpo_tui.kit.desk import Desk
 
 
-TIMEOUT_S = 120.0
-"""The box reads the manifest of every checkpoint."""
 LISTED = 500
 
 
@@ -37,10 +34,9 @@ class SpareScreen(Dialog[None]):
         super().__init__()
         self.root = root
         self.runs: list[SpareRun] = []
-        self._asked_at: float | None = monotonic()
 
     def compose_body(self) -> ComposeResult:
-        yield Static("", id="about", classes="message")
+        yield WaitingLine(id="about")
         yield OptionList(id="choices")
         yield Static("", id="spare-paths", classes="command")
         note = "kept: the last, the best evaluated, milestones, and what an evaluation or a run uses · y or enter: copy"
@@ -52,32 +48,17 @@ class SpareScreen(Dialog[None]):
 
     def on_mount(self) -> None:
         self._show_found(False)
-        self._tick()
-        self.set_interval(0.5, self._tick)
         self.app.work("spare checkpoints", partial(self._request, self.app))
         self.query_one("#cancel").focus()
-
-    def _tick(self) -> None:
-        if self._asked_at is not None and (text := waiting(self._asked_at, always=True)) is not None:
-            self._say(text)
-
-    def _say(self, text: Content) -> None:
-        self.query_one("#about", Static).update(text)
 
     def _show_found(self, found: bool) -> None:
         for name in ("#choices", "#spare-paths", "#copy"):
             self.query_one(name).display = found
 
     async def _request(self, app: Desk) -> None:
-        try:
-            reply = await app.request("spare_checkpoints", timeout=TIMEOUT_S)
-        except RemoteError as error:
-            self._asked_at = None
-            if self.is_mounted:
-                self._say(Content.from_markup("[$error]✖ not listed: $text[/]", text=one_line(error.message)))
-            return
-        self._asked_at = None
-        if self.is_mounted:
+        asked = app.request("spare_checkpoints", timeout=ENGINE_S)
+        reply = await self.query_one(WaitingLine).wait(asked, failed="not listed: ")
+        if reply is not None and self.is_mounted:
             self._fill(reply)
 
     def _fill(self, reply: dict[str, Any]) -> None:
@@ -95,7 +76,7 @@ class SpareScreen(Dialog[None]):
             text += Content.from_markup("[$warning]; $more more are not listed[/]", more=f"{more:,}")
         for problem in reply["problems"][:3]:
             text += Content.from_markup("\n[$warning]▲ $problem[/]", problem=one_line(problem))
-        self._say(text)
+        self.query_one(WaitingLine).update(text)
         self._show_found(bool(self.runs))
         if self.runs:
             choices = self.query_one(OptionList)

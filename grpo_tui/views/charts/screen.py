@@ -178,7 +178,7 @@ class ChartsScreen(CrosshairScreen):
         if curves is None:
             return
         if store.metrics.request(is_live=store.run is not None and store.run.is_live):
-            app.work("metrics", partial(refresh_metrics, app, curves.run))
+            app.work("metrics", partial(refresh_metrics, app, curves.run, store.metrics))
         wanted = (curves.run, self.view.crosshair, self.view.window.x)
         if wanted != self._asked:
             self._asked = wanted

@@ -12,16 +12,15 @@ from textual.content import Content
 
 from grpo_train.run_dir.display import duration, state_label
 from grpo_tui.charts import RUN_LOOKS, RunLook
-from grpo_tui.model.app_time import monotonic
-from grpo_tui.model.asking import waiting_words
+from grpo_tui.model.asking import asking_words, seconds_waited
 from grpo_tui.model.chart_events import Gap
-from grpo_tui.model.curves import FAILED_S, Curve, Curves, Mark
+from grpo_tui.model.curves import Curve, Curves, Mark
 from grpo_tui.model.formatting import compact_number, metric_value
 from grpo_tui.model.store import Store
 from grpo_tui.views.compare.model import Compared, Comparison
 from grpo_tui.widgets.chart_axis import cost
 from grpo_tui.widgets.chart_marks import RunLine, averages
-from grpo_tui.widgets.curve_chart import WAIT_S, CurveChart
+from grpo_tui.widgets.curve_chart import CurveChart
 from grpo_tui.widgets.panel import link_age, toned
 
 ROUNDING = 1e-9
@@ -86,21 +85,21 @@ class CompareChart(CurveChart):
 
     def _note(self, curves: Curves | None) -> Content | None:
         """What is missing in the picture, with the letters of the runs; None if nothing is."""
-        failed = [run for run in self.comparison.runs if run.curves.problem]
+        failed = [run for run in self.comparison.runs if run.curves.asking.problem]
         if failed:
             return Content.from_markup(
-                "[$warning]$letters: $problem[/]", letters=letters(failed), problem=failed[0].curves.problem
+                "[$warning]$letters: $problem[/]", letters=letters(failed), problem=failed[0].curves.asking.problem
             )
         coarse = [run for run in self.comparison.runs if run.curves.curves and run.curves.is_coarse]
         if coarse:
             share = min(run.curves.progress for run in coarse)
             return Content.from_markup(
                 "[$warning]coarse, $share %$seconds ($letters)[/]",
-                share=f"{100 * share:.0f}", seconds=_waited(coarse), letters=letters(coarse),
+                share=f"{100 * share:.0f}", seconds=seconds_waited(_waited(coarse)), letters=letters(coarse),
             )  # fmt: skip
         missing = [run for run in self.comparison.runs if run.curves.axis != self.comparison.x]
         if missing and self.store.connected:
-            return Content.from_markup("[$text-muted]asking the box$seconds[/]", seconds=_waited(missing))
+            return Content.from_markup("[$text-muted]$text[/]", text=asking_words(_waited(missing)))
         return None
 
     # values --------------------------------------------------------------------------------------------
@@ -170,10 +169,10 @@ class CompareChart(CurveChart):
 
     def _why_empty(self) -> str:
         runs = self.comparison.runs
-        if failed := [run for run in runs if run.curves.problem]:
-            return waiting_words(None, failed[0].curves.problem, FAILED_S)
+        if failed := [run for run in runs if run.curves.asking.problem]:
+            return failed[0].curves.asking.instead()
         if missing := [run for run in runs if run.curves.axis != self.comparison.x]:
-            return f"asking the box{_waited(missing)}" if self.store.connected else ""
+            return asking_words(_waited(missing)) if self.store.connected else ""
         return "not logged"
 
 
@@ -196,11 +195,9 @@ def letters(runs: list[Compared]) -> str:
     return " ".join(run.letter for run in runs)
 
 
-def _waited(runs: list[Compared]) -> str:
-    """Seconds since the first unanswered request; "" in the first second."""
-    asked = [run.curves.asked_at for run in runs if run.curves.asked_at is not None]
-    waited = monotonic() - min(asked) if asked else 0.0
-    return f" {waited:.0f} s" if waited >= WAIT_S else ""
+def _waited(runs: list[Compared]) -> float:
+    """Seconds since the first unanswered request."""
+    return max(run.curves.asking.waited for run in runs)
 
 
 def signed(value: float) -> str:

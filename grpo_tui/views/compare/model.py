@@ -11,7 +11,7 @@ from typing import Any
 from grpo_train.run_dir.smoothing import automatic_steps
 from grpo_tui.charts import RUN_LOOKS, RunLook
 from grpo_tui.model.app_time import monotonic
-from grpo_tui.model.asking import Asking
+from grpo_tui.model.asking import LIVE_S, REST_S, Asking
 from grpo_tui.model.charts_view import ELAPSED, PlotView
 from grpo_tui.model.curves import Curves
 from grpo_tui.model.formatting import one_line
@@ -23,10 +23,6 @@ from remote.protocol.rows import UNREADABLE
 
 LETTERS = tuple(look.letter for look in RUN_LOOKS)
 """Of the compared runs: as many as the view takes."""
-AGAIN_S = 5.0
-"""Pause before the box is asked again for the curves of a run that has logged more steps …"""
-FACTS_S = 30.0
-"""… and for the evaluations of any run."""
 
 
 class RunCurves(Curves):
@@ -46,7 +42,7 @@ class RunCurves(Curves):
 
     def reached(self, step: int) -> None:
         """The list of runs has this step for the run."""
-        if step != self._step and self.is_answered and self._now() - self._answered_at >= AGAIN_S:
+        if step != self._step and self.is_answered and self.asking.is_due(LIVE_S):
             self._step = step
             self.invalidate()
 
@@ -226,7 +222,7 @@ class Comparison(PlotView):
 
     def facts_due(self) -> list[Compared]:
         """The runs whose facts are to be asked for now; the requests are in flight then."""
-        return [run for run in self.runs if run.asking.begin("facts", FACTS_S)]
+        return [run for run in self.runs if run.asking.begin("facts", REST_S)]
 
 
 MAX_CONFIG = 1 << 16

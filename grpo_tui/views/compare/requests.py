@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from grpo_tui.model.asking import ENGINE_S
 from grpo_tui.views.compare.model import facts_of
 from remote.protocol import RemoteError
 
@@ -14,10 +15,6 @@ if TYPE_CHECKING:
     from grpo_tui.kit.desk import Desk
     from grpo_tui.model.metric_table import MetricTable
     from grpo_tui.views.compare.model import Compared, Comparison, PairedResults
-
-
-PAIRS_S = 120.0
-"""The engine is started on the box, and reads every completion of the compared steps."""
 
 
 async def refresh_curves(app: Desk, run: Compared, params: dict[str, Any]) -> None:
@@ -43,17 +40,6 @@ async def refresh_facts(app: Desk, run: Compared) -> None:
     run.facts_recalled_at = None
     run.asking.end("facts")
     app.kept.keep("show_run", {"run": run.name}, reply)
-
-
-async def refresh_metrics(app: Desk, run: str, table: MetricTable) -> None:
-    """Request the list of a run's metrics."""
-    try:
-        reply = await app.request("metrics", timeout=60.0, run=run)
-    except RemoteError as error:
-        table.fail(error.message)  # the usual metrics are shown
-        return
-    table.answer(reply)
-    app.kept.keep("metrics", {"run": run}, reply)
 
 
 def kept_under(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,7 +95,7 @@ async def recall_pairs(app: Desk, paired: PairedResults, params: dict[str, Any])
 async def refresh_pairs(app: Desk, paired: PairedResults, params: dict[str, Any]) -> None:
     """Request the paired comparison of evaluations."""
     try:
-        reply = await app.request("compare_evaluations", timeout=PAIRS_S, **params)
+        reply = await app.request("compare_evaluations", timeout=ENGINE_S, **params)
         paired.answer(reply)
         app.kept.keep("compare_evaluations", kept_under(params), reply)
     except RemoteError as error:

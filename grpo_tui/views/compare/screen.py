@@ -11,6 +11,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from grpo_train.run_dir.display import duration
+from grpo_tui.background import refresh_metrics
 from grpo_tui.chart_svg import Drawing, charts_svg
 from grpo_tui.export import Range, save_runs
 from grpo_tui.kit.desk import Desk, OpenFlips, SelectRun, ShowView
@@ -135,7 +136,7 @@ class CompareScreen(PlotScreen):
         for run in comparison.facts_due():
             app.work(f"facts of {run.name}", partial(requests.refresh_facts, app, run))
         if self.logged[1].request(is_live=False):
-            app.work("metrics of the pinned run", partial(requests.refresh_metrics, app, *self.logged))
+            app.work("metrics of the pinned run", partial(refresh_metrics, app, *self.logged))
         if (params := self.paired.request(comparison.pin, comparison.runs)) is not None:
             app.work("pairs", partial(requests.refresh_pairs, app, self.paired, params))
 

@@ -11,6 +11,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
 
+from grpo_tui.model.asking import asking_words
 from grpo_tui.model.checkpoints import CheckpointView
 from grpo_tui.model.formatting import compact_number, one_line, shortened
 from grpo_tui.model.run_facts import RunFacts
@@ -37,13 +38,13 @@ class ModelLine(Line):
         self._facts = facts
 
     def state(self) -> object:
-        return (self.store.selected, self._facts().version, self._facts().problem, self.size)
+        return (self.store.selected, self._facts().version, self._facts().asking.problem, self.size)
 
     def render(self) -> Content:
         facts = self._facts()
         config = facts.configs.get(self.store.selected or "")
         if config is None:
-            text = facts.problem or ("asking the box" if self.store.connected and self.store.selected else "")
+            text = facts.asking.problem or (asking_words() if self.store.connected and self.store.selected else "")
             return from_markup("[$text-muted]$text[/]", text=text)
         return Content(shortened(one_line(about(config)) or "no configuration yet", max(9, self.size.width)))
 

@@ -12,11 +12,10 @@ from textual import events
 from textual.content import Content
 from textual.message import Message
 
-from grpo_tui.model.asking import waiting_words
 from grpo_tui.model.formatting import percent
 from grpo_tui.model.store import Store
 from grpo_tui.views.logs.model.logs import LogsView
-from grpo_tui.views.logs.model.window import RETRY_S, LogWindow, ShownLine
+from grpo_tui.views.logs.model.window import LogWindow, ShownLine
 from grpo_tui.widgets.list_panel import ALL, CURSOR, PAGE, VirtualPanel
 from grpo_tui.widgets.sources import wrapped
 from grpo_tui.widgets.waiting import waiting
@@ -70,7 +69,7 @@ class LogLinesPanel(VirtualPanel):
 
     def _position(self, window: LogWindow) -> Content:
         """``line 1,204,331 of about 1,400,000 · 86 %``."""
-        if wait := waiting(window.asked_at if window.target is not None else None, window.problem):
+        if (window.target is not None or window.asking.problem) and (wait := waiting(window.asking)):
             return wait
         if not window.lines:
             return Content()
@@ -194,10 +193,9 @@ class LogLinesPanel(VirtualPanel):
         if view is None:
             return "no run selected: 1 shows the list of runs"
         if window is None:
-            listing = view.listing
-            return "this run has no files yet" if listing.is_answered and not listing.problem else listing.instead()
-        if window.problem or not window.is_answered or window.target is not None:
-            return waiting_words(window.asked_at, window.problem, RETRY_S)
+            return view.listing.instead("this run has no files yet")
+        if window.asking.problem or not window.is_answered or window.target is not None:
+            return window.asking.instead()
         if window.level:
             counted = "" if window.leveled >= 1 else f" in the {percent(window.leveled)} that are examined so far"
             nothing = f"no {'errors' if window.level == 'error' else 'warnings'} in this file{counted}"

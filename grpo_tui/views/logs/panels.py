@@ -81,8 +81,7 @@ class LogFilesPanel(ListPanel):
         view = self._view()
         if view is None:
             return Text("no run selected")
-        listing = view.listing
-        return Text("no files yet" if listing.is_answered and not listing.problem else listing.instead())
+        return Text(view.listing.instead("no files yet"))
 
     def line(self, index: int, width: int) -> Text:
         row, view = self._rows[index], self._view()
@@ -126,7 +125,7 @@ class WholeLineSource(PageSource):
 
     def state(self) -> object:
         whole = view.whole if (view := self._view()) else None
-        return (whole.path, whole.line, len(whole.text), whole.is_asked, whole.problem) if whole else None
+        return (whole.path, whole.line, len(whole.text), whole.asking.problem) if whole else None
 
     def layout(self, width: int, palette: Palette) -> list[Text]:
         whole = view.whole if (view := self._view()) else None
@@ -134,7 +133,7 @@ class WholeLineSource(PageSource):
             return []
         rows = fields(whole.text)
         lines = [part for row in rows or [whole.text] for part in wrapped(self._field(row, bool(rows), palette), width)]
-        if notice := self._notice(whole.is_cut, len(whole.text), whole.line.length, whole.problem):
+        if notice := self._notice(whole.is_cut, len(whole.text), whole.line.length, whole.asking.problem):
             lines = [*wrapped(Text(notice, style=palette["warn"]), width), *lines]
         if whole.line.is_open:
             lines.append(Text("(its end is not written yet)", style=palette["muted"]))

@@ -7,6 +7,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from grpo_tui import downloads
+from grpo_tui.model.asking import CURSOR_S
 from grpo_tui.model.formatting import byte_size
 from remote.protocol import RemoteError
 from remote.protocol.logs import MAX_BYTES, MAX_CHARACTERS
@@ -17,46 +18,38 @@ if TYPE_CHECKING:
     from grpo_tui.views.logs.model.window import LogWindow
 
 
-REST_S = 0.15
-"""The cursor rests this long before its whole line is requested."""
-TIMEOUT_S = 30.0
-
-
-async def refresh_lines(app: Desk, window: LogWindow, ticket: int, params: dict[str, Any], is_live: bool) -> None:
+async def refresh_lines(app: Desk, window: LogWindow, params: dict[str, Any]) -> None:
     """Request lines about the cursor."""
     try:
-        reply = await app.request("read_log", timeout=TIMEOUT_S, **params)
+        window.answer(params, await app.request("read_log", **params))
     except RemoteError as error:
-        window.fail(ticket, error.message)
-    except asyncio.CancelledError:
-        window.fail(ticket, "")
-        raise
-    else:
-        window.answer(ticket, reply, is_live)
+        window.fail(params, error.message)
+    finally:
+        window.asking.cancel(params)
     app.tick_view()
 
 
-async def refresh_search(app: Desk, search: LogSearch, params: dict[str, Any], is_live: bool) -> None:
+async def refresh_search(app: Desk, search: LogSearch, params: dict[str, Any]) -> None:
     """Request what a search has found so far; the box continues it then."""
     try:
-        search.answer(await app.request("search_log", timeout=TIMEOUT_S, **params), is_live)
+        search.answer(await app.request("search_log", **params))
     except RemoteError as error:
         search.fail(error.code, error.message)
     finally:
-        search.asked_at = None
+        search.asking.cancel("matches")
     app.tick_view()
 
 
 async def refresh_whole(app: Desk, view: LogsView, whole: WholeLine) -> None:
     """Request the first 64 kB of the line under the cursor."""
-    await asyncio.sleep(REST_S)
+    await asyncio.sleep(CURSOR_S)
     if view.whole is not whole:
         return
     params = {"run": view.run, "path": whole.path, "at": whole.line.offset, "after": 1, "characters": MAX_CHARACTERS}
     try:
-        whole.answer(await app.request("read_log", timeout=TIMEOUT_S, **params))
+        whole.answer(await app.request("read_log", timeout=30.0, **params))
     except RemoteError as error:
-        whole.problem = error.message
+        whole.asking.end("line", error.message)
     app.tick_view()
 
 

@@ -61,8 +61,8 @@ class AboutLogs(Line):
         """``match 3 of 17 (searched on the box: 1.4 GB)``."""
         search = view.search
         assert search is not None
-        if search.problem:
-            return Content.from_markup("[$error]$problem[/]", problem=search.problem)
+        if problem := search.asking.problem:
+            return Content.from_markup("[$error]$problem[/]", problem=problem)
         if search.searched < 1:
             return Content.from_markup(
                 "[$text-muted]$found so far, $share searched; esc ends the search[/]",
@@ -152,12 +152,11 @@ class LogsScreen(ViewScreen):
         if view.listing.request(is_live):
             app.work("log files", partial(refresh_log_files, app, view.listing))
         window, search, whole = view.window, view.search, view.whole
-        if window is not None and (asked := window.request(is_live)) is not None:
-            app.work("log lines", partial(refresh_lines, app, window, *asked, is_live))
+        if window is not None and (params := window.request(is_live)) is not None:
+            app.work("log lines", partial(refresh_lines, app, window, params))
         if search is not None and (params := search.request(is_live)) is not None:
-            app.work("log search", partial(refresh_search, app, search, params, is_live))
-        if whole is not None and whole.needs_more:
-            whole.is_asked = True
+            app.work("log search", partial(refresh_search, app, search, params))
+        if whole is not None and whole.request():
             app.work("log line", partial(refresh_whole, app, view, whole))
 
     # files and lines -----------------------------------------------------------------------------------

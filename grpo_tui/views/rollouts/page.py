@@ -11,6 +11,7 @@ from rich.text import Text
 from textual.content import Content
 
 from grpo_train.run_dir.files import to_float
+from grpo_tui.model.asking import asking_words
 from grpo_tui.model.formatting import compact_number, one_line, shortened
 from grpo_tui.model.store import Store
 from grpo_tui.views.rollouts.lists import advantage, figure
@@ -76,7 +77,7 @@ class SampleSource(PageSource):
         rows = [reader.rollouts.text(place) for place in reader.shown]
         known = [row for row in rows if row is not None]
         if len(known) < len(rows):
-            return wrapped(Text(self._waiting(reader) or "asking the box", style=palette["muted"]), width)
+            return wrapped(Text(self._waiting(reader) or asking_words(), style=palette["muted"]), width)
         unreadable = next((row for row in known if UNREADABLE in row), None)
         if unreadable is not None:
             text = f"✖ this sample cannot be read: {unreadable[UNREADABLE]}"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from grpo_tui.export import save_table
+from grpo_tui.model.asking import CURSOR_S
 from grpo_tui.model.formatting import percent
 from grpo_tui.views.rollouts.model.samples import sample_table
 from remote.protocol import RemoteError
@@ -18,11 +19,6 @@ if TYPE_CHECKING:
     from grpo_tui.views.rollouts.model.samples import Sample
     from grpo_tui.views.rollouts.model.search import RolloutSearch, SearchKey
     from grpo_tui.views.rollouts.model.steps import StepsKey
-
-
-REST_S = 0.04
-"""The cursor, or a filter that is typed, rests this long before anything is requested; a worker is cancelled until
-then."""
 
 
 async def refresh_steps(app: Desk, rollouts: Rollouts, key: StepsKey, moved: Callable[[], None]) -> None:
@@ -38,7 +34,7 @@ async def refresh_steps(app: Desk, rollouts: Rollouts, key: StepsKey, moved: Cal
 
 async def refresh_step(app: Desk, rollouts: Rollouts, key: StepKey, moved: Callable[[], None]) -> None:
     """Request the samples of a step."""
-    await asyncio.sleep(REST_S)
+    await asyncio.sleep(CURSOR_S)
     try:
         folder = rollouts.folder(key.step, key.run)
         reply = await app.request("rollout_step", timeout=60.0, run=key.run, step=key.step, folder=folder)
@@ -50,7 +46,7 @@ async def refresh_step(app: Desk, rollouts: Rollouts, key: StepKey, moved: Calla
 
 async def refresh_texts(app: Desk, rollouts: Rollouts, key: TextsKey, moved: Callable[[], None]) -> None:
     """Request texts of samples."""
-    await asyncio.sleep(REST_S)
+    await asyncio.sleep(CURSOR_S)
     folder, offsets, characters = key
     params = {"run": rollouts.run, "folder": folder, "offsets": list(offsets), "characters": characters}
     try:
@@ -65,7 +61,7 @@ async def refresh_search(
     app: Desk, search: RolloutSearch, key: SearchKey, params: dict[str, Any], searched: Callable[[RolloutSearch], bool]
 ) -> None:
     """Request pages of a search until it ends, rests, or is no longer shown, as ``searched`` says after each."""
-    await asyncio.sleep(REST_S)
+    await asyncio.sleep(CURSOR_S)
     following: tuple[SearchKey, dict[str, Any]] | None = (key, params)
     while following is not None:
         key, params = following

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grpo_tui.model.asking import SOON_S
 from grpo_tui.model.charts_view import ChartsView
-from grpo_tui.model.curves import COARSE_S, MOST_LIVE, Curves, Window
+from grpo_tui.model.curves import MOST_LIVE, Curves, Window
 from grpo_tui.model.run_logs import ROWS_KEPT, RunLogs
 from tests.tui.fake import Index
 from tests.tui.fake_rows import jsonl
@@ -202,7 +203,7 @@ def test_many_live_rows_are_asked_for() -> None:
     viewer.ask()
     viewer.log(rows_of([2.0] * (MOST_LIVE + 1), first=11))
     assert viewer.ask() is None, "not sooner than after a pause"
-    viewer.clock.seconds += COARSE_S
+    viewer.clock.seconds += SOON_S
     assert viewer.ask()
     assert len(viewer.curves.curves["reward"].marks) <= 20
 
@@ -216,7 +217,7 @@ def test_rows_that_are_no_longer_kept_are_asked_for() -> None:
     viewer.logs.feed("train_log", len(viewer.data), jsonl(added))  # all of them between two looks
     viewer.data += jsonl(added)
     viewer.curves.extend(viewer.logs)
-    viewer.clock.seconds += COARSE_S
+    viewer.clock.seconds += SOON_S
     assert viewer.ask()
     assert viewer.curves.curves["reward"].count == 10 + len(added)
 
@@ -227,11 +228,11 @@ def test_a_refused_request_waits() -> None:
     viewer.curves.show(("reward",), 20)
     assert viewer.curves.request()
     viewer.curves.fail("the disk is away")
-    assert viewer.curves.problem == "the disk is away"
+    assert viewer.curves.asking.problem == "the disk is away"
     assert viewer.ask() is None
     viewer.clock.seconds += 10
     assert viewer.ask()
-    assert not viewer.curves.problem
+    assert not viewer.curves.asking.problem
 
 
 @pytest.mark.parametrize(("axis", "ends"), [("tokens", (0.0, 110.0)), ("step", (1.0, 12.0))])

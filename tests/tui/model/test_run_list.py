@@ -93,7 +93,7 @@ def test_each_run_is_asked_for_once() -> None:
     params = facts.request(rows)
     assert params is not None
     assert params["runs"] == ["r0"], "only the run that has logged since"
-    facts.fail("no")
+    facts.asking.end("facts", "no")
     assert facts.request(rows) is None
     clock[0] += 10
     assert facts.request(rows) is not None

@@ -34,10 +34,14 @@ class Told:
 
     def answer(self, reply: dict[str, Any]) -> None:
         assert self.termination.due()
-        question = self.termination.asking()
+        question = self.ask()
         assert not self.termination.due()
-        self.termination.answered(question, reply)
-        self.termination.ended()
+        self.termination.answer(question, reply)
+
+    def ask(self) -> object:
+        question = self.termination.about()
+        self.termination.asking.start(question)
+        return question
 
     @property
     def reason(self) -> str:
@@ -68,7 +72,7 @@ def test_what_turns_the_light_red() -> None:
     told.report({**RUN, "step": 5})
     told.time += 31
     assert told.reason == "not known: checked 31 s ago"
-    told.termination.failed("the engine on this box is too old")
+    told.termination.fail(told.ask(), "the engine on this box is too old")
     assert told.reason == "not known: the engine on this box is too old"
     assert not told.termination.due()
     told.time += 61
@@ -78,10 +82,10 @@ def test_what_turns_the_light_red() -> None:
 def test_an_answer_holds_from_its_question_on() -> None:
     told = Told()
     told.time += 11
-    question = told.termination.asking()
+    question = told.ask()
     told.time += 25  # the box took long
     told.report({**RUN, "step": 9})
-    told.termination.answered(question, GOOD)
+    told.termination.answer(question, GOOD)
     assert told.reason == "checking what changed"
     told.report(RUN)
     assert told.reason == ""
@@ -141,12 +145,11 @@ def test_no_sequence_makes_a_wrong_green(happenings: list[str]) -> None:
         elif each == "wait":
             told.time += 17
         elif each == "fail":
-            told.termination.failed("no")
+            told.termination.fail(told.ask(), "no")
             verdict = False
         else:
             verdict, answered, at = each == "answer", step, told.time
-            question = told.termination.asking()
-            told.termination.answered(question, {**GOOD, "safe": verdict, "kept": "backup" if verdict else ""})
+            told.termination.answer(told.ask(), {**GOOD, "safe": verdict, "kept": "backup" if verdict else ""})
         if told.termination.light().safe:
             assert verdict
             assert (state, link, answered) == ("finished", Link.CONNECTED, step)

@@ -361,8 +361,7 @@ def test_without_colors(snap_compare: Compare, view: str, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("view", ["charts", "box"])
 def test_loading(snap_compare: Compare, view: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # No seconds: the machine's speed would be in the picture.
-    for place in ("widgets.curve_chart", "widgets.waiting", "model.asking"):
-        monkeypatch.setattr(f"grpo_tui.{place}.WAIT_S", math.inf)
+    monkeypatch.setattr("grpo_tui.model.asking.WAIT_S", math.inf)
     texts = (("charts", "asking the box"), ("box", "asking the box"))
     assert same(snap_compare, pictures(full_box, texts, silent=("series", "box_facts"))[(view, *USUAL)])
 

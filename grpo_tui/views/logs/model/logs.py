@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_tui.model.app_time import monotonic
+from grpo_tui.model.asking import LIVE_S, SOON_S, Asking
 from grpo_tui.model.log_files import LogFiles
 from grpo_tui.views.logs.model.window import LogWindow, ShownLine
 from remote.protocol.rows import UNREADABLE
@@ -39,16 +39,15 @@ class WholeLine:
     text: str
     is_cut: bool
     number: int | None
-    is_asked: bool = False
-    problem: str = ""
+    asking: Asking = field(default_factory=Asking)
 
-    @property
-    def needs_more(self) -> bool:
-        """Whether its first 64 kB are to be requested."""
-        return self.line.is_cut and not self.is_asked
+    def request(self) -> bool:
+        """Whether to ask for its first 64 kB now; the request is in flight then."""
+        return self.line.is_cut and self.asking.begin("line")
 
     def answer(self, reply: Mapping[str, Any]) -> None:
         """Take the line as the box has it."""
+        self.asking.end("line")
         rows = [row for row in reply["lines"] if UNREADABLE not in row]
         if rows and rows[0]["offset"] == self.line.offset:
             self.text, self.is_cut = rows[0].get("text", ""), bool(rows[0].get("cut"))
@@ -171,10 +170,6 @@ class LogsView:
         return True
 
 
-FAST_S = 0.3
-LIVE_S = 1.5
-REST_S = 10.0
-RETRY_S = 2.0
 MARGIN = 10
 """Matches that are known on each side of the cursor."""
 
@@ -199,32 +194,23 @@ class LogSearch:
     searched: float = 0.0
     size: int = 0
     is_kept: bool = True
-    is_answered: bool = False
-    problem: str = ""
     is_refused: bool = False
     """Whether the pattern is not a regular expression."""
     version: int = 0
-    asked_at: float | None = None
+    asking: Asking = field(default_factory=Asking)
     wants: int = 0
     """Distance to the match to show, in matches; negative: backward; 0: none is to be shown."""
     is_new: bool = True
     """Whether the nearest match is to be shown, the first time."""
-    _next_at: float = 0.0
     _asked_for: int = -1
 
-    def request(self, is_live: bool, now: float | None = None) -> dict[str, Any] | None:
-        """Parameters of the request that is due; None without one."""
-        now = monotonic() if now is None else now
-        if self.asked_at is not None or self.is_refused or (self.problem and now < self._next_at):
+    def request(self, is_live: bool) -> dict[str, Any] | None:
+        """The parameters of the request to send now, which is then in flight; None if there is none."""
+        is_short = self.cursor != self._asked_for and (self.wants or self._is_short())
+        pause = 0.0 if is_short else SOON_S if is_live or self.searched < 1 else LIVE_S
+        if self.is_refused or not self.asking.begin("matches", pause):
             return None
-        is_short = self._is_short() and self.cursor != self._asked_for
-        if (
-            self.is_answered
-            and now < self._next_at
-            and not (is_short or (self.wants and self._asked_for != self.cursor))
-        ):
-            return None
-        self.asked_at, self._asked_for = now, self.cursor
+        self._asked_for = self.cursor
         return {
             "run": self.run, "path": self.path, "pattern": self.pattern, "level": self.level, "at": self.cursor,
         }  # fmt: skip
@@ -234,19 +220,18 @@ class LogSearch:
         place = bisect_left(self.around, self.cursor)
         return (self.before > 0 and place < MARGIN) or (self.after > 0 and len(self.around) - place < MARGIN)
 
-    def answer(self, reply: Mapping[str, Any], is_live: bool, now: float | None = None) -> None:
+    def answer(self, reply: Mapping[str, Any]) -> None:
         """Take the reply."""
-        now = monotonic() if now is None else now
+        self.asking.end("matches")
         self.around, self.before, self.after = reply["around"], reply["before"], reply["after"]
         self.total, self.searched, self.size = reply["total"], reply["searched"], reply["size"]
-        self.is_kept, self.is_answered, self.problem, self.asked_at = reply["kept"], True, "", None
-        self._next_at = now + (FAST_S if self.searched < 1 else LIVE_S if is_live else REST_S)
+        self.is_kept = reply["kept"]
         self.version += 1
 
-    def fail(self, code: str, message: str, now: float | None = None) -> None:
+    def fail(self, code: str, message: str) -> None:
         """The request failed."""
-        self.asked_at, self.problem, self.is_refused = None, message, code == "bad_request"
-        self._next_at = (monotonic() if now is None else now) + RETRY_S
+        self.asking.end("matches", message)
+        self.is_refused = code == "bad_request"
         self.version += 1
 
     @property
@@ -284,13 +269,13 @@ class LogSearch:
     def _is_known(self, by: int) -> bool:
         """Whether there is none in that direction."""
         if by > 0:
-            return self.is_answered and self.after == 0
-        return self.is_answered and self.before == 0 and self.searched >= 1
+            return self.asking.is_answered and self.after == 0
+        return self.asking.is_answered and self.before == 0 and self.searched >= 1
 
     def _nearest(self) -> int | None:
         """The first match at the cursor or after it, else the last one before it."""
         is_passed = self.cursor >= self.size * (1 - self.searched)
-        if not self.is_answered or not (is_passed or self.searched >= 1):
+        if not self.asking.is_answered or not (is_passed or self.searched >= 1):
             return None
         place = bisect_left(self.around, self.cursor)
         if place < len(self.around):

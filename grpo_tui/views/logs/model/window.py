@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_tui.model.app_time import monotonic
+from grpo_tui.model.asking import LIVE_S, SOON_S, Asking
 from remote.protocol.rows import UNREADABLE
 
 LOADED = 200
@@ -14,13 +14,6 @@ LOADED = 200
 MARGIN = 100
 """… when fewer than this many are known on one side of the cursor."""
 KEPT = 2_000
-FAST_S = 0.4
-"""Interval between requests while lines are counted, or the end is followed; …"""
-LIVE_S = 1.0
-"""… for a file of a live run; …"""
-REST_S = 5.0
-"""… for any other."""
-RETRY_S = 2.0
 
 Params = dict[str, Any]
 
@@ -78,20 +71,13 @@ class LogWindow:
     errors: int = 0
     leveled: float = 0.0
     is_answered: bool = False
-    problem: str = ""
-    """Why the last request failed."""
     notice: str = ""
     """What happened to the file."""
     version: int = 0
-    asked_at: float | None = None
-    """When the request in flight was sent, on the monotonic clock."""
-    _asked: Params = field(default_factory=dict)
-    _for: Params | None = None
-    """The target that it is for."""
+    asking: Asking = field(default_factory=Asking)
+    """For lines: the key is the parameters."""
     _is_dry: bool = False
     """Whether the last request for more lines found none yet."""
-    _ticket: int = 0
-    _next_at: float = 0.0
     _owed: int = 0
     """Rows that a key moved the cursor beyond the lines that are known."""
     _seen_total: int | None = None
@@ -151,7 +137,7 @@ class LogWindow:
         """Show another place: ``{}`` is the end, which is followed."""
         self.target, self._owed, self._line = target, 0, target.get("line")
         self._set_follows(not target)
-        self._next_at = 0.0
+        self.asking.forget()
         self.version += 1
 
     def to_end(self) -> None:
@@ -199,40 +185,34 @@ class LogWindow:
 
     # requests ------------------------------------------------------------------------------------------
 
-    def request(self, is_live: bool, now: float | None = None) -> tuple[int, Params] | None:
-        """A ticket and the parameters of the request that is due; None without one."""
-        now = monotonic() if now is None else now
-        if self.asked_at is not None and (self.target is None or self._for is self.target):
+    def request(self, is_live: bool) -> Params | None:
+        """The parameters of the request to send now, which is then in flight; None if there is none."""
+        if (params := self._due(is_live)) is None:
             return None
-        params = self._due(is_live, now)
-        if params is None:
-            return None
-        self.asked_at, self._asked, self._for, self._ticket = now, params, self.target, self._ticket + 1
         common = {"run": self.run, "path": self.path, "level": self.level, "pattern": self.pattern}
         extent = {"before": LOADED, "after": LOADED} if self.target is not None else {}
-        return self._ticket, {**common, **extent, **params}
+        params = {**common, **extent, **params}
+        self.asking.start(params)
+        return params
 
-    def _due(self, is_live: bool, now: float) -> Params | None:
-        if self.target is not None:
-            return self.target if now >= self._next_at or not self.problem else None
-        if (self.problem or self._is_dry) and now < self._next_at:
+    def _due(self, is_live: bool) -> Params | None:
+        pause = SOON_S if is_live or self.counted < 1 or self.leveled < 1 else LIVE_S
+        if not self.asking.is_due(pause if self._is_dry and self.target is None else 0.0):
             return None
+        if self.target is not None:
+            return self.target
         below, above = len(self.lines) - 1 - self.cursor, self.cursor
         if not self.is_last and (below < MARGIN or self._owed > 0):
             return {"at": self.end, "before": 0, "after": LOADED}
         if not self.is_first and (above < MARGIN or self._owed < 0):
             return {"at": self.lines[0].offset if self.lines else self.end, "before": LOADED, "after": 0}
-        if now < self._next_at:
+        if not self.asking.is_due(pause):
             return None
         return {"at": self.end, "before": 0, "after": LOADED if self.is_last and below < KEPT // 2 else 0}
 
-    def answer(self, ticket: int, reply: Mapping[str, Any], is_live: bool, now: float | None = None) -> None:
-        """Take the reply to a request; an older one is ignored."""
-        if ticket != self._ticket:
-            return
-        now = monotonic() if now is None else now
-        self.asked_at, self.problem = None, ""
-        if self._for is not self.target:  # another place was asked for meanwhile
+    def answer(self, params: Params, reply: Mapping[str, Any]) -> None:
+        """Take the reply to a request, unless another place was asked for meanwhile."""
+        if not self.asking.end(params):
             return
         if self.is_answered and (reply["file"] != self.file or reply["size"] < self.end):
             self._replaced(reply)
@@ -244,18 +224,16 @@ class LogWindow:
         before = (len(self.lines), self.cursor, self.size, self.total, self.counted, self.leveled, self.is_last)
         if target is not None:
             self._take(lines, reply)
-        elif self._asked.get("before"):
+        elif params["before"]:
             self._prepend(lines, reply)
         else:
-            self._append(lines, reply)
+            self._append(lines, reply, params["after"])
         self.file, self.size, self.total = reply["file"], reply["size"], reply["total"]
         self.counted, self.leveled = reply["counted"], reply["leveled"]
         self.warnings, self.errors = reply["warnings"], reply["errors"]
         self.is_answered = True
         if self._seen_total is None and not self.follows and self.is_exact:
             self._seen_total = self.total
-        is_counting = self.counted < 1 or self.leveled < 1
-        self._next_at = now + (FAST_S if is_counting or (is_live and self.follows) else LIVE_S if is_live else REST_S)
         if self._line is not None and self.counted >= 1 and target is None:
             self.go({"line": self._line})  # it was an estimate
             self._line = None
@@ -264,11 +242,9 @@ class LogWindow:
         ):  # fmt: skip
             self.version += 1
 
-    def fail(self, ticket: int, message: str, now: float | None = None) -> None:
+    def fail(self, params: Params, message: str) -> None:
         """The request failed; it is sent again later."""
-        if ticket == self._ticket:
-            self.asked_at, self.problem = None, message
-            self._next_at = (monotonic() if now is None else now) + RETRY_S
+        if self.asking.end(params, message):
             self.version += 1
 
     def _replaced(self, reply: Mapping[str, Any]) -> None:
@@ -296,8 +272,8 @@ class LogWindow:
             self.is_last, self.end = False, self.lines[-1].offset + self.lines[-1].length
         self._pay()
 
-    def _append(self, lines: list[ShownLine], reply: Mapping[str, Any]) -> None:
-        if self._asked.get("after") == 0:  # it asked only for what is known of the whole
+    def _append(self, lines: list[ShownLine], reply: Mapping[str, Any], after: int) -> None:
+        if after == 0:  # it asked only for what is known of the whole
             self.is_last = self.is_last and reply["size"] == self.end
             if reply["size"] != self.end and self.lines and self.lines[-1].is_open:
                 self.end = self.lines.pop().offset  # there is more of it now

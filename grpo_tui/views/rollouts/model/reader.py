@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_tui.model.app_time import monotonic
+from grpo_tui.model.asking import asking_words
 from grpo_tui.model.formatting import one_line
 from grpo_tui.model.store import Store
 from grpo_tui.views.rollouts.model.rollouts import Place, Rollouts
@@ -372,11 +373,11 @@ def instead_of_sample(reader: RolloutReader | None, store: Store, key: Key) -> s
         hint = "they appear with its first step" if store.run and store.run.is_live else ""
         return f"{reader.rollouts.run} has not logged a completion yet" + (f"; {hint}" if hint else "")
     if problem := rollouts.of_step.problem:
-        return f"✖ the completions of this step were not read: {problem}\n\nasked again every 5 s"
+        return f"✖ the completions of this step were not read: {problem}\n\n{rollouts.of_step.again()}"
     if rollouts.page is None:
         if not store.connected:
             return f"not connected to the box, which has the completions; {key('reconnect')} reconnects"
-        return rollouts.of_step.words() or "asking the box"
+        return asking_words(rollouts.of_step.waited)
     if reader.flips and not reader.groups:
         return _no_flips(reader, key)
     if reader.search is not None and not reader.groups:
@@ -395,7 +396,7 @@ def _no_flips(reader: RolloutReader, key: Key) -> str:
             f"{reader.mismatch}\n\n{key('eval')} evaluates both with the same settings"
         )
     if reader.shares is None:
-        return reader.rollouts.of_step.words() or "asking the box"
+        return asking_words(reader.rollouts.of_step.waited)
     if reader.search is not None:
         return f"no problem that was {reader.flips} against {reader.reference_name} matches the filter; esc clears it"
     return f"no problem was {reader.flips} against {reader.reference_name}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from grpo_tui.model.app_time import monotonic
-from grpo_tui.model.asking import Asking
+from grpo_tui.model.asking import SOON_S, Asking
 from grpo_tui.views.rollouts.model.samples import Group, Sample, groups_of
 from grpo_tui.views.rollouts.model.steps import EvaluationSteps, RolloutSteps
 from remote.protocol.index import MAX_OFFSETS, UNREADABLE
@@ -24,8 +24,6 @@ CHARACTERS = 131_072
 """Maximum of a text that is shown."""
 NEWEST = 1 << 53
 """A step that is after all."""
-GROWING_S = 1.0
-"""Pause between two requests for a step that is being logged."""
 
 
 class StepKey(NamedTuple):
@@ -151,7 +149,7 @@ class Rollouts:
             logged = row.samples if row is not None and not self.evaluation else 0
             if page is None or (logged > page.count and logged != page.logged):
                 key = StepKey(run, step, logged)
-                return key if self.of_step.begin(key, GROWING_S) else None
+                return key if self.of_step.begin(key, SOON_S) else None
         return None
 
     def answer_step(self, key: StepKey, reply: Mapping[str, Any]) -> None:

@@ -7,15 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from grpo_tui.model.app_time import monotonic
-from grpo_tui.model.asking import Asking
+from grpo_tui.model.asking import LIVE_S, SOON_S, Asking
 from remote.protocol.index import StepTable
 
 PAGE = 1_000
 """Steps of one request."""
-LIVE_S = 3.0
-"""Pause between two requests for new steps of a live run …"""
-COARSE_S = 0.6
-"""… and while the box makes the index."""
 NEAR = 100
 """Steps from the end of the part that is known to the cursor at which more are requested."""
 
@@ -98,14 +94,14 @@ class RolloutSteps:
         if self.is_coarse or self._renew or not self.rows:
             low = self.rows[0].step if self.rows else (newest if self.last is None else self.last) - PAGE
             key = StepsKey("all", low if low > 0 else None)
-            every = COARSE_S if self.is_known and self.is_coarse else LIVE_S if is_live else None
+            every = SOON_S if self.is_known and self.is_coarse else LIVE_S if is_live else None
             if self._renew and not self.is_coarse:
                 every = 0.0
         elif self._wanted is not None:
             key = self._wanted
         else:
             key, every = StepsKey("newer", self.rows[-1].step if self._is_at_end else self.last), LIVE_S
-            if not is_live or not self.asking.has_rested(every):
+            if not is_live or not self.asking.is_due(every):
                 return None
         return key if self.asking.begin(key, every) else None
 

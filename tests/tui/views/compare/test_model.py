@@ -9,10 +9,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grpo_tui.model.asking import LIVE_S, REST_S
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.views.compare.model import (
-    AGAIN_S,
-    FACTS_S,
     LETTERS,
     Accuracy,
     Comparison,
@@ -91,11 +90,11 @@ def test_a_run_that_logs_is_asked_again() -> None:
         "rows": 0, "offset": 0, "series": [], "x": "step",
     }  # fmt: skip
     run.curves.take(empty)
-    clock.time += AGAIN_S
+    clock.time += LIVE_S
     comparison.follow("ab", rows("a", "b", step=101))
     assert run.curves.request() is not None
     run.curves.take(empty)
-    clock.time += AGAIN_S
+    clock.time += LIVE_S
     comparison.follow("ab", rows("a", "b", step=101))
     assert run.curves.request() is None
 
@@ -106,12 +105,12 @@ def test_facts_are_asked_again() -> None:
     comparison.follow("ab", rows("a", "b"))
     assert len(comparison.facts_due()) == 2
     assert comparison.facts_due() == []
-    clock.time += FACTS_S
+    clock.time += REST_S
     assert comparison.facts_due() == [], "a slow answer is waited for"
     for run in comparison.runs:
         run.asking.end("facts")
     assert comparison.facts_due() == []
-    clock.time += FACTS_S
+    clock.time += REST_S
     assert len(comparison.facts_due()) == 2
 
 

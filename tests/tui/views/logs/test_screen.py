@@ -266,10 +266,10 @@ async def test_a_run_without_files(start: Start) -> None:
         panel = session.app.views.logs.query_one(LogLinesPanel)
         view = panel._view()
         assert view is not None
-        view.listing.is_answered = False  # as before the answer, which may come after the first picture
+        view.listing.asking.is_answered = False  # as before the answer, which may come after the first picture
         await session.until(lambda: panel.render_line(0).text.startswith("asking the box"), "the words")
         painted = panel.state()
-        view.listing.is_answered = True
+        view.listing.asking.is_answered = True
         assert panel.state() != painted, "the answer is painted"
         await session.until_text("this run has no files yet")
 

@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from grpo_tui.model.asking import RETRY_S, Asking
 from grpo_tui.views.logs.model import window as log_window
 from grpo_tui.views.logs.model.logs import LogSearch
 from grpo_tui.views.logs.model.window import LogWindow
@@ -38,15 +39,18 @@ class File:
         with self.path.open("a") as log:
             log.write(text)
 
+    def window(self) -> LogWindow:
+        return LogWindow("one", PATH, asking=Asking(lambda: self.now))
+
     def settle(self, window: LogWindow) -> None:
         """Answer requests until none is due."""
         for _ in range(60):
             self.now += 10
-            asked = window.request(True, self.now)
-            if asked is None:
+            params = window.request(True)
+            if params is None:
                 return
             before = window.version
-            window.answer(asked[0], self.ask("read_log", asked[1]), True, self.now)
+            window.answer(params, self.ask("read_log", params))
             if window.version == before and window.target is None:
                 return
         raise AssertionError("the window never rests")
@@ -72,7 +76,7 @@ def small(check: Callable[[File], None]) -> None:
 def test_the_window_is_a_part_of_the_file(moves: list[tuple[str, int]]) -> None:
     def check(file: File) -> None:
         file.append("".join(f"line {number}\n" for number in range(1, 61)))
-        window = LogWindow("one", PATH)
+        window = file.window()
         file.settle(window)
         for kind, value in moves:
             expected = None
@@ -106,7 +110,7 @@ def test_the_window_is_a_part_of_the_file(moves: list[tuple[str, int]]) -> None:
 def test_a_replaced_file_is_read_from_its_end() -> None:
     def check(file: File) -> None:
         file.append("a\nb\nc\n")
-        window = LogWindow("one", PATH)
+        window = file.window()
         file.settle(window)
         file.path.write_text("z\n")
         file.settle(window)
@@ -119,12 +123,12 @@ def test_a_replaced_file_is_read_from_its_end() -> None:
 def test_an_answer_for_another_place_is_ignored() -> None:
     def check(file: File) -> None:
         file.append("".join(f"{number}\n" for number in range(1, 100)))
-        window = LogWindow("one", PATH)
+        window = file.window()
         file.settle(window)
         window.go({"line": 50})
-        ticket, params = window.request(True, 1e6) or (0, {})
+        params = window.request(True) or {}
         window.go({"line": 20})
-        window.answer(ticket, file.ask("read_log", params), True, 1e6)
+        window.answer(params, file.ask("read_log", params))
         file.settle(window)
         assert window.number == 20
 
@@ -132,28 +136,28 @@ def test_an_answer_for_another_place_is_ignored() -> None:
 
 
 def test_a_failure_is_told_and_tried_again() -> None:
-    window = LogWindow("one", PATH)
-    ticket, _ = window.request(True, 1.0) or (0, {})
-    window.fail(ticket, "no disk", 1.0)
-    assert window.problem == "no disk"
-    assert window.request(True, 2.0) is None
-    assert window.request(True, 4.0) is not None
+    clock = [1.0]
+    window = LogWindow("one", PATH, asking=Asking(lambda: clock[0]))
+    window.fail(window.request(True) or {}, "no disk")
+    assert window.asking.problem == "no disk"
+    assert window.request(True) is None
+    clock[0] += RETRY_S
+    assert window.request(True) is not None
 
 
 def test_a_search_counts_from_the_beginning() -> None:
     def check(file: File) -> None:
         file.append("".join(f"{number} {'hit' if number % 10 == 0 else ''}\n" for number in range(1, 3_001)))
-        search = LogSearch("one", PATH, "hit", cursor=0)
-        now = 1.0
+        search = LogSearch("one", PATH, "hit", cursor=0, asking=Asking(lambda: file.now))
         seen = []
         for _ in range(40):
-            if (params := search.request(False, now)) is not None:
-                search.answer(file.ask("search_log", params), False, now)
+            if (params := search.request(False)) is not None:
+                search.answer(file.ask("search_log", params))
             if (found := search.jump()) is not None:
                 search.cursor = found
                 seen.append(search.index)
             search.wants += 7
-            now += 0.1
+            file.now += 0.1
         assert seen[:3] == [1, 8, 15]
         assert seen == sorted(seen, key=lambda index: index or 0)
         assert seen[-1] == 274
