@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-
-from grpo_train.run_dir.lazy_dataclass import dataclass
+from dataclasses import dataclass
 
 BELL, OSC_9, OSC_777 = "bell", "osc9", "osc777"
 WAYS = (BELL, OSC_9, OSC_777)

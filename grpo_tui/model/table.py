@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.formatting import padded, shortened
 
 GAP = 2
