@@ -6,10 +6,9 @@ Key bindings, key bar, help screen and command palette are made from ``ACTIONS``
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from grpo_train.run_dir.errors import UserError
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_train.run_dir.suggest import did_you_mean
 from grpo_tui.model.run_row import RunRow
 from grpo_tui.model.store import Store

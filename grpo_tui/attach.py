@@ -9,9 +9,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.boxes import Box
 
 if TYPE_CHECKING:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.alarms import Rule
 from remote.boxes import Box
 

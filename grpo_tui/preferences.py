@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir.files import atomic_write
-from grpo_train.run_dir.lazy_dataclass import dataclass
 
 MOST_KEPT = 50
 """Boxes, and tasks."""

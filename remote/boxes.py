@@ -14,7 +14,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +23,6 @@ from urllib.parse import urlsplit
 from grpo_train.config.yaml_text import InvalidYaml, compose_yaml, load_yaml, value_of
 from grpo_train.run_dir import ROOT_VARIABLE
 from grpo_train.run_dir.credentials import find_secret
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_train.run_dir.suggest import did_you_mean
 from grpo_train.run_dir.umask import UMASK_VARIABLE
 from remote.base import BoxesError

@@ -27,12 +27,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from grpo_train.run_dir.clock import CLOCK, Clock
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote import gate
 from remote.base import Refused, TryAgain, Unreachable
 from remote.boxes import Box

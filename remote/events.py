@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias
 
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.protocol import Cursor
 from remote.protocol.versions import UNKNOWN, EngineVersion
 

@@ -20,14 +20,13 @@ import stat
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.errors import UserError
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_train.run_dir.suggest import did_you_mean
 from grpo_train.run_dir.version import VERSION
 from grpo_train.run_dir.web_page import words_of

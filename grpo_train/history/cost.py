@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from grpo_train.history.spans import Span
-from grpo_train.run_dir.lazy_dataclass import dataclass
 
 HOUR = 3600.0
 

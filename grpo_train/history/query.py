@@ -16,11 +16,10 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from dataclasses import field as with_default
 from functools import lru_cache
 from typing import NoReturn
-
-from grpo_train.run_dir.lazy_dataclass import dataclass
 
 OPERATORS = ("!=", "<=", ">=", "=", "<", ">", "~", ":")
 """Longer ones first."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir.files import read_json
 from grpo_train.run_dir.identity import NOTE
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_train.run_dir.manifest import STEP_NAME
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES
 

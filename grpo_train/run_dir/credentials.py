@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-
-from grpo_train.run_dir.lazy_dataclass import dataclass
+from dataclasses import dataclass
 
 _DOT_ENV = ".env on the box (grpo-tui env put)"
 _HUGGING_FACE = ("a Hugging Face token", f"run 'hf auth login' on the box, or set HF_TOKEN in {_DOT_ENV}")

@@ -11,11 +11,11 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir.files import atomic_write, read_json
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_train.run_dir.signs import sign_of_life
 
 MANIFEST = "MANIFEST.json"

@@ -13,9 +13,8 @@ import signal
 import socket
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
-
-from grpo_train.run_dir.lazy_dataclass import dataclass
 
 RUN_ID_VARIABLE = "GRPO_RUN_ID"
 PARENT_VARIABLE = "GRPO_PARENT_PID"

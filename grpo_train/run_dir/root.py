@@ -11,6 +11,7 @@ import socket
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from typing import Any
 from grpo_train.run_dir.errors import code_of
 from grpo_train.run_dir.files import atomic_write, open_lock, remove_tree, utc_from, utc_now
 from grpo_train.run_dir.identity import older_identity
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_train.run_dir.manifest import list_checkpoints
 from grpo_train.run_dir.owners import not_readable, not_writable
 from grpo_train.run_dir.processes import boot_id

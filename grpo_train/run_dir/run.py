@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ from grpo_train.run_dir.files import (
 )
 from grpo_train.run_dir.formats import current_row
 from grpo_train.run_dir.identity import run_identity
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_train.run_dir.manifest import STEP_NAME, Checkpoint, list_checkpoints, newest_complete, problem_of
 from grpo_train.run_dir.notes import read_note
 from grpo_train.run_dir.owners import foreign_owner, not_readable, not_stoppable

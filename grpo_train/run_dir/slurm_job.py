@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir.files import atomic_write, read_json, to_json
-from grpo_train.run_dir.lazy_dataclass import dataclass
 
 JOB_FILE = "slurm.json"
 """In the run directory, ``{"job": id, "submitted_at": UTC time}``: the last job that was submitted for the run."""

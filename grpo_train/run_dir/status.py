@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.commit import commit_of
 from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.files import atomic_write, open_for_writing, parse_time, read_json, touch, utc_now
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_train.run_dir.processes import boot_id, identity, is_alive
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES
 from grpo_train.run_dir.version import FORMAT, VERSION

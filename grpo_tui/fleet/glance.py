@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.protocol.rows import UNREADABLE
 
 OTHER_MACHINE = "another machine than the last time answers under this name, with a host key that is known"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-
-from grpo_train.run_dir.lazy_dataclass import dataclass
+from dataclasses import dataclass
 
 _OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _RULE = re.compile(r"\s*(\S+?)\s*(<=|>=|<|>)\s*(\S+)\s*")

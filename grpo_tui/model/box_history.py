@@ -6,10 +6,9 @@ import time
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.store import Store
 from remote.protocol.host import NO_VALUE
 from remote.protocol.rows import UNREADABLE

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.formatting import fraction, one_line, shortened
 
 

@@ -6,11 +6,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo_train.run_dir.errors import UserError
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.formatting import byte_size, short_duration
 
 if TYPE_CHECKING:

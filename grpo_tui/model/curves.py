@@ -9,12 +9,11 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, NamedTuple
 
 from grpo_train.run_dir.files import to_float
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.run_logs import Row, RunLogs, row_time, step_of
 from remote.protocol.index import AUTOMATIC, HUGE, Columns

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.formatting import one_line
 
 CONDITIONS_KEPT = 64

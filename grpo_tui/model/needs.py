@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_train.history.cost import dollars
 from grpo_train.run_dir.display import duration
 from grpo_train.run_dir.files import to_float
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.alarms import Rule
 from grpo_tui.model.formatting import metric_value, money, one_line
 from grpo_tui.model.run_facts import RunFacts

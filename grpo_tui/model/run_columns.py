@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from grpo_train.run_dir.display import STATES
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model import progress
 from grpo_tui.model.formatting import (
     compact_number,

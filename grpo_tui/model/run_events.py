@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.checkpoints import EvalResult, evaluated_steps
 from grpo_tui.model.formatting import one_line
 

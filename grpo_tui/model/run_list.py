@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from grpo_train.history.query import EVERYTHING, Node, QueryError, parse
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_train.run_dir.suggest import nearest
 from grpo_tui.model.run_columns import BACKUP, DEFAULT, KNOWN, Cells, Column, column, sort_key
 from grpo_tui.model.run_facts import MOST_RUNS, RunFacts

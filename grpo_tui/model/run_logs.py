@@ -5,11 +5,10 @@ from __future__ import annotations
 import statistics
 import sys
 from bisect import bisect_right
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_train.run_dir.files import parse_time, to_float
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.formatting import one_line
 from grpo_tui.model.health import Health, records_of
 from grpo_tui.model.lines import LineBuffer, LineSplitter

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.formatting import shortened
 
 Config: TypeAlias = Mapping[str, object]

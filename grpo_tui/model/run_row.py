@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from grpo_train.run_dir import LIVE_STATES
 from grpo_train.run_dir.display import state_label
 from grpo_train.run_dir.files import parse_time, to_float
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.transfers import Transfer
 from remote.protocol.rows import UNREADABLE
 

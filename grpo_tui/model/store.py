@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from grpo_train.run_dir.display import duration
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_train.run_dir.sessions import session_name
 from grpo_tui.model.asking import Asking
 from grpo_tui.model.box_clock import BoxClock

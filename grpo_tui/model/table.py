@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-from grpo_train.run_dir.lazy_dataclass import dataclass
+from dataclasses import dataclass
 
 GAP = 2
 """Cells between two columns."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from grpo_train.run_dir.display import duration
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.formatting import one_line
 from grpo_tui.model.store import Store

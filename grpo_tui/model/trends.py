@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.app_time import monotonic
 from grpo_tui.model.run_row import RunRow
 from remote.protocol.index import AUTOMATIC, Columns

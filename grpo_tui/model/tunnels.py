@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_train.run_dir.errors import UserError
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.boxes import Box, read_forward
 from remote.tunnels import LOOPBACK, Tunnel
 

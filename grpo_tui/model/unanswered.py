@@ -15,12 +15,11 @@ import platform
 import secrets
 import time
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_train.run_dir.files import atomic_write
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.boxes import Box
 from remote.protocol import RemoteError
 

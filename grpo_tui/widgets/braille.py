@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from grpo_train.run_dir.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from grpo_tui.model.curves import Mark

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic
 
 from rich.cells import cell_len, get_character_cell_size
 from rich.text import Text
 
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.checkpoints import CheckpointView
 from grpo_tui.model.formatting import compact_number, metric_value, one_line
 from grpo_tui.model.health import records_of, tone_of_level

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Annotated, TypeAlias, TypedDict
 
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.protocol.intake import Rule
 from remote.protocol.jobs import ChangeRequest, CommandRequest, JobReply, NonNegative, Text
 from remote.protocol.messages import RemoteError

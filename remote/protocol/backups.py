@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, TypedDict
 
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.protocol.fields import Count, Label, Name, Quantity
 from remote.protocol.intake import Rule
 from remote.protocol.jobs import CommandRequest, Text

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, TypeAlias, TypedDict
 
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.protocol.fields import Count, Label, Name, Time
 
 Row: TypeAlias = dict[str, Any]

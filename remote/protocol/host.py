@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, TypeAlias, TypedDict
 
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.protocol.index import Bound, Row, Text
 from remote.protocol.intake import Rule
 from remote.protocol.packed import unpack

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, TypedDict
 
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.protocol.fields import ConfigValue
 from remote.protocol.intake import Rule
 from remote.protocol.messages import Cursor, RemoteError

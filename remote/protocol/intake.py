@@ -12,9 +12,9 @@ import functools
 import math
 import types
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.protocol.messages import RemoteError
 
 MAX_ITEMS = 10_000

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias, TypedDict
 
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.protocol.code import NOW, THEN
 from remote.protocol.fields import Label, Quantity
 from remote.protocol.intake import Rule

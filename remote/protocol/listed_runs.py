@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias, TypedDict
 
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_train.run_dir.notes import MAX_NOTE
 from remote.protocol.fields import ConfigValue
 from remote.protocol.index import Names

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+from dataclasses import dataclass
 from typing import Annotated, TypeAlias, TypedDict
 
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.protocol.index import Offset, Row, Share, Text
 from remote.protocol.intake import Rule
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from grpo_train.run_dir.errors import UserError
-from grpo_train.run_dir.lazy_dataclass import dataclass
 
 PROTOCOL_VERSION = 1
 VALUE_TOPICS = ("runs", "sessions", "gpu")

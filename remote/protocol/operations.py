@@ -10,10 +10,9 @@ request with a key may be sent again after a broken link. ``recall`` asks what b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, TypeAlias, TypedDict
 
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.protocol.ask import (
     AskReply,
     AskRequest,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TypedDict
 
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.protocol.fields import Label
 from remote.protocol.intake import SECRET
 from remote.protocol.jobs import ChangeRequest, CommandRequest

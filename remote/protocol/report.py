@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 import zlib
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, TypedDict
 
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.protocol.intake import Rule
 
 MAX_RUNS = 12

@@ -7,9 +7,9 @@ except a row's name.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, TypedDict
 
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.protocol.backups import BackupRow, DestinationRow, PlannedRow, RecordRow
 from remote.protocol.checkpoints import SizeRow, SpareRow
 from remote.protocol.fields import Count, Label, Metric, Name, Quantity, Time

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_train.run_dir.suggest import did_you_mean
 
 

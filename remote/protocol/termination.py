@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.protocol.fields import Count, Label, Name, Quantity
 
 MAX_LISTED = 500

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from grpo_train.run_dir.lazy_dataclass import dataclass
+from dataclasses import dataclass
+
 from grpo_train.run_dir.version import FORMAT, VERSION
 
 READABLE_FORMATS = (FORMAT - 1, FORMAT)

@@ -12,9 +12,8 @@ import functools
 import hashlib
 import io
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
-
-from grpo_train.run_dir.lazy_dataclass import dataclass
 
 ENTRY = """\
 import sys

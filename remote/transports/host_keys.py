@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.boxes import default_path
 from remote.transports.machines import changed_key
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-
-from grpo_train.run_dir.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,9 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.base import Refused
 from remote.boxes import Box
 from remote.transports.host_keys import HostKeys

@@ -10,9 +10,8 @@ import json
 import re
 import socket
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-
-from grpo_train.run_dir.lazy_dataclass import dataclass
 
 READ_S = 2.0
 LONGEST = 65_536

@@ -9,11 +9,10 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from grpo_train.run_dir.clock import CLOCK, Clock
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.base import Refused, Unreachable
 
 RESOLVE_S = 30.0

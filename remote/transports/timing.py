@@ -6,9 +6,9 @@ import math
 import random
 import socket
 import threading
+from dataclasses import dataclass
 
 from grpo_train.run_dir.clock import Clock
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from remote.protocol import LOST_AFTER_S, PING_EVERY_S, STALE_AFTER_S
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import sys
 import threading
+from dataclasses import dataclass
 
 import pytest
 
 from grpo_train.run_dir import lazy_dataclass
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from tests.support.patience import PATIENCE, eventually
 
 

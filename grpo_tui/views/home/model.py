@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from grpo_train.run_dir.files import utc_from
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.run_columns import KNOWN, Cells, backup_label, fact_value
 from grpo_tui.model.run_list import RunList
 from grpo_tui.model.run_row import RunRow

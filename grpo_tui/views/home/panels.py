@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any, ClassVar
 
@@ -12,7 +13,6 @@ from textual.content import Content
 from textual.message import Message
 
 from grpo_train.run_dir.display import duration, state_label
-from grpo_train.run_dir.lazy_dataclass import dataclass
 from grpo_tui.model.formatting import one_line
 from grpo_tui.model.needs import GLYPHS, Need, Needs
 from grpo_tui.model.store import Store
