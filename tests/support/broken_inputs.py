@@ -225,7 +225,6 @@ COMMANDS = [
         "records", "boxes", "destinations", "launch", *OF_A_RUN, *OF_RESULTS,
     ),
     _command("grpo-tui cost --json", "records", "boxes"),
-    _command("grpo-tui wandb runs", "tokens", "records", whole=1),
     _command("grpo-tui get first copied --root $ROOT", "boxes", *OF_A_RUN, *OF_RESULTS),
     _command("grpo-tui put data.jsonl datasets/new.jsonl --root $ROOT", "boxes", "data"),
 ]  # fmt: skip
