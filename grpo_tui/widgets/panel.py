@@ -170,6 +170,6 @@ class ScrollPanel(StoreView, ScrollView, can_focus=True):
 
     async def action_vi(self, key: str) -> None:
         """Do what the arrow key of a vi key does here."""
-        bound = self._bindings.key_to_bindings.get(VI_KEYS[key])
-        if bound:
-            await self.run_action(bound[0].action)
+        bound = self.screen.active_bindings.get(VI_KEYS[key])
+        if bound is not None and bound.node is self:
+            await self.run_action(bound.binding.action)
