@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 from textual import events
@@ -49,7 +50,6 @@ from grpo_tui.options import Options
 from grpo_tui.preferences import Preferences
 from grpo_tui.recall import Recall
 from grpo_tui.remember import Memory
-from grpo_tui.startup import Startup
 from grpo_tui.themes import DARK, LIGHT, OWN_VARIABLES, THEMES
 from grpo_tui.views.home.runs import RunsPanel
 from grpo_tui.views.home.screen import HomeScreen
@@ -67,6 +67,7 @@ from remote.events import (
 )
 from remote.protocol.text import clean
 
+VIEW_STYLES = sorted(Path(__file__).parent.glob("views/*/styles.tcss"))
 EXAMINE_AFTER_S = 2.0
 """The doctor waits this long for the first list of runs, which is what the user looks for."""
 
@@ -79,8 +80,7 @@ class GrpoApp(Desk):
     """Reinforcement-learning runs on a rented box, from one terminal."""
 
     TITLE = "grpo-tui"
-    CSS_PATH = ["styles/app.tcss", "views/home/styles.tcss"]  # noqa: RUF012
-    """Parsed before the first frame; the others after it."""
+    CSS_PATH = ["styles/app.tcss", "styles/dialogs.tcss", *VIEW_STYLES]  # noqa: RUF012
     AUTO_FOCUS = None
     BINDINGS: ClassVar = [Binding("ctrl+z", "act('suspend')", show=False, priority=True, id="suspend")]
     COMMANDS = App.COMMANDS | {lambda: importlib.import_module("grpo_tui.palette").Finder}
@@ -98,7 +98,7 @@ class GrpoApp(Desk):
         self.actions = with_keymap(options.keymap)
         self._make_client = make_client or partial(make_box_client, readonly=options.readonly)
         self.run_foreground, self._now = run_foreground, now
-        self.pulse, self._has_ticked = Pulse(), False
+        self.pulse = Pulse()
         for theme in THEMES:
             self.register_theme(theme)
         self.preferences = Preferences.load(options.fresh)
@@ -111,7 +111,7 @@ class GrpoApp(Desk):
         self._cache = AnswerCache(options.cache, now=now) if options.cache is not None else None
         self._set_box(options.box)
         self.views: Views = Views(self)
-        self.startup = Startup(self, self.views, make_model_command)
+        self._make_model_command = make_model_command
         self.memory = Memory(self, self.views)
         self.memory.restore()
 
@@ -150,11 +150,19 @@ class GrpoApp(Desk):
         self.theme_changed_signal.subscribe(self, lambda theme: setattr(self.preferences, "theme", theme.name))
         self.set_interval(BEAT_S, self._beat)
         self.call_after_refresh(lambda: self._recall.tick())
-        self.startup.mounted()
+        self.open_box()
+        if self.options.demo:
+            self.call_after_refresh(self._start_demo)
 
     @property
     def home(self) -> HomeScreen:
         return self.views.home
+
+    def _start_demo(self) -> None:
+        from grpo_tui.screens import demo_setup
+
+        self.home.set_launch_hint(demo_setup.launch_hint(self.key("launch")))
+        self.work("demo model", partial(demo_setup.set_up, self, self._make_model_command))
 
     def on_events_arrived(self) -> None:
         self.pulse.news()
@@ -182,13 +190,9 @@ class GrpoApp(Desk):
             self.work("unanswered requests", partial(background.ask_again, self))
 
     def _beat(self) -> None:
-        """Update the views when it is due; at the first beat at which it is not, what waits to be shown."""
+        """Update the views when it is due."""
         if self.pulse.beat():
-            self._has_ticked = True
             self.tick()
-        elif self._has_ticked:
-            self._has_ticked = False
-            self.views.refresh_help()
 
     def _examine(self) -> None:
         """Run the doctor once a connection."""
@@ -353,7 +357,9 @@ class GrpoApp(Desk):
 
     def action_show_help(self) -> None:
         """Show all keys."""
-        self.views.show_help()
+        from grpo_tui.screens.help import HelpScreen
+
+        self.push_screen(HelpScreen(self.actions, self.situation(), self.view))
 
     async def action_act(self, name: str) -> None:
         if (run := self.home.query_one(RunsPanel).settle()) is not None:
@@ -384,11 +390,12 @@ class GrpoApp(Desk):
         self.push_screen(MessageScreen(title, message, hint))
 
     def on_notify(self, event: Notify) -> None:
+        """Show a few at once. Textual has no public way to take one of them off the screen."""
         if not toasts.make_room(self._notifications, event.notification):
             event.prevent_default()
 
     def _fatal_error(self) -> None:
-        """Exit with a traceback."""
+        """Exit with a traceback that does not steer the terminal. Textual has no public hook for it."""
         from grpo_tui.crash_report import CrashReport
 
         self.panic(CrashReport())

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from grpo_train.run_dir.errors import UserError
-from grpo_train.run_dir.garbage import end_at_once, pause_collection
 from grpo_train.run_dir.suggest import did_you_mean
 from grpo_train.run_dir.version import FORMAT, VERSION
 from grpo_tui.ending import end_with_terminal, report_crashes_clean
@@ -27,7 +26,7 @@ SHELL_COMMANDS = (
     "capture", "attach", "launch", "resume", "eval", "stop", "kill",
 )  # fmt: skip
 COMMANDS = {
-    "history": _ASK, "cost": _ASK, "wandb": "grpo_tui.history.wandb", "get": _COPY, "put": _COPY,
+    "history": _ASK, "cost": _ASK, "get": _COPY, "put": _COPY,
     **dict.fromkeys(SHELL_COMMANDS, _SHELL),
 }  # fmt: skip
 """First words that run a command in place of the app, and its module."""
@@ -40,7 +39,6 @@ examples:
   grpo-tui --root ~/runs                    this machine, runs in ~/runs
   grpo-tui history 'task:gsm8k reward>0.5'  find runs of all boxes, also of boxes that are gone (history --help)
   grpo-tui cost --since 7d --by box         what they cost (cost --help)
-  grpo-tui wandb runs                       what Weights & Biases has of them (wandb --help)
   grpo-tui get run_gsm8k:400 ~/models       copy weights, runs or files from a box (get --help), and to it (put --help)
 
 in a shell, without the app (docs/boxes.md; they take --box NAME and --json):
@@ -222,23 +220,12 @@ def main(argv: list[str] | None = None) -> int:
         print("grpo-tui: not a terminal; start it in a terminal (over SSH: ssh -t)", file=sys.stderr)
         return 2
 
-    pause_collection()
-    if options.box.is_local:
-        from remote.transports.local import start_ahead
-
-        start_ahead(partial(_greeting, options))  # to another box, no connection is opened before the first frame
     from grpo_tui.app import GrpoApp
 
     end_with_terminal()
     app = GrpoApp(options)
     app.run()
     return app.return_code or 0
-
-
-def _greeting(options: Options) -> bytes:
-    from remote.transports.transport import greeting
-
-    return greeting(options.box, readonly=options.readonly)
 
 
 def _unknown(rest: list[str]) -> str:
@@ -253,7 +240,7 @@ def _unknown(rest: list[str]) -> str:
 def program() -> NoReturn:
     """The program ``grpo-tui``."""
     report_crashes_clean()
-    end_at_once(main())
+    sys.exit(main())
 
 
 if __name__ == "__main__":

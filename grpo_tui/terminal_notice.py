@@ -25,7 +25,10 @@ MAX_TEXT = 200
 
 
 def tell(app: App[None], box: str, needs: Sequence[Need], ways: Sequence[str]) -> None:
-    """Tell the terminal about new entries, newest first; it gets one bell and one notification for all of them."""
+    """Tell the terminal about new entries, newest first; it gets one bell and one notification for all of them.
+
+    Through the private driver of the app: Textual has no public way to send the terminal a sequence between its own.
+    """
     more = f" and {len(needs) - 1} more" if len(needs) > 1 else ""
     if BELL in ways:
         app.bell()

@@ -163,7 +163,7 @@ def options(
 def main() -> NoReturn:
     """Entry point of the console script."""
     pause_collection()
-    end_at_once(_run(), wait_for_threads=True)
+    end_at_once(_run())
 
 
 def _run() -> int:

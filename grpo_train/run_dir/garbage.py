@@ -20,29 +20,18 @@ def pause_collection() -> None:
     gc.disable()
 
 
-def resume_collection(thresholds: tuple[int, int, int] | None = None) -> None:
-    """Collect as usual, except what exists now: going through all of it would block the program each time.
-
-    Args:
-        thresholds: of :func:`gc.set_threshold`; None keeps them.
-    """
+def resume_collection() -> None:
+    """Collect as usual, except what exists now: going through all of it would block the program each time."""
     if not gc.isenabled():
-        if thresholds:
-            gc.set_threshold(*thresholds)
         gc.freeze()
         atexit.register(gc.unfreeze)  # some libraries report as leaks what is frozen when the interpreter ends
         gc.enable()
 
 
-def end_at_once(code: int, *, wait_for_threads: bool = False) -> NoReturn:
-    """End this process: exit handlers run, but its memory is not released object by object, which takes 0.3 s for the
-    app and a second with torch.
-
-    Args:
-        wait_for_threads: wait for non-daemon threads first, as the interpreter does.
-    """
-    if wait_for_threads:
-        threading._shutdown()  # type: ignore[attr-defined]
+def end_at_once(code: int) -> NoReturn:
+    """End this process: non-daemon threads end and exit handlers run, but its memory is not released object by object,
+    which takes a second with torch."""
+    threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:

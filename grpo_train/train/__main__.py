@@ -12,4 +12,4 @@ if __name__ == "__main__":
     pause_collection()
     from grpo_train.train.worker import main  # the libraries read HF_HOME and others when they are imported
 
-    end_at_once(main(), wait_for_threads=True)
+    end_at_once(main())

@@ -45,4 +45,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    end_at_once(main(), wait_for_threads=True)
+    end_at_once(main())

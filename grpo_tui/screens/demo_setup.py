@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from textual import events, work
 from textual.app import ComposeResult
@@ -12,6 +13,29 @@ from textual.widgets import Button, ProgressBar, Static
 from grpo_tui import demo
 from grpo_tui.screens.dialog import Dialog
 from grpo_tui.widgets.excerpt import Excerpt
+
+if TYPE_CHECKING:
+    from grpo_tui.kit.desk import Desk
+
+
+def launch_hint(key: str) -> str:
+    """What the demo says in place of runs."""
+    return (
+        f"press [bold $primary]{key}[/], then [bold $primary]enter[/] to teach a tiny model to add\n\n"
+        "[$grpo-muted]half of its sums are correct at first; watch the reward rise[/]"
+    )
+
+
+async def set_up(app: Desk, command: list[str] | None) -> None:
+    """Make the model of the demo unless it exists; exit the app if the user quits."""
+    root = app.options.demo_root
+    if root is None or demo.model_exists(root):
+        return
+    dialog = DemoSetupScreen(root, command)
+    if await app.show_dialog(dialog):
+        app.held_keys.pass_on(dialog.unused)
+    else:
+        app.exit()
 
 
 class DemoSetupScreen(Dialog[bool]):

@@ -18,34 +18,19 @@ PANELS = (
     ("g G", "Go to the first or last row or line (also home and end)"),
 )
 
-SETTLED_S = 0.1
-"""By then, widgets know their sizes after a layout."""
-
 
 class HelpScreen(Dialog[None]):
-    """All actions by group, those of the view first. An unavailable action shows why.
-
-    It is made once, while the app has nothing to do, so that a key only has to show it.
-    """
+    """All actions by group, those of the view first. An unavailable action shows why."""
 
     heading = "keys"
 
     def __init__(self, actions: tuple[Action, ...], situation: Situation, view: str) -> None:
         super().__init__()
-        self.registry = actions
-        self.table = KeyTable(())
-        self._styled_for: object = None
-        self._prepared_for: object = None
-        self.fill(situation, view)
-
-    def fill(self, situation: Situation, view: str) -> None:
-        """Show the keys of a view, from the first one."""
-        self.actions = [action for action in self.registry if action.is_in(view)]
+        self.actions = [action for action in actions if action.is_in(view)]
         self.situation, self.view = situation, view
-        self.table.show(self._rows())
+        self.table = KeyTable(self._rows())
 
     def compose(self) -> ComposeResult:
-        """Without buttons: each widget takes time to mount."""
         with Vertical(id="dialog") as frame:
             frame.border_title = Content(self.heading)
             frame.border_subtitle = Content("esc closes")
@@ -68,35 +53,6 @@ class HelpScreen(Dialog[None]):
         tone = "$error" if action.dangerous else "$accent"
         keys = " ".join(key_label(key) for key in action.keys)
         return KeyRow(keys, self.app.help_of(action), tone, f"not available: {reason}" if reason else "")
-
-    def prepare(self) -> None:
-        """Lay the screen out and render it, before it is shown, unless nothing has changed."""
-        size = self.app.size
-        prepared_for = (size, self.app.theme, self.table.rows)
-        if prepared_for == self._prepared_for:
-            return
-        self._prepared_for = prepared_for
-        self.post_message(events.Resize(size, size))  # chooses the classes for this size
-        self.post_message(events.ScreenResume())
-        self.set_timer(SETTLED_S, self._render_ahead)
-
-    def _render_ahead(self) -> None:
-        """Lay the screen out again while its table has another length or gets a scrollbar; then render it."""
-        if self.is_current:
-            return
-        if self._layout_required:
-            self._layout_required = False
-            self._refresh_layout(self.app.size)
-            self.set_timer(SETTLED_S, self._render_ahead)
-        else:
-            self._compositor.render_strips()  # the widgets keep their lines
-            self._update_timer.resume()  # the first time, it waits for a frame
-
-    def on_screen_resume(self, event: events.ScreenResume) -> None:
-        """Keep the styles, and with them what is rendered, unless what they depend on has changed."""
-        if (depends_on := (self.app.theme, self.app.app_focus)) == self._styled_for:
-            event.refresh_styles = False
-        self._styled_for = depends_on
 
     def on_mount(self) -> None:
         self.table.focus()  # so that the arrow keys scroll it

@@ -10,7 +10,6 @@ from grpo_tui.views.view import ViewScreen
 
 if TYPE_CHECKING:
     from grpo_tui.kit.desk import Desk
-    from grpo_tui.screens.help import HelpScreen
     from grpo_tui.views.box.screen import BoxScreen
     from grpo_tui.views.charts.screen import ChartsScreen
     from grpo_tui.views.compare.screen import CompareScreen
@@ -29,7 +28,6 @@ class Views:
         self._app = app
         self.home = HomeScreen(app)
         self._made: dict[str, ViewScreen] = {"home": self.home}
-        self._help: HelpScreen | None = None
 
     @property
     def charts(self) -> ChartsScreen:
@@ -94,36 +92,6 @@ class Views:
             self._app.push_screen(screen)
         self._app.view = name
         self._app.call_after_refresh(self._app.tick)
-
-    # help ----------------------------------------------------------------------------------------------
-
-    def prepare_help(self) -> None:
-        """Mount and render the help screen without showing it, so that it opens at once."""
-        if self._help is None or not self._help.is_current:
-            screen = self._filled_help()
-            if not screen.is_running:
-                self._app._get_screen(screen)  # mounts it
-            screen.prepare()
-
-    def refresh_help(self) -> None:
-        """Prepare the help screen again if it would show something else."""
-        if self._help is not None:
-            self.prepare_help()
-
-    def show_help(self) -> None:
-        """Show the keys of the view."""
-        self._app.push_screen(self._filled_help())
-
-    def _filled_help(self) -> HelpScreen:
-        from grpo_tui.screens.help import HelpScreen
-
-        app = self._app
-        if self._help is None:
-            self._help = HelpScreen(app.actions, app.situation(), self.name)
-            app.install_screen(self._help, "help")
-        else:
-            self._help.fill(app.situation(), self.name)
-        return self._help
 
     async def set_store(self, store: Store) -> None:
         """Show another box in every view."""

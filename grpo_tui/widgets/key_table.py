@@ -32,50 +32,30 @@ class KeyTable(ScrollView, can_focus=True):
     def __init__(self, rows: Sequence[KeyRow]) -> None:
         super().__init__(classes="body")
         self.rows = rows
-        self._made_for: object = None
-        self._made: dict[tuple[KeyRow, bool], list[Strip]] = {}
-        """Rows that are rendered, for one width and theme; the first one has no line above it."""
         self._strips: list[Strip] = []
-
-    def show(self, rows: Sequence[KeyRow]) -> None:
-        """Show other rows, from the first one."""
-        if self.scroll_offset.y:
-            self.scroll_home(animate=False, immediate=True)
-        if rows != self.rows:
-            self.rows = rows
-            if self.is_mounted:
-                self._measure()
-                self.refresh()
+        self._rendered_for: tuple[int, str] | None = None
+        """Width and theme of the strips."""
 
     def lines(self, width: int) -> list[Content]:
         """The table in lines of at most ``width`` cells."""
         return [line for index, row in enumerate(self.rows) for line in _row(row, index, width)]
 
     def on_resize(self, event: events.Resize) -> None:
-        self._measure()
+        self._render_rows()
 
-    def _measure(self) -> None:
-        """Render the rows, those that are not rendered yet."""
-        width = self.scrollable_content_region.width
-        made_for = (width, self.app.theme)
-        if self._made_for != made_for:
-            self._made_for, self._made = made_for, {}
-        keys = [(row, bool(index)) for index, row in enumerate(self.rows)]
-        self._made = {key: self._made.get(key) or self._render_row(*key, width) for key in keys}
-        self._strips = [strip for key in keys for strip in self._made[key]]
-        self.virtual_size = Size(width, len(self._strips))
-
-    def _render_row(self, row: KeyRow, index: int, width: int) -> list[Strip]:
-        lines = _row(row, index, width)
-        text = Content("\n").join(lines)
-        return Visual.to_strips(self, text, width, len(lines), self.visual_style, pad=True)
+    def _render_rows(self) -> None:
+        width, theme = self.scrollable_content_region.width, self.app.theme
+        if self._rendered_for != (width, theme):
+            self._rendered_for = (width, theme)
+            lines = self.lines(width)
+            text = Content("\n").join(lines)
+            self._strips = Visual.to_strips(self, text, width, len(lines), self.visual_style, pad=True)
+            self.virtual_size = Size(width, len(self._strips))
 
     def render_line(self, y: int) -> Strip:
-        width = self.scrollable_content_region.width
-        if self._made_for != (width, self.app.theme):
-            self._measure()
+        self._render_rows()
         y += round(self.scroll_offset.y)
-        return self._strips[y] if y < len(self._strips) else Strip.blank(width, self.rich_style)
+        return self._strips[y] if y < len(self._strips) else Strip.blank(self.scrollable_content_region.width)
 
 
 def _row(row: KeyRow, index: int, width: int) -> list[Content]:

@@ -151,9 +151,9 @@ class VirtualPanel(StoreView, ScrollView, can_focus=True):
 
     async def action_vi(self, key: str) -> None:
         """Do what the arrow key of a vi key does here."""
-        bound = self._bindings.key_to_bindings.get(VI_KEYS[key])
-        if bound:
-            await self.run_action(bound[0].action)
+        bound = self.screen.active_bindings.get(VI_KEYS[key])
+        if bound is not None and bound.node is self:
+            await self.run_action(bound.binding.action)
 
 
 def _composed(before: Sequence[Segment], text: Text, style: Style, width: int) -> object:

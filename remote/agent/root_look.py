@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,12 +40,12 @@ def look_at(root: Path) -> Look:
     digest = hashlib.sha256()
     live: list[dict[str, Any]] = []
     for kind in (*KINDS, TRANSFERS):
-        for entry in _entries(root / kind, digest):
+        for entry in _entries(root / kind, digest.update):
             if entry.name.startswith(".") or not entry.is_dir(follow_symlinks=False):
                 continue
             if (state := _live_state(kind, Path(entry.path))) is not None:
                 live.append(_live_row(kind, entry.name, state))
-            _add(digest, entry, kind != "eval_runs")
+            _add(digest.update, entry, kind != "eval_runs")
     for file in _descriptions():
         digest.update(_facts(str(file), file))
     return Look(digest.hexdigest(), tuple(live))
@@ -76,22 +76,22 @@ def _live_row(kind: str, name: str, state: str) -> dict[str, Any]:
     return {"kind": kind, "name": shown, "code": "live", "reason": f"it is {state}", "command": ""}
 
 
-def _add(digest: hashlib._Hash, entry: os.DirEntry[str], has_checkpoints: bool) -> None:
-    """Add an entry and all below it."""
-    digest.update(_facts(entry.path, entry))
+def _add(update: Callable[[bytes], object], entry: os.DirEntry[str], has_checkpoints: bool) -> None:
+    """Add an entry and all below it to a digest."""
+    update(_facts(entry.path, entry))
     if not entry.is_dir(follow_symlinks=False) or (has_checkpoints and STEP_NAME.fullmatch(entry.name)):
         return
-    for each in _entries(Path(entry.path), digest):
-        _add(digest, each, has_checkpoints)
+    for each in _entries(Path(entry.path), update):
+        _add(update, each, has_checkpoints)
 
 
-def _entries(folder: Path, digest: hashlib._Hash) -> list[os.DirEntry[str]]:
+def _entries(folder: Path, update: Callable[[bytes], object]) -> list[os.DirEntry[str]]:
     """The entries of a directory by name; [] for one that is missing or cannot be read, which is added."""
     try:
         with os.scandir(folder) as found:
             return sorted(found, key=lambda entry: entry.name)
     except OSError as error:
-        digest.update(f"{folder}\0{error.errno}\0".encode(errors="surrogateescape"))
+        update(f"{folder}\0{error.errno}\0".encode(errors="surrogateescape"))
         return []
 
 

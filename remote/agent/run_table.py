@@ -68,10 +68,6 @@ class RunTable:
         self._transfers = Transfers(box.root, box.clock)
         self._jobs = Jobs(box) if box.settings.scheduler == "slurm" else None
 
-    def read_ahead(self) -> None:
-        """Read the files of every run: the next list has only to look whether they changed. Raises RemoteError."""
-        self._known = {run.path.name: (_signature(run), _summary(run)) for run in self._runs()}
-
     def rows(self) -> list[dict[str, Any]]:
         """``RunDir.summary()`` of every run, newest first, then the runs of the older layout.
 

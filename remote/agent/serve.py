@@ -149,8 +149,6 @@ class Agent:
                 "host": host_facts(box),
             }
         )
-        if self._watcher is not None:
-            self._watcher.read_ahead()
 
     def _adopt(self, box: BoxContext) -> None:
         """Give this process the umask of a box, and its variables, for what the agent starts: engine, tmux, git."""

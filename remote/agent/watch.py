@@ -11,7 +11,6 @@ import os
 import threading
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from grpo_train.run_dir.errors import code_of
@@ -93,30 +92,14 @@ class Watcher:
         self._lock = threading.Lock()
         self._listed = threading.Event()
         """Whether the list of runs has been read once, or could not be."""
-        self._table, sessions = RunTable(box), Sessions(box)
-        self._ahead: threading.Thread | None = None
+        table, sessions = RunTable(box), Sessions(box)
         reads: dict[str, Callable[[], dict[str, Any]]] = {
-            "runs": self._runs_value,
+            "runs": lambda: {"runs": table.rows()},
             "sessions": lambda: _sessions_value(sessions),
             "gpu": gpu_value,
         }
         self._topics = {name: _Topic(name, reads[name]) for name in VALUE_TOPICS}
         self._guarded = False
-
-    def read_ahead(self) -> None:
-        """Read the files of all runs now: a client subscribes to their list as soon as it has the hello."""
-        self._ahead = threading.Thread(target=self._read_ahead, name="read-ahead", daemon=True)
-        self._ahead.start()
-
-    def _read_ahead(self) -> None:
-        with suppress(Exception):  # the next read reports it to the subscribers
-            self._table.read_ahead()
-
-    def _runs_value(self) -> dict[str, Any]:
-        if self._ahead is not None:
-            self._ahead.join()
-            self._ahead = None
-        return {"runs": self._table.rows()}
 
     def add(self, topic: str, subscription: int) -> None:
         watched = self._topics[topic]

@@ -7,8 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 
 from grpo_train.run_dir.clock import CLOCK, Clock
 from remote.agent.environment import clean
@@ -20,51 +19,6 @@ from remote.transports.transport import ErrorTail, Waker
 
 START_S = 15.0
 DIAL_S = 10.0
-
-
-class AgentAhead:
-    """An agent that is started and greeted, in a thread, before there is a client, and reads the list of runs."""
-
-    def __init__(self, greet: Callable[[], bytes]) -> None:
-        self.environment = clean(os.environ)
-        self.greeting = b""
-        self._process: subprocess.Popen[bytes] | None = None
-        self._thread = threading.Thread(target=self._run, args=(greet,), name="agent-ahead", daemon=True)
-        self._thread.start()
-
-    def _run(self, greet: Callable[[], bytes]) -> None:
-        with suppress(OSError, RuntimeError):  # the transport tries again, and reports it
-            self._process = _start(LocalTransport.command(), self.environment)
-            self.greeting = greet()
-            _write(self._process, self.greeting)
-
-    def take(self) -> subprocess.Popen[bytes] | None:
-        """Its process, if it has started and runs."""
-        self._thread.join()
-        process = self._process
-        return process if process is not None and process.poll() is None else None
-
-
-_ahead: AgentAhead | None = None
-
-
-def start_ahead(greet: Callable[[], bytes]) -> None:
-    """Start the agent of this machine now, and greet it. The next transport takes it over, if its environment and its
-    greeting are the same."""
-    global _ahead
-    _ahead = AgentAhead(greet)
-
-
-def _take_agent(environment: Mapping[str, str], greeting: bytes) -> subprocess.Popen[bytes] | None:
-    """The agent that was started and greeted ahead, if it is of use."""
-    global _ahead
-    ahead, _ahead = _ahead, None
-    process = ahead.take() if ahead is not None else None
-    if process is None or ahead is None or (ahead.environment, ahead.greeting) == (environment, greeting):
-        return process
-    process.kill()
-    process.communicate()
-    return None
 
 
 def _start(argv: list[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -103,9 +57,6 @@ class LocalTransport:
         self._owner = threading.get_ident()
         marker, upload = start_marker(), b""
         try:
-            self._process = _take_agent(self._environment, greeting)
-            if self._process is not None:
-                return
             try:
                 argv = self.command()
             except OSError:  # the agent tries once more, and reports why it runs from memory

@@ -1,6 +1,7 @@
 """paramiko's transport with what the link must know: offers and disconnects; and with bounds.
 
 paramiko believes any packet length, keeps whatever a box sends beyond the window, and forgets why a negotiation failed.
+It has no public hooks for these, so private methods are extended here.
 """
 
 from __future__ import annotations

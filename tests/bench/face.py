@@ -108,7 +108,7 @@ def frames(folder: Path) -> None:
     row("list of 200 runs on the screen", f"{seconds['list of 200 runs']:.2f} s", "1 s")
     taken = seconds["? to the help screen"]
     echo, pushed = seconds["? in bare Textual"], seconds["? to an empty screen"]
-    row("? to the help screen / its echo in bare Textual", f"{taken / echo:.1f}  ({taken * 1e3:.0f} ms)", "4")
+    row("? to the help screen / its echo in bare Textual", f"{taken / echo:.1f}  ({taken * 1e3:.0f} ms)")
     row("? to the help screen / an empty screen in bare Textual", f"{taken / pushed:.1f}")
 
 

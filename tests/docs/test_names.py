@@ -22,7 +22,6 @@ from grpo_train.config import load_config
 from grpo_train.config.schema import Config
 from grpo_tui import cli
 from grpo_tui.history import commands as asking
-from grpo_tui.history import wandb
 from grpo_tui.shell import arguments, copying
 from remote.boxes import load_boxes
 from tests.docs.pages import PAGES, blocks_of, page_text, prose
@@ -111,7 +110,7 @@ def programs() -> dict[str, dict[str, set[str]]]:
         command = group.get_command(context, name)
         assert command is not None
         engine[name] = options_of_click(command)
-    parsers = {"": cli.parser(), "wandb": wandb._parser()}
+    parsers = {"": cli.parser()}
     parsers |= {name: arguments.parser(name) for name in cli.SHELL_COMMANDS}
     parsers |= {name: asking._parser(name) for name in ("history", "cost")}
     parsers |= {name: copying._parser(name) for name in ("get", "put")}

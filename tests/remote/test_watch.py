@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from grpo_train.run_dir import StatusWriter, create_run
-from remote.agent import run_table, watch
+from remote.agent import watch
 from remote.agent.context import BoxContext
 from remote.agent.outbox import Outbox
 from remote.agent.sessions import Sessions
@@ -96,31 +96,6 @@ def test_times_alone_are_passed_on_now_and_then(root: Path) -> None:
             outbox.clock.advance(1)
         assert outbox.of(1) == ["value", "value", "value"]
     writer.close()
-
-
-def test_the_files_of_runs_are_read_ahead_and_their_list_is_of_the_subscription(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[str] = []
-    summary = run_table._summary
-    monkeypatch.setattr(run_table, "_summary", lambda run: read.append(run.name) or summary(run))
-    create_run(root, {}, "one")
-    with watching(root) as (watcher, outbox):
-        watcher.read_ahead()
-        eventually(lambda: read == ["one"])
-        create_run(root, {}, "two")
-        watcher.add("runs", 1)
-        eventually(lambda: outbox.frames)
-        assert {row["run"] for row in outbox.frames[0]["value"]["runs"]} == {"one", "two"}
-        assert set(read) == {"one", "two"}
-
-
-def test_a_root_that_cannot_be_read_ahead_is_reported(root: Path) -> None:
-    (root / "training_runs").write_text("")
-    with watching(root) as (watcher, outbox):
-        watcher.read_ahead()
-        watcher.add("runs", 1)
-        eventually(lambda: outbox.of(1) == [f"{root / 'training_runs'} is not a directory"])
 
 
 def test_changed_error_is_sent_again(root: Path) -> None:

@@ -30,10 +30,9 @@ def test_a_process_ends_with_all_that_it_printed() -> None:
     assert done.stderr == "no newline"
 
 
-def test_threads_end_first_where_asked() -> None:
+def test_threads_end_first() -> None:
     thread = "threading.Thread(target=lambda: ({}, print('saved'))).start()\n"
-    assert ended(thread.format("time.sleep(0.2)") + "end_at_once(0, wait_for_threads=True)").stdout == "saved\n"
-    assert ended(thread.format("threading.Event().wait()") + "end_at_once(0)").stdout == ""
+    assert ended(thread.format("time.sleep(0.2)") + "end_at_once(0)").stdout == "saved\n"
 
 
 def test_a_reader_that_has_gone_changes_no_exit_code() -> None:

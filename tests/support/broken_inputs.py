@@ -225,7 +225,6 @@ COMMANDS = [
         "records", "boxes", "destinations", "launch", *OF_A_RUN, *OF_RESULTS,
     ),
     _command("grpo-tui cost --json", "records", "boxes"),
-    _command("grpo-tui wandb runs", "tokens", "records", whole=1),
     _command("grpo-tui get first copied --root $ROOT", "boxes", *OF_A_RUN, *OF_RESULTS),
     _command("grpo-tui put data.jsonl datasets/new.jsonl --root $ROOT", "boxes", "data"),
 ]  # fmt: skip
@@ -648,7 +647,7 @@ SILENT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(["grpo-tui put", "grpo-train fetch"], (*CARRIED, "data")),
     **dict.fromkeys(
         ["grpo-tui tail", "grpo-tui gpu", "grpo-tui sessions", "grpo-tui launch", "grpo-tui resume", "grpo-tui eval"],
-        ("run", "launch", *OF_RESULTS, "logs"),  # the agent reads the list of runs ahead, for whatever is asked next
+        ("run", "launch", *OF_RESULTS, "logs"),  # they show nothing of the runs beside the one that they name
     ),
 }
 """By command the kinds of files that it reads and need not name: it does not use what they say."""

@@ -69,12 +69,6 @@ class WandbServer:
             return {"createRunFiles": {"runID": "x", "uploadHeaders": [], "files": files}}
         if "query RunResumeStatus" in query:
             return {"model": self._resumed(variables)}
-        if "runs(" in query:
-            edges = [{"node": self._node(run)} for run in self.runs.values() if run.project == variables["project"]]
-            return {"project": {"runs": {"edges": edges, "pageInfo": {"hasNextPage": False, "endCursor": None}}}}
-        if "run(" in query:
-            found = self.runs.get(variables["name"])
-            return {"project": {"run": self._node(found) if found else None}}
         if "query ArtifactType" in query:
             return {"project": {"artifact": None}}
         if "mutation CreateArtifact " in query:  # as one that is there: its files are not asked for
@@ -106,14 +100,6 @@ class WandbServer:
             "tags": run.tags, "notes": "", "wandbConfig": json.dumps({"t": 1}),
         }  # fmt: skip
         return {"id": "p", "name": variables["project"], "entity": {"id": "e", "name": "me"}, "bucket": bucket}
-
-    def _node(self, run: TrackedRun) -> dict[str, Any]:
-        return {
-            "name": run.id, "displayName": run.name, "state": run.state, "group": run.group,
-            "createdAt": "2026-11-22T20:00:00Z", "summaryMetrics": json.dumps(run.summary),
-            "historyKeys": {"keys": {key: {} for row in run.rows for key in row}, "lastStep": len(run.rows)},
-            "historyLineCount": len(run.rows), "tags": run.tags,
-        }  # fmt: skip
 
     def file_stream(self, id: str, sent: dict[str, Any]) -> None:
         run = self.runs[id]

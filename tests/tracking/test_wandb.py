@@ -23,7 +23,6 @@ from grpo_train.run_dir import RunDir, create_run
 from grpo_train.run_dir.files import utc_now
 from grpo_train.run_dir.identity import run_identity
 from grpo_train.tracking.wandb import process
-from grpo_tui import cli
 from grpo_tui.model.tracking import tracking_of
 from tests.run_dir.helpers import log
 from tests.support.backups import folder_destination
@@ -363,40 +362,6 @@ def test_a_trained_run_is_sent(golden: Callable[[str], RunDir], server: WandbSer
     tracked(run)
     (sent,) = server.runs.values()
     assert sent.column("train/reward") == [row["reward"] for row in run.read_log("train_log.jsonl")]
-
-
-# ------------------------------------------------------------------------------------------------------ read back
-
-
-def test_runs_are_read_back(
-    tmp_path: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    run = make_run(tmp_path, "night", steps=3)
-    tracked(run)
-    assert cli.main(["history", "rebuild", "--root", str(tmp_path), "--box", "h200-a"]) == 0
-    capsys.readouterr()
-    assert cli.main(["wandb", "runs", "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
-    assert (row["id"], row["state"], row["rows"]) == (identity(run), "finished", 3)
-    assert row["history"] == {"name": "night", "box": "h200-a", "state": "finished"}
-    assert cli.main(["wandb", "show", "night"]) == 0
-    shown = capsys.readouterr().out
-    assert "train/reward = 0.5" in shown
-    assert "train/global_step" in shown
-    assert cli.main(["wandb", "runs"]) == 0
-    assert "night on h200-a" in capsys.readouterr().out
-    assert cli.main(["wandb", "show", "nigth"]) == 2
-    assert "did you mean night?" in capsys.readouterr().err
-    elsewhere = ["--file", str(tmp_path / "none")]  # a laptop whose history has none of them
-    assert cli.main(["wandb", "show", "night", *elsewhere]) == 0
-    assert identity(run) in capsys.readouterr().out
-    tracked(make_run(tmp_path / "other", "night", steps=1, began=time.time()))
-    assert cli.main(["wandb", "show", "night", *elsewhere]) == 2
-    assert f"2 runs named 'night': name one by its ID, {identity(run)}" in capsys.readouterr().err
-    server.fails_with = 401
-    assert cli.main(["wandb", "runs"]) == 1
-    assert "answered 401: check WANDB_API_KEY" in capsys.readouterr().err
 
 
 def test_a_run_is_sent_from_its_backup(tmp_path: Path, server: WandbServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,4 +7,4 @@ if __name__ == "__main__":
     from grpo_train.evaluation.workers.worker import main
 
     resume_collection()
-    end_at_once(main(), wait_for_threads=True)
+    end_at_once(main())

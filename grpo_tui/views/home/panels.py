@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from textwrap import wrap
 from typing import Any, ClassVar
 
@@ -108,7 +108,7 @@ class _Message:
     tone: str
     headline: str
     text: Content
-    keys: Content = Content()
+    keys: Content = field(default_factory=Content)
     curve: bool = False
 
 

@@ -55,20 +55,6 @@ async def test_help_lists_every_action(start: Start) -> None:
         await session.until(lambda: isinstance(session.app.screen, HomeScreen))
 
 
-async def test_help_is_mounted_ahead_and_shown_at_once(start: Start) -> None:
-    async with start(wait="87/200") as session:
-        await session.until(lambda: session.app.is_screen_installed("help"))
-        screen = session.app.get_screen("help")
-        await session.until(lambda: bool(screen.query(KeyTable)), "a screen composed before it is shown")
-        table = screen.query_one(KeyTable)
-        await session.until(lambda: table.size.width > 40, "the layout of a screen that is not shown")
-        assert isinstance(session.app.screen, HomeScreen)
-        assert session.app.screen.query_one("#runs").has_focus
-        await session.press("question_mark")
-        assert session.app.screen is screen
-        assert table.has_focus
-
-
 async def test_help_opens_again_at_its_top_with_what_holds_then(start: Start) -> None:
     async with start(wait="87/200") as session:
         await session.press("question_mark")
