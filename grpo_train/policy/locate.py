@@ -13,6 +13,7 @@ from grpo_train.run_dir import sha256
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import read_json
 from grpo_train.run_dir.manifest import weights_problem
+from grpo_train.run_dir.safe_json import Unreadable, read_object
 from grpo_train.run_dir.suggest import did_you_mean
 
 BACKBONES = {
@@ -128,12 +129,17 @@ def check_weights(path: Path, adapter: str | None = None) -> Path:
 
 
 def check_files(folder: Path) -> None:
-    """Raise PolicyError when a model or adapter directory lacks files; a hub id passes.
+    """Raise PolicyError when a model or adapter directory lacks files, or its config is unreadable; a hub id passes.
 
     Without its vocabulary a tokenizer loads empty, and training would fail much later.
     """
     if not folder.is_dir():
         return
+    for name in ("adapter_config.json", "config.json"):
+        try:
+            read_object(folder / name)
+        except (Unreadable, OSError) as error:
+            raise PolicyError(f"{folder / name} cannot be read ({error}); copy the model there again") from error
     weights = ("adapter_model.*",) if adapter_of(folder) == "lora" else ("*.safetensors", "pytorch_model*.bin")
     if not _holds(folder, weights):
         raise PolicyError(f"{folder} holds no weights ({' or '.join(weights)}); copy them there")

@@ -70,6 +70,12 @@ def test_a_missing_shard_is_named(full_model: Path) -> None:
         check_files(full_model)
 
 
+def test_a_config_that_cannot_be_read_is_named(full_model: Path) -> None:
+    (full_model / "config.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(PolicyError, match=r"config\.json cannot be read \(config\.json: invalid UTF-8 at byte 0\)"):
+        check_files(full_model)
+
+
 def test_an_adapter_needs_its_weights(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(PolicyError, match=r"holds no weights \(adapter_model\.\*\)"):
