@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from remote.agent.shells import send_line
 from remote.boxes import Box
 from remote.protocol import RemoteError
 from remote.protocol.shells import SendLineRequest
+from tests.support.agent import ask as ask_box
 from tests.support.agent import connected, eventually
 
 Ask = Callable[..., dict[str, Any]]
@@ -22,7 +24,7 @@ Ask = Callable[..., dict[str, Any]]
 def ask(box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
     monkeypatch.setenv("HOME", str(tmp_path))  # not the startup files and history of who runs the tests
     with connected(box) as (client, _):
-        yield lambda op, **params: ask(client, op, **params)
+        yield functools.partial(ask_box, client)
 
 
 def test_a_shell_is_opened_once(ask: Ask, root: Path) -> None:
