@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.suggest import did_you_mean
-from grpo_tui.model.run_row import RunRow
-from grpo_tui.model.store import Store
-from grpo_tui.user_files import read_user_file, user_file
+from grpo_tui.box.rows import RunRow
+from grpo_tui.box.store import Store
+from grpo_tui.files import read_user_file, user_file
 
 GROUPS = ("Runs", "Views", "Home", "Charts", "Rollouts", "Logs", "Box", "Compare", "History", "Boxes", "Program")
 

@@ -1,4 +1,4 @@
-"""The app: one box, its store, one tick. No socket is opened before the first frame."""
+"""The app: it composes the views, the tables and the box."""
 
 from __future__ import annotations
 
@@ -16,14 +16,24 @@ from textual.actions import parse
 from textual.app import App, SystemCommand
 from textual.binding import Binding
 from textual.message import Message
-from textual.notifications import Notify
+from textual.notifications import Notification, Notifications, Notify
 from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
-from grpo_tui import background, toasts
+from grpo_tui import background
 from grpo_tui.actions import Action, with_keymap
-from grpo_tui.attach import RunForeground, call_in_foreground
+from grpo_tui.background import BEAT_S, Pulse
+from grpo_tui.box.asking import CURSOR_S
+from grpo_tui.box.backups import Termination
+from grpo_tui.box.gpus import BoxHistory
+from grpo_tui.box.kept import AnswerCache, KeptAnswers
+from grpo_tui.box.link import Connection, MakeClient, make_box_client
+from grpo_tui.box.needs import EndWatch, Pace, end_notice, job_done, job_failed
+from grpo_tui.box.rows import RunRow
+from grpo_tui.box.store import Store
+from grpo_tui.files import Options, Preferences
 from grpo_tui.history.writer import HistoryWriter
+from grpo_tui.kit.attach import RunForeground, call_in_foreground
 from grpo_tui.kit.desk import (
     Desk,
     GoToStep,
@@ -36,21 +46,8 @@ from grpo_tui.kit.desk import (
     ShowMetric,
     ShowView,
 )
-from grpo_tui.model.announcements import EndWatch, Pace, end_notice, job_done, job_failed
-from grpo_tui.model.answer_cache import AnswerCache
-from grpo_tui.model.asking import CURSOR_S
-from grpo_tui.model.box_history import BoxHistory
-from grpo_tui.model.connection import Connection, MakeClient, make_box_client
-from grpo_tui.model.kept import KeptAnswers
-from grpo_tui.model.pulse import BEAT_S, Pulse
-from grpo_tui.model.run_row import RunRow
-from grpo_tui.model.store import Store
-from grpo_tui.model.termination import Termination
-from grpo_tui.options import Options
-from grpo_tui.preferences import Preferences
-from grpo_tui.recall import Recall
-from grpo_tui.remember import Memory
-from grpo_tui.themes import DARK, LIGHT, OWN_VARIABLES, THEMES
+from grpo_tui.kit.theme import DARK, LIGHT, OWN_VARIABLES, THEMES
+from grpo_tui.memory import Memory, Recall
 from grpo_tui.views.home.runs import RunsPanel
 from grpo_tui.views.home.screen import HomeScreen
 from grpo_tui.views.home.summary import SummaryPanel
@@ -66,6 +63,25 @@ from remote.events import (
     SessionsReported,
 )
 from remote.protocol.text import clean
+
+MOST = 3
+
+
+def make_room(shown: Notifications, new: Notification) -> bool:
+    """Take what a new notification replaces off the screen; returns False if its text is there already.
+
+    A text that has less than half of its time left is shown anew.
+    """
+    for old in list(shown):
+        if (old.title, old.message) == (new.title, new.message):
+            if old.time_left > old.timeout / 2:
+                return False
+            del shown[old]
+    while len(shown) >= MOST:
+        oldest = list(shown)
+        del shown[next((old for old in oldest if old.severity != "error"), oldest[0])]
+    return True
+
 
 VIEW_STYLES = sorted(Path(__file__).parent.glob("views/*/styles.tcss"))
 EXAMINE_AFTER_S = 2.0
@@ -159,10 +175,10 @@ class GrpoApp(Desk):
         return self.views.home
 
     def _start_demo(self) -> None:
-        from grpo_tui.screens import demo_setup
+        from grpo_tui.dialogs import demo
 
-        self.home.set_launch_hint(demo_setup.launch_hint(self.key("launch")))
-        self.work("demo model", partial(demo_setup.set_up, self, self._make_model_command))
+        self.home.set_launch_hint(demo.launch_hint(self.key("launch")))
+        self.work("demo model", partial(demo.set_up, self, self._make_model_command))
 
     def on_events_arrived(self) -> None:
         self.pulse.news()
@@ -357,7 +373,7 @@ class GrpoApp(Desk):
 
     def action_show_help(self) -> None:
         """Show all keys."""
-        from grpo_tui.screens.help import HelpScreen
+        from grpo_tui.kit.help import HelpScreen
 
         self.push_screen(HelpScreen(self.actions, self.situation(), self.view))
 
@@ -385,18 +401,18 @@ class GrpoApp(Desk):
             await super().on_event(event)
 
     def show_error(self, title: str, message: str, hint: str = "") -> None:
-        from grpo_tui.screens.dialog import MessageScreen
+        from grpo_tui.kit.dialog import MessageScreen
 
         self.push_screen(MessageScreen(title, message, hint))
 
     def on_notify(self, event: Notify) -> None:
         """Show a few at once. Textual has no public way to take one of them off the screen."""
-        if not toasts.make_room(self._notifications, event.notification):
+        if not make_room(self._notifications, event.notification):
             event.prevent_default()
 
     def _fatal_error(self) -> None:
         """Exit with a traceback that does not steer the terminal. Textual has no public hook for it."""
-        from grpo_tui.crash_report import CrashReport
+        from grpo_tui.kit.crash_report import CrashReport
 
         self.panic(CrashReport())
 

@@ -1,4 +1,4 @@
-"""Requests that the app sends by itself: doctor, the shown run, host keys, failed evaluations. No Textual."""
+"""Requests that the app sends by itself (doctor, shown run, curves), and how often views are updated. No Textual."""
 
 from __future__ import annotations
 
@@ -10,26 +10,65 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from grpo_tui.fleet.glance import OTHER_MACHINE, OTHER_MACHINE_HINT
-from grpo_tui.model.app_time import monotonic
-from grpo_tui.model.asking import CURSOR_S, ENGINE_S, REST_S
-from grpo_tui.model.checkpoints import checkpoint_views
-from grpo_tui.model.formatting import one_line, short_age
-from grpo_tui.model.unanswered import OUTCOMES
+from grpo_tui.box.asking import CURSOR_S, ENGINE_S, REST_S, monotonic
+from grpo_tui.box.fleet import OTHER_MACHINE, OTHER_MACHINE_HINT
+from grpo_tui.box.formatting import one_line, short_age
+from grpo_tui.box.rows import checkpoint_views
+from grpo_tui.box.unanswered import OUTCOMES
 from remote.events import Link
 from remote.protocol import RemoteError
 from remote.protocol.rows import UNREADABLE
 
 if TYPE_CHECKING:
+    from grpo_tui.box.curves import Curves
+    from grpo_tui.box.log import LogFiles
+    from grpo_tui.box.needs import Need, Needs
+    from grpo_tui.box.run_facts import RunFacts, Trends
+    from grpo_tui.box.store import MetricTable
     from grpo_tui.history.writer import HistoryWriter
     from grpo_tui.kit.desk import Desk
-    from grpo_tui.model.curves import Curves
-    from grpo_tui.model.log_files import LogFiles
-    from grpo_tui.model.metric_table import MetricTable
-    from grpo_tui.model.needs import Need, Needs
-    from grpo_tui.model.run_facts import RunFacts
-    from grpo_tui.model.trends import Trends
     from remote.events import QuestionAsked
+
+BEAT_S = 0.25
+AWAKE = 4
+"""Beats with an update after an input."""
+REST = 4
+"""Beats from one update to the next while nothing is new, for ages in seconds; and from one with news to the next: rows
+that arrive faster are shown together."""
+
+
+class Pulse:
+    """Decides at each beat whether to update the views. News after a rest are shown at the next beat."""
+
+    def __init__(self) -> None:
+        self._awake = AWAKE
+        self._has_news = False
+        self._since_update = self._since_news = 0
+
+    def wake(self) -> None:
+        """The user did something."""
+        self._awake = AWAKE
+
+    def answered(self) -> None:
+        """An answer arrived, which may lead to the next request."""
+        self._awake = max(self._awake, 1)
+
+    def news(self) -> None:
+        """The box sent something."""
+        self._has_news = True
+
+    def beat(self) -> bool:
+        """Whether to update the views now."""
+        self._since_update += 1
+        self._since_news += 1
+        is_due = self._since_update >= REST or (self._has_news and self._since_news >= REST)
+        if not self._awake and not is_due:
+            return False
+        if self._has_news:
+            self._has_news, self._since_news = False, 0
+        self._awake, self._since_update = max(0, self._awake - 1), 0
+        return True
+
 
 ShowStep = Callable[..., None]
 """Shows the row at the crosshair; see ``ChartsScreen.show_step``."""
@@ -116,7 +155,7 @@ class Refresher:
 
 async def read_stores(app: Desk) -> None:
     """Read the history of the destinations of the box's backups. One that cannot be read is named."""
-    from grpo_tui.history.stores import WITHOUT_BACKUPS, StorePages
+    from grpo_tui.history.writer import WITHOUT_BACKUPS, StorePages
 
     problems: list[str] = []
     try:
@@ -262,7 +301,7 @@ async def refresh_step(app: Desk, run: str, x: float | None, axis: str, show: Sh
 
 async def answer_host_key(app: Desk) -> None:
     """Let the user accept or reject the host key of an unknown box."""
-    from grpo_tui.screens.dialog import HostKeyScreen
+    from grpo_tui.kit.dialog import HostKeyScreen
 
     offered, client = app.store.host_key, app.connection.client
     if offered is None or client is None:
@@ -273,7 +312,7 @@ async def answer_host_key(app: Desk) -> None:
 
 async def answer_question(app: Desk, question: QuestionAsked) -> None:
     """Let the user answer a question of ssh."""
-    from grpo_tui.screens.question import QuestionScreen
+    from grpo_tui.kit.dialog import QuestionScreen
 
     client, box = app.connection.client, app.store.box
     answer = await app.show_dialog(QuestionScreen(box, question))
@@ -283,7 +322,7 @@ async def answer_question(app: Desk, question: QuestionAsked) -> None:
 
 def withdraw_question(app: Desk) -> None:
     """Close the dialog of a question that ssh no longer waits for."""
-    from grpo_tui.screens.question import QuestionScreen
+    from grpo_tui.kit.dialog import QuestionScreen
 
     for screen in app.screen_stack:
         if isinstance(screen, QuestionScreen) and screen.question.kind == "touch":

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NoReturn
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.suggest import did_you_mean
 from grpo_train.run_dir.version import FORMAT, VERSION
-from grpo_tui.ending import end_with_terminal, report_crashes_clean
 from grpo_tui.history import history_file
+from grpo_tui.kit.terminal import end_with_terminal, report_crashes_clean
 
 if TYPE_CHECKING:
-    from grpo_tui.options import Options
+    from grpo_tui.files import Options
     from remote.boxes import Box
 
 _ASK, _COPY, _SHELL = "grpo_tui.history.commands", "grpo_tui.shell.copying", "grpo_tui.shell.commands"
@@ -99,7 +99,7 @@ def _user_files() -> str:
 
 def choose_box(arguments: argparse.Namespace) -> Box:
     """The box to connect to first: the one asked for, else that of the last start. Raises BoxesError."""
-    from grpo_tui.preferences import Preferences
+    from grpo_tui.files import Preferences
     from remote.boxes import Box, at_address, find_box, load_boxes
 
     boxes = load_boxes(arguments.boxes)
@@ -161,9 +161,7 @@ def app_options(arguments: argparse.Namespace) -> Options:
 
     from grpo_train.run_dir.configs import config_folder
     from grpo_tui.actions import read_keymap
-    from grpo_tui.alarms_file import read_alarms
-    from grpo_tui.columns_file import read_columns
-    from grpo_tui.options import Options
+    from grpo_tui.files import Options, read_alarms, read_columns
 
     if arguments.demo and (arguments.box or arguments.host):
         given = "--box" if arguments.box else "--host"
@@ -173,7 +171,7 @@ def app_options(arguments: argparse.Namespace) -> Options:
     boxes_file = Path(arguments.boxes) if arguments.boxes else None
     cache = None if arguments.no_cache else Path(platformdirs.user_cache_dir("grpo-tui"))
     if arguments.demo:
-        from grpo_tui import demo
+        from grpo_tui.dialogs import demo
 
         if problem := demo.engine_problem():
             raise UserError(problem, code="no_engine")

@@ -13,13 +13,14 @@ from textual.command import Hit, Hits, Provider
 from textual.content import Content
 from textual.types import IgnoreReturnCallbackType
 
-from grpo_tui import downloads, report
+from grpo_tui import files
 from grpo_tui.actions import key_label, readonly
 from grpo_tui.background import refresh_log_files
+from grpo_tui.box.formatting import byte_size
 from grpo_tui.commands.boxes import list_tunnels
 from grpo_tui.commands.copies import sync
+from grpo_tui.kit import save
 from grpo_tui.kit.desk import Desk, GoToStep, OpenFile, SelectRun, ShowMetric
-from grpo_tui.model.formatting import byte_size
 from remote.base import BoxesError
 from remote.boxes import load_boxes
 from remote.protocol.rows import UNREADABLE
@@ -49,7 +50,7 @@ def commands(app: Desk) -> Iterator[SystemCommand]:
         bring = partial(app.work, "sync", partial(sync, app))
         yield SystemCommand("sync: Bring the code of this machine's checkout to the box", why, bring)
     title = "report: Save a report of the run, or of the marked runs, as one HTML file"
-    yield SystemCommand(title, "made by the box, kept in the downloads folder", partial(report.start, app))
+    yield SystemCommand(title, "made by the box, kept in the downloads folder", partial(save.start, app))
     yield SystemCommand("theme", "Choose the color theme", app.action_change_theme)
     other, why = ("braille", "finer") if app.preferences.in_blocks else ("blocks", "for a font without braille")
     yield SystemCommand(f"charts: {other}", f"Draw charts in {other}: {why}", partial(_draw_charts_in, app, other))
@@ -63,7 +64,7 @@ def _draw_charts_in(app: Desk, characters: str) -> None:
 
 def _save_screenshot(app: Desk) -> None:
     """Save to the downloads folder, or the home directory without one."""
-    app.set_timer(CLOSED_AFTER_S, lambda: app.deliver_screenshot(path=str(downloads.folder())))
+    app.set_timer(CLOSED_AFTER_S, lambda: app.deliver_screenshot(path=str(files.folder())))
 
 
 class Find(NamedTuple):

@@ -31,7 +31,7 @@
   *must* get the answer that agrees with the box (:mod:`remote.agent.once`).
 - The app *must* keep such a request until it is answered, over a restart, and tell the user what became of it.
 - A job whose tmux pane is dead *must not* be reported as starting, and a killed run *must not* stay lost
-  (:mod:`remote.agent.ends`).
+  (:mod:`remote.agent.start`).
 - A process of another boot *must not* be taken for one of a run, whatever its number.
 - Ages *must* be right within 2 s of the next pong, also of what was written before the box's clock was set.
 - A job *must* be started from an argument vector that no login shell parses.
@@ -42,7 +42,7 @@
 - Each byte from the cursor on *must* arrive once, in order. Another file at the path, or the same one truncated and
   written again, *must* be reported as rotated before its first byte; one restored while the link was down continues.
 - While a subscription stands, a renamed file *must* be read to its end before its successor is begun.
-- The opened file, not its path, *must* be a regular file on a disk and inside the root (:mod:`remote.agent.log_file`).
+- The opened file, not its path, *must* be a regular file on a disk and inside the root (:mod:`remote.agent.follow`).
 - An older client or agent *must* keep working: a field of a cursor that it does not have is unknown.
 
 **What a box may send.** The client does not trust it:

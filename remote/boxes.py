@@ -28,8 +28,8 @@ from grpo_train.run_dir.suggest import did_you_mean
 from grpo_train.run_dir.umask import UMASK_VARIABLE
 from remote.base import BoxesError
 from remote.protocol import Settings
-from remote.protocol.intake import Rule, describe, hints_of, matches
-from remote.protocol.slurm import JobOptions
+from remote.protocol.check import Rule, describe, hints_of, matches
+from remote.protocol.jobs import JobOptions
 
 LOCAL_NAME = "local"
 URLS = {"lambda": "https://cloud.lambda.ai/api/v1"}
@@ -234,7 +234,7 @@ class Box:
     persistent: bool = _key(False, "whether the disk of the root outlives the box", "false")
     scheduler: Scheduler = _key("", "slurm: the box is a login node, and each run is a job", "a run is a tmux session")
     slurm: Job = _key(dict, "what a job asks for", "the cluster's default", check=_problem_of_job)
-    """See :class:`remote.protocol.slurm.JobOptions`."""
+    """See :class:`remote.protocol.jobs.JobOptions`."""
     notify: NotifyKeys = _key(
         dict, "command and url of the notifications of runs launched here; a config's own notify wins", secret=True
     )

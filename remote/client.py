@@ -60,14 +60,17 @@ from remote.protocol import (
     encode_parts,
 )
 from remote.transports.choice import TransportChoice
-from remote.transports.timing import FLOODED, Pings, Timing, Waiting
 from remote.transports.transport import (
     CREDIT_WORTH,
+    FLOODED,
     FRAME_COST,
     ROTATION_COST,
     Allowance,
     AskHostKey,
+    Pings,
+    Timing,
     Transport,
+    Waiting,
     await_hello,
     greeting,
 )

@@ -1,4 +1,4 @@
-"""Bringing the code of this machine to a box; see :mod:`remote.protocol.code` for the lines.
+"""Bringing the code of this machine to a box; see :mod:`remote.protocol.copies` for the lines.
 
     with Copier(box) as copier:
         sync(copier, with_changes=False)
@@ -26,9 +26,7 @@ from grpo_train.run_dir.errors import UserError
 from remote.copying import Copier
 from remote.gate import message
 from remote.protocol import ProtocolError
-from remote.protocol.code import BUNDLE, CLONE, PATCH
-from remote.protocol.copied_files import item_of, send_files
-from remote.protocol.copies import CopyStream, put_items, take_begun
+from remote.protocol.copies import BUNDLE, CLONE, PATCH, CopyStream, item_of, put_items, send_files, take_begun
 
 MARKS = ("grpo_train", "scripts/setup.sh")
 """What a checkout of grpo-tui has."""

@@ -27,31 +27,28 @@ from remote.boxes import Box
 from remote.events import HostKeyAsked, QuestionAsked
 from remote.gate import message
 from remote.protocol import ProtocolError, RemoteError
-from remote.protocol.copied_files import (
-    LOCK,
-    check_room,
-    item_of,
-    list_tree,
-    put_begun,
-    put_in_place,
-    receive_files,
-    remove_others,
-    send_files,
-    staging_of,
-)
 from remote.protocol.copies import (
+    LOCK,
     Begun,
     CopyInterrupted,
     CopyStream,
     Item,
     check_path,
+    check_room,
+    item_of,
+    list_tree,
+    put_begun,
+    put_in_place,
     put_items,
+    receive_files,
+    remove_others,
+    send_files,
+    staging_of,
     take_begun,
     take_items,
 )  # fmt: skip
 from remote.transports.choice import TransportChoice
-from remote.transports.timing import Timing
-from remote.transports.transport import Transport, await_hello, greeting
+from remote.transports.transport import Timing, Transport, await_hello, greeting
 
 MAX_TRIES = 6
 """Connections in a row in which nothing arrives; then a copy is given up."""

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from remote.protocol import Cursor
-from remote.protocol.versions import UNKNOWN, EngineVersion
+from remote.protocol.frames import UNKNOWN, EngineVersion
 
 
 class Link(str, Enum):

@@ -16,11 +16,10 @@ from typing import Any
 from grpo_train.run_dir.formats import current_row
 from remote.events import BoxGreeted, ClientEvent, GpuSampled, RunsReported, SessionsReported, TopicFailed
 from remote.protocol import OPERATIONS, ProtocolError, RemoteError
-from remote.protocol.fields import NAME_LENGTH
-from remote.protocol.intake import MAX_INTEGER, MAX_ITEMS, hints_of, mismatch
+from remote.protocol.check import MAX_INTEGER, MAX_ITEMS, NAME_LENGTH, hints_of, mismatch
+from remote.protocol.frames import EngineVersion
 from remote.protocol.rows import FRAMES, ROWS, UNREADABLE, HostFacts, RowKind
 from remote.protocol.text import clean, last_state, visible
-from remote.protocol.versions import EngineVersion
 
 MAX_DEPTH = 32
 MAX_TEXT = 1 << 20

@@ -26,7 +26,7 @@ WAIT_S = 6.0
 async def draw(root: Path, folder: Path, home: Path) -> None:
     """Write a picture of each view."""
     from grpo_tui.app import GrpoApp
-    from grpo_tui.options import Options
+    from grpo_tui.files import Options
     from remote.boxes import Box
 
     engine = [str(Path(sys.executable).with_name("grpo-train"))]

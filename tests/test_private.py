@@ -21,8 +21,8 @@ PUBLIC = ("_", "_exit", "_replace", "_asdict")
 """Documented in spite of their form: ``os._exit`` and the methods of named tuples."""
 KNOWN = {
     "app.py": {"_fatal_error", "_notifications"},
-    "terminal_notice.py": {"_driver"},
-    "ssh_wire.py": {
+    "terminal.py": {"_driver"},
+    "paramiko_wire.py": {
         "_channel_handler_table", "_feed", "_feed_extended", "_kex_info", "_parse_disconnect", "_parse_kex_init",
         "_read_timeout", "_really_parse_kex_init",
     },

@@ -19,7 +19,7 @@ async def back_up(app: Desk) -> None:
 
 async def choose(app: Desk) -> None:
     """Back up the run: choose the destination and the checkpoints."""
-    from grpo_tui.forms.backups import BackUpScreen
+    from grpo_tui.dialogs.backups import BackUpScreen
 
     run = app.store.selected
     if run and (destinations := await _destinations(app)):
@@ -36,7 +36,7 @@ async def verify(app: Desk) -> None:
 
 async def archive(app: Desk) -> None:
     """Archive the run, or a copy of one checkpoint, after its backup is proven."""
-    from grpo_tui.forms.backups import ArchiveScreen
+    from grpo_tui.dialogs.backups import ArchiveScreen
 
     row = app.store.run
     if row is None or not (destinations := await _destinations(app)):
@@ -56,8 +56,7 @@ async def archive(app: Desk) -> None:
 
 async def restore(app: Desk) -> None:
     """Restore a run from a backup, also one that is not on this box."""
-    from grpo_tui.forms.backups import RestoreScreen
-    from grpo_tui.screens.stored_runs import StoredRunsScreen
+    from grpo_tui.dialogs.backups import RestoreScreen, StoredRunsScreen
 
     if not (destinations := await _destinations(app)):
         return
@@ -73,7 +72,7 @@ async def restore(app: Desk) -> None:
 
 async def clean_up(app: Desk) -> None:
     """Remove checkpoints that the backup holds (asks first)."""
-    from grpo_tui.screens.cleanup import CleanUpScreen
+    from grpo_tui.dialogs.backups import CleanUpScreen
 
     row = app.store.run
     if row is None or row.backup is None:

@@ -7,10 +7,10 @@ import time
 
 from grpo_train.run_dir.errors import UserError
 from grpo_tui import background
-from grpo_tui.fleet.glance import Glance, gpu_counts
+from grpo_tui.box.fleet import Glance, gpu_counts
+from grpo_tui.box.link import TENSORBOARD_S
+from grpo_tui.box.store import Store
 from grpo_tui.kit.desk import Desk
-from grpo_tui.model.store import Store
-from grpo_tui.model.tunnels import TENSORBOARD_S
 from remote.base import BoxesError
 from remote.boxes import add_box, load_boxes
 from remote.events import Link
@@ -19,7 +19,7 @@ from remote.protocol import RemoteError
 
 async def choose_box(app: Desk) -> None:
     """Switch to another box, or add one."""
-    from grpo_tui.screens.boxes import ADD, AddBoxScreen, BoxesScreen
+    from grpo_tui.dialogs.boxes import ADD, AddBoxScreen, BoxesScreen
 
     file = app.options.boxes_file
     try:
@@ -70,7 +70,7 @@ def _age_of_the_link(store: Store) -> float | None:
 
 async def safe_to_terminate(app: Desk) -> None:
     """List what would be lost if this box were terminated now."""
-    from grpo_tui.screens.termination import TerminationScreen
+    from grpo_tui.dialogs.backups import TerminationScreen
 
     await app.show_dialog(TerminationScreen())
 
@@ -120,6 +120,6 @@ async def list_tunnels(app: Desk) -> None:
 
 
 async def _show_tunnels(app: Desk, selected: int) -> None:
-    from grpo_tui.screens.tunnels import TunnelsScreen
+    from grpo_tui.dialogs.boxes import TunnelsScreen
 
     await app.show_dialog(TunnelsScreen(app.store.box, app.connection.tunnels, selected))

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 
 from grpo_train.run_dir.errors import UserError
-from grpo_tui import copies
+from grpo_tui.box.copies import BoxCopy, Get, Put, Sync
+from grpo_tui.dialogs import copies
 from grpo_tui.kit.desk import Desk
-from grpo_tui.model.copies import BoxCopy, Get, Put, Sync
 from remote.protocol import RemoteError
 
 
 async def get(app: Desk) -> None:
     """Copy the run, or weights of a checkpoint, to this machine."""
-    from grpo_tui.forms.copies import GetForm
+    from grpo_tui.dialogs.copies import GetForm
 
     if (copy := app.copy_at_work) is not None:
         await _show(app, copy)
@@ -31,7 +31,7 @@ async def get(app: Desk) -> None:
 
 async def put(app: Desk) -> None:
     """Copy a file or folder of this machine to the box."""
-    from grpo_tui.forms.copies import PutForm
+    from grpo_tui.dialogs.copies import PutForm
 
     if (copy := app.copy_at_work) is not None:
         await _show(app, copy)
@@ -41,9 +41,9 @@ async def put(app: Desk) -> None:
 
 async def sync(app: Desk) -> None:
     """Bring the commit of the checkout here to the box, and the changes if the user wants them."""
-    from grpo_tui.screens.uncommitted import UncommittedScreen
+    from grpo_tui.dialogs.copies import UncommittedScreen
     from remote.code import find_checkout
-    from remote.protocol.code import CLONE
+    from remote.protocol.copies import CLONE
 
     if (copy := app.copy_at_work) is not None:
         await _show(app, copy)
@@ -68,7 +68,7 @@ async def _start(app: Desk, request: Get | Put | Sync | None) -> None:
 
 async def _show(app: Desk, copy: BoxCopy) -> None:
     """Show a copy; a person may hide it, stop it, or let one that failed continue."""
-    from grpo_tui.screens.copying import CopyScreen
+    from grpo_tui.dialogs.copies import CopyScreen
 
     while await app.show_dialog(CopyScreen(copy)):
         copy = copies.start(app, copy.box, copy.request)

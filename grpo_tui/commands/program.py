@@ -10,7 +10,7 @@ import threading
 
 from rich.text import Text
 
-from grpo_tui.attach import has_job_control
+from grpo_tui.kit.attach import has_job_control
 from grpo_tui.kit.desk import Desk
 
 

@@ -9,14 +9,12 @@ from textual.content import Content
 
 from grpo_tui import background
 from grpo_tui.actions import why_not_killable, why_not_stoppable
-from grpo_tui.attach import attach_to, plan_job
+from grpo_tui.box.formatting import counted
+from grpo_tui.box.rows import RunRow, checkpoint_views
+from grpo_tui.box.store import Store, step_of
+from grpo_tui.kit.attach import attach_to, plan_job
 from grpo_tui.kit.desk import Desk
-from grpo_tui.model import progress
-from grpo_tui.model.checkpoints import checkpoint_views
-from grpo_tui.model.formatting import counted
-from grpo_tui.model.run_row import RunRow
-from grpo_tui.model.store import Store
-from grpo_tui.screens.dialog import ConfirmScreen
+from grpo_tui.kit.dialog import ConfirmScreen
 from remote.protocol import RemoteError
 
 MOST_LISTED = 20
@@ -139,7 +137,7 @@ async def attach(app: Desk) -> None:
 
 async def note(app: Desk) -> None:
     """Put a note on the run; an empty one removes it."""
-    from grpo_tui.screens.list_dialogs import NoteScreen
+    from grpo_tui.dialogs.runs import NoteScreen
 
     if (row := app.store.run) is None:
         return
@@ -160,7 +158,7 @@ async def note(app: Desk) -> None:
 async def _stop_marked(app: Desk) -> None:
     """Ask the marked runs to stop after their current step."""
     rows = _able(app, why_not_stoppable)
-    lines = [_line(app, row, f"at step {progress.step_of(app.store, row)}") for row in rows]
+    lines = [_line(app, row, f"at step {step_of(app.store, row)}") for row in rows]
     note = "Each stops after its current step and saves a checkpoint."
     if await _confirmed(app, "stop marked runs", "Stop", rows, lines, why_not_stoppable, note):
         await _send(app, "stop", rows, "stop requested", {})
@@ -179,7 +177,7 @@ async def evaluate_marked(app: Desk) -> None:
     """Evaluate the last checkpoint of the marked runs, with the settings of their configuration."""
     app.release_keys()  # this is not the form that they would belong to
     rows = _able(app, _why_not_evaluable)
-    lines = [_line(app, row, f"at step {progress.step_of(app.store, row)}") for row in rows]
+    lines = [_line(app, row, f"at step {step_of(app.store, row)}") for row in rows]
     note = "The last checkpoint of each, on its own held-out problems, all at the same time."
     if await _confirmed(app, "evaluate marked runs", "Evaluate", rows, lines, _why_not_evaluable, note):
         await _send(app, "evaluate", rows, "evaluation started", {"steps": "latest"}, timeout=60.0)
@@ -206,7 +204,7 @@ def _line(app: Desk, row: RunRow, what: str) -> Content:
 
 async def _loss_of(app: Desk, row: RunRow) -> str:
     """What a kill costs, as far as the box says."""
-    step = progress.step_of(app.store, row)
+    step = step_of(app.store, row)
     try:
         views = checkpoint_views(row.name, await app.request("show_run", timeout=10.0, run=row.name))
     except RemoteError:

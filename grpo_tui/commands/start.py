@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_train.run_dir.configs import config_folder, list_configs, read_config
 from grpo_train.run_dir.errors import UserError
-from grpo_tui import demo
+from grpo_tui.box.rows import workflow_parts
 from grpo_tui.commands.runs import evaluate_marked
+from grpo_tui.dialogs import demo
 from grpo_tui.kit.desk import Desk, SelectRun
-from grpo_tui.model.workflow import workflow_parts
 from remote.protocol import RemoteError
-from remote.protocol.slurm import JobOptions
+from remote.protocol.jobs import JobOptions
 
 if TYPE_CHECKING:
-    from grpo_tui.forms.launch import ConfigChoice
+    from grpo_tui.dialogs.launch import ConfigChoice
 
 FIRST_CONFIG = "testconfig.yaml"
 """Preselected in the launch form: the config that checks a new box within minutes."""
@@ -24,7 +24,7 @@ FIRST_CONFIG = "testconfig.yaml"
 
 async def launch(app: Desk) -> None:
     """Launch a run: choose a config, check the exact command, start it."""
-    from grpo_tui.forms.launch import LaunchScreen
+    from grpo_tui.dialogs.launch import LaunchScreen
 
     configs = await _configs(app)
     runs = [row.name for row in app.store.runs or ()]
@@ -42,7 +42,7 @@ async def launch(app: Desk) -> None:
 
 async def _configs(app: Desk) -> list[ConfigChoice]:
     """Configs of this machine, then those of the box unless they are the same files."""
-    from grpo_tui.forms.launch import ConfigChoice
+    from grpo_tui.dialogs.launch import ConfigChoice
 
     folder, here = await asyncio.to_thread(_local_configs, app.options.config_dir)
     try:
@@ -69,7 +69,7 @@ async def evaluate(app: Desk) -> None:
     if app.situation().marked:
         await evaluate_marked(app)
         return
-    from grpo_tui.forms.evaluate import EvalScreen
+    from grpo_tui.dialogs.evaluate import EvalScreen
 
     run = app.store.selected
     if run and (steps := await _complete_steps(app, run)):
@@ -80,7 +80,7 @@ async def evaluate(app: Desk) -> None:
 
 async def resume(app: Desk) -> None:
     """Resume the run from one of its checkpoints."""
-    from grpo_tui.forms.resume import ResumeScreen
+    from grpo_tui.dialogs.resume import ResumeScreen
 
     row = app.store.run
     if row and (steps := await _complete_steps(app, row.name)):

@@ -16,8 +16,7 @@ from grpo_train.history.search import moment
 from grpo_train.history.spans import Span, clipped, joined, seconds, without
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import utc_from
-from grpo_tui.history.tables import print_table
-from grpo_tui.model.formatting import money
+from grpo_tui.box.formatting import money, print_table
 
 
 @dataclass(frozen=True)

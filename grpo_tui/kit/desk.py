@@ -16,24 +16,67 @@ from textual.message import Message
 from textual.screen import Screen
 
 from grpo_tui.actions import READONLY, Action, Situation, key_label
-from grpo_tui.kit import clipboard
-from grpo_tui.kit.held_keys import HeldKeys
-from grpo_tui.model.announcements import EndWatch
-from grpo_tui.model.box_history import BoxHistory
-from grpo_tui.model.charts_view import ChartsView
-from grpo_tui.model.connection import Connection
-from grpo_tui.model.copies import BoxCopy
-from grpo_tui.model.kept import KeptAnswers
-from grpo_tui.model.run_columns import DEFAULT
-from grpo_tui.model.run_list import RunList
-from grpo_tui.model.store import Store
-from grpo_tui.model.termination import Termination
-from grpo_tui.model.unanswered import UnansweredRequests, requester
-from grpo_tui.options import Options
-from grpo_tui.preferences import Preferences
+from grpo_tui.box.backups import Termination
+from grpo_tui.box.charts import ChartsView
+from grpo_tui.box.copies import BoxCopy
+from grpo_tui.box.gpus import BoxHistory
+from grpo_tui.box.kept import KeptAnswers
+from grpo_tui.box.link import Connection
+from grpo_tui.box.needs import EndWatch
+from grpo_tui.box.run_columns import DEFAULT
+from grpo_tui.box.run_list import RunList
+from grpo_tui.box.store import Store
+from grpo_tui.box.unanswered import UnansweredRequests, requester
+from grpo_tui.files import Options, Preferences
+from grpo_tui.kit import terminal
 from remote.boxes import Box
 from remote.protocol import OPERATIONS, RemoteError
 from remote.protocol.text import clean
+
+
+class HeldKeys:
+    """Keeps keys, and passes them on one after the other: a key may open what the next one is meant for."""
+
+    def __init__(self, app: App[None]) -> None:
+        self._app = app
+        self._held: list[events.Key] | None = None
+        self._passed_on: events.Key | None = None
+        self._turn: object = None
+        """The release that is at work; another one, or a hold, ends it."""
+
+    def hold(self) -> None:
+        """Keep the keys from now on, behind those that are kept already."""
+        self._held, self._turn = self._held or [], None
+
+    def holds(self, event: events.Event) -> bool:
+        """Whether an event is a key that is kept."""
+        if self._held is None or not isinstance(event, events.Key) or event.key in ("ctrl+c", "ctrl+q"):
+            return False
+        if event is self._passed_on:
+            return False
+        self._held.append(event)
+        return True
+
+    def pass_on(self, keys: list[events.Key]) -> None:
+        """Pass on keys that a dialog had no use for, behind those that are kept."""
+        self._held = [*(self._held or []), *keys]
+        self.release()
+
+    def release(self) -> None:
+        """Pass on the keys that are kept, each once the one before has had its effect."""
+        self._turn = turn = object()
+        self._release_next(turn)
+
+    def _release_next(self, turn: object) -> None:
+        if turn is not self._turn:
+            return
+        if not self._held:
+            self._held = None
+            return
+        held = self._held.pop(0)
+        self._passed_on = events.Key(held.key, held.character)
+        self._app.post_message(self._passed_on)
+        self._app.call_after_refresh(self._release_next, turn)
 
 
 @dataclass
@@ -234,5 +277,5 @@ class Desk(App[None]):
             self.warn(f"nothing to copy: {what} is empty")
             return
         self.copy_to_clipboard(text)
-        notes = await clipboard.problems(text)
+        notes = await terminal.problems(text)
         self.receipt(f"copied: {what}, {len(text):,} character{'s' if len(text) > 1 else ''}", "; ".join(notes))

@@ -12,9 +12,9 @@ from dataclasses import fields
 from typing import Any
 
 from grpo_train.run_dir.errors import UserError
-from grpo_tui.model.unanswered import OUTCOMES, requester
-from grpo_tui.shell.arguments import config_of
+from grpo_tui.box.unanswered import OUTCOMES, requester
 from grpo_tui.shell.connection import ShellConnection
+from grpo_tui.shell.options import config_of
 from remote.boxes import Box, notify_overrides
 from remote.protocol import RemoteError
 from remote.protocol.jobs import EvaluateRequest

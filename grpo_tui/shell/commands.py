@@ -7,8 +7,7 @@ import json
 import sys
 
 from grpo_train.run_dir.errors import UserError
-from grpo_tui.shell.arguments import CHANGES, parser
-from grpo_tui.shell.options import exit_code
+from grpo_tui.shell.options import CHANGES, exit_code, parser
 from remote.protocol import RemoteError
 
 FAILED, INTERRUPTED = 1, 130
@@ -33,7 +32,7 @@ def _run(command: str, arguments: argparse.Namespace) -> int:
 
         return boxes(arguments)
     if command == "instances":
-        from grpo_tui.shell.instances import instances
+        from grpo_tui.shell.boxes import instances
 
         return instances(arguments)
     from grpo_tui.cli import choose_box
@@ -44,11 +43,11 @@ def _run(command: str, arguments: argparse.Namespace) -> int:
 
         return doctor(box, arguments)
     if command == "env":
-        from grpo_tui.shell.environment import environment
+        from grpo_tui.shell.up import environment
 
         return environment(box, arguments)
     if command == "sync":
-        from grpo_tui.shell.sync import sync
+        from grpo_tui.shell.copying import sync
 
         return sync(box, arguments)
     if command == "up":
@@ -56,7 +55,7 @@ def _run(command: str, arguments: argparse.Namespace) -> int:
 
         return up(box, arguments)
     if command == "tensorboard":
-        from grpo_tui.shell.tensorboard import tensorboard
+        from grpo_tui.shell.look import tensorboard
 
         return tensorboard(box, arguments)
     from grpo_tui.shell import change, look

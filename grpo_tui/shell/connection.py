@@ -1,18 +1,65 @@
-"""One connection to a box for one command, without the app. Questions are asked in the terminal, if there is one."""
+"""One connection to a box for one command, without the app. Its questions are asked in the terminal.
+
+Without a terminal, they are answered no.
+"""
 
 from __future__ import annotations
 
+import getpass
 import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from grpo_tui.shell import person
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import BoxGreeted, ClientEvent, FilesLeftOut, HostKeyAsked, Link, LinkChanged, QuestionAsked
 from remote.protocol import RemoteError
+
+TERMINAL = "/dev/tty"
+
+
+def has_person() -> bool:
+    """Whether somebody can answer."""
+    try:
+        with open(TERMINAL):
+            return True
+    except OSError:  # or Windows
+        return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def accept_host_key(question: HostKeyAsked) -> bool:
+    """Show an unknown host key; True if it is accepted."""
+    text = f"{question.host} has the unknown host key {question.key_type} {question.fingerprint}."
+    if not has_person():
+        print(f"{text} Accept it once in a terminal: grpo-tui doctor --box NAME", file=sys.stderr)
+        return False
+    return _line(f"{text}\nIs this the box? [y/N] ").strip().lower() in ("y", "yes")
+
+
+def answer(question: QuestionAsked) -> str | None:
+    """The answer to a question of ssh; None if it was dismissed. It is neither stored nor logged."""
+    if question.kind == "touch" or not has_person():
+        print(question.text, file=sys.stderr)
+        return None
+    if question.kind == "confirm":
+        return "yes" if _line(f"{question.text} [y/N] ").strip().lower() in ("y", "yes") else None
+    try:
+        return _line(f"{question.text} ") if question.echo else getpass.getpass(f"{question.text} ")
+    except EOFError:
+        return None
+
+
+def _line(prompt: str) -> str:
+    try:
+        with open(TERMINAL, "w") as screen, open(TERMINAL) as keys:
+            print(prompt, end="", file=screen, flush=True)
+            return keys.readline().rstrip("\n")
+    except OSError:
+        print(prompt, end="", file=sys.stderr, flush=True)
+        return sys.stdin.readline().rstrip("\n")
+
 
 CONNECT_S = 40.0
 REPLY_S = 120.0
@@ -67,9 +114,9 @@ class ShellConnection:
                 asked = "its host key is not known" if isinstance(question, HostKeyAsked) else "it asks to log in"
                 return f"{asked}: connect once with  grpo-tui doctor --box {self.box.name}"
             if isinstance(question, HostKeyAsked):
-                self.client.answer_host_key(person.accept_host_key(question))
+                self.client.answer_host_key(accept_host_key(question))
             else:
-                given = person.answer(question)
+                given = answer(question)
                 if question.kind != "touch":
                     self.client.answer_question(given)
             until = time.monotonic() + self._connect_s

@@ -1,4 +1,4 @@
-"""``grpo-tui get`` and ``grpo-tui put``: copy runs, weights and files from and to a box."""
+"""``grpo-tui get``, ``put`` and ``sync``: copy runs, weights, files and this checkout's commit."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo_train.run_dir.errors import UserError
-from grpo_tui.model.formatting import byte_size, counted
+from grpo_tui.box.formatting import byte_size, counted
 from grpo_tui.shell.options import add_box_options, exit_code
+from remote.boxes import Box
 
 if TYPE_CHECKING:
-    from remote.boxes import Box
+    from remote.code import Synced
     from remote.copying import Copied, Copier, Progress
 
 PARTIAL = 3
@@ -97,7 +98,7 @@ def _copy(command: str, arguments: argparse.Namespace) -> Copied:
 @contextmanager
 def copying(box: Box, command: str, *, readonly: bool = False) -> Iterator[Copier]:
     """A copier that asks and shows its progress in the terminal."""
-    from grpo_tui.shell.person import accept_host_key, answer
+    from grpo_tui.shell.connection import accept_host_key, answer
     from remote.copying import Copier
 
     with (
@@ -134,3 +135,30 @@ def _shown(title: str) -> Iterator[Progress]:
                 shown_at = now
 
         yield progress
+
+
+def sync(box: Box, arguments: argparse.Namespace) -> int:
+    """Bring the code, and say what the next launch trains with."""
+    synced = bring(box, with_changes=arguments.with_changes, readonly=arguments.readonly)
+    if arguments.json:
+        print(json.dumps(asdict(synced), indent=1))
+    else:
+        print(told(box, synced))
+        if synced.needs_setup:
+            print(f"its engine is not set up for this commit: grpo-tui env setup --box {box.name}", file=sys.stderr)
+    return PARTIAL if synced.left_out else 0
+
+
+def bring(box: Box, *, with_changes: bool, readonly: bool) -> Synced:
+    """Sync, with a progress line on a terminal. Raises UserError."""
+    from remote.code import sync as sync_code
+
+    with copying(box, "sync", readonly=readonly) as copier:
+        return sync_code(copier, with_changes=with_changes)
+
+
+def told(box: Box, synced: Synced) -> str:
+    """``h200-a: 1a2b3c4d5e "Subject" is in ~/.grpo/code (12 KB sent)``."""
+    subject = f' "{synced.subject}"' if synced.subject else ""
+    sent = f" ({byte_size(synced.size)} sent)" if synced.size else ""
+    return f"{box.name}: {synced.code}{subject} is in {synced.path}{sent}"

@@ -9,16 +9,16 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from grpo_tui.fleet.glance import OTHER_MACHINE, OTHER_MACHINE_HINT
-from grpo_tui.model.asking import ENGINE_S
-from grpo_tui.model.box_clock import SET_CLOCK, TOLERATED_S
-from grpo_tui.shell.arguments import config_of
+from grpo_tui.box.asking import ENGINE_S
+from grpo_tui.box.fleet import OTHER_MACHINE, OTHER_MACHINE_HINT
+from grpo_tui.box.store import SET_CLOCK, TOLERATED_S
 from grpo_tui.shell.connection import ShellConnection
+from grpo_tui.shell.options import config_of
 from remote.base import Refused
 from remote.boxes import Box
 from remote.events import BoxGreeted, ClockMeasured, LinkChanged, MachineChanged
 from remote.protocol import RemoteError
-from remote.transports import machines
+from remote.transports import identities
 from remote.transports.choice import choose
 
 CLOCK_S = 3.0
@@ -44,7 +44,7 @@ def doctor(box: Box, arguments: argparse.Namespace) -> int:
 
 def examine(box: Box, config_text: str = "", overrides: list[str] | None = None) -> Iterator[dict[str, Any]]:
     """The findings of this machine about the link, then those of the box: name, level, detail, hint, fix, where."""
-    was_known = machines.is_known(box.name)
+    was_known = identities.is_known(box.name)
     try:
         connection = ShellConnection(box, readonly=True)
     except RemoteError as error:
@@ -102,7 +102,7 @@ def _machine(box: Box, connection: ShellConnection, was_known: bool) -> dict[str
     changed = connection.event(MachineChanged, 0.0)
     if changed is None:
         noted = (
-            "noted now, to be compared the next time" if machines.is_known(box.name) else "the box has no machine ID"
+            "noted now, to be compared the next time" if identities.is_known(box.name) else "the box has no machine ID"
         )
         detail = "this machine" if box.is_local else "the same as the last time" if was_known else noted
         return _here("machine", "ok", detail)

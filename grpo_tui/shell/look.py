@@ -1,11 +1,13 @@
-"""Commands that only read: runs, show, tail, gpu, sessions, capture, attach."""
+"""Commands that only read: runs, show, tail, gpu, sessions, capture, attach, tensorboard."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import queue
+import secrets
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,11 +15,12 @@ from typing import Any
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.evaluations import trouble_of
 from grpo_train.run_dir.sessions import session_name
-from grpo_tui.attach import attach_command, call_in_foreground, plan_job
-from grpo_tui.history.tables import print_table
-from grpo_tui.model.gpu_advice import unlisted
-from grpo_tui.model.run_row import RunRow
-from grpo_tui.model.tracking import tracking_of
+from grpo_tui.box.events import tracking_of
+from grpo_tui.box.formatting import print_table
+from grpo_tui.box.gpus import unlisted
+from grpo_tui.box.link import TENSORBOARD_PORT, TENSORBOARD_S
+from grpo_tui.box.rows import RunRow
+from grpo_tui.kit.attach import attach_command, call_in_foreground, plan_job
 from grpo_tui.shell.connection import ShellConnection
 from remote.boxes import Box
 from remote.events import ClientEvent, GpuSampled, LogArrived, LogFailed, LogRotated, TopicFailed
@@ -25,6 +28,7 @@ from remote.gate import log_text
 from remote.protocol import Cursor, RemoteError
 from remote.protocol.logs import MAX_CHARACTERS, MAX_LINES
 from remote.protocol.rows import UNREADABLE
+from remote.tunnels import Tunnel
 
 GPU_S = 20.0
 MAX_CAPTURED = 5_000
@@ -246,3 +250,22 @@ def attach(box: Box, arguments: argparse.Namespace) -> int:
 COMMANDS: dict[str, Callable[[Box, argparse.Namespace], int]] = {
     "runs": runs, "show": show, "tail": tail, "gpu": gpu, "sessions": sessions, "capture": capture, "attach": attach,
 }  # fmt: skip
+
+
+def tensorboard(box: Box, arguments: argparse.Namespace) -> int:
+    """Start it, print its address, and keep it open."""
+    with ShellConnection(box, readonly=arguments.readonly) as connection:
+        reply = connection.request(
+            "open_tensorboard", TENSORBOARD_S, run=arguments.run, idempotency_key=secrets.token_hex(12)
+        )
+        port, exact = arguments.port or TENSORBOARD_PORT, arguments.port is not None
+        with Tunnel(connection.client, "127.0.0.1", reply["port"], local_port=port, exact=exact, holds=True) as tunnel:
+            url = f"http://{tunnel.local}{reply['path']}"
+            print(json.dumps({"url": url, "session": reply["session"]}) if arguments.json else url, flush=True)
+            print("Ctrl-C ends it", file=sys.stderr)
+            if arguments.open:
+                import webbrowser
+
+                webbrowser.open(url)
+            threading.Event().wait()
+    return 0

@@ -7,13 +7,12 @@ from typing import ClassVar
 
 from textual.binding import Binding
 
+from grpo_tui.box.charts import PlotView
+from grpo_tui.box.curves import Curves
+from grpo_tui.box.events import RunEvent
+from grpo_tui.kit.chart import ChartMouse, CurveChart
 from grpo_tui.kit.desk import Desk
-from grpo_tui.model.charts_view import PlotView
-from grpo_tui.model.curves import Curves
-from grpo_tui.model.run_events import RunEvent
 from grpo_tui.views.view import ViewScreen, bindings_of
-from grpo_tui.widgets.chart_mouse import ChartMouse
-from grpo_tui.widgets.curve_chart import CurveChart
 
 
 def bindings_with_vi(view: str, vi: Mapping[str, str]) -> list[Binding | tuple[str, str] | tuple[str, str, str]]:

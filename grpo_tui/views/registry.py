@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from grpo_tui.model.store import Store
+from grpo_tui.box.store import Store
 from grpo_tui.views.home.screen import HomeScreen
 from grpo_tui.views.view import ViewScreen
 

@@ -16,13 +16,12 @@ from textual.widgets import Input, Static
 from grpo_train.history.query import QueryError
 from grpo_train.run_dir.config_values import config_values
 from grpo_tui.actions import ACTIONS
+from grpo_tui.box.events import Tracking, tracking_of
+from grpo_tui.box.store import Store
+from grpo_tui.kit.bars import HeaderBar, KeyBar, ViewBar
 from grpo_tui.kit.desk import Desk
-from grpo_tui.model.store import Store
-from grpo_tui.model.tracking import Tracking, tracking_of
-from grpo_tui.widgets.header import HeaderBar
-from grpo_tui.widgets.key_bar import KeyBar, ViewBar
-from grpo_tui.widgets.line_input import LineInput
-from grpo_tui.widgets.panel import StoreView
+from grpo_tui.kit.dialog import LineInput
+from grpo_tui.kit.panel import StoreView
 
 
 def bindings_of(view: str) -> list[Binding | tuple[str, str] | tuple[str, str, str]]:
@@ -179,7 +178,7 @@ class ViewScreen(Screen[None]):
 
     def action_show_tracking(self) -> None:
         """Show whether the run is in W&B, its page, and what failed last."""
-        from grpo_tui.screens.tracking import TrackingScreen
+        from grpo_tui.dialogs.runs import TrackingScreen
 
         if (tracking := self.tracking()) is None:
             self.app.warn("no run under the cursor")

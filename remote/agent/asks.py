@@ -15,13 +15,13 @@ from grpo_train.run_dir.questions import ANSWERS, AskedQuestion, asks_folder, ca
 from grpo_train.run_dir.questions import ask as put
 from grpo_train.run_dir.sessions import session_name
 from grpo_train.run_dir.version import FORMAT
-from remote.agent.context import BoxContext
+from remote.agent.box import BoxContext
 from remote.agent.engine import find_engine, running_version
 from remote.agent.jobs import end_process, option, run_in_session
 from remote.agent.once import Record
 from remote.agent.sessions import Sessions
 from remote.protocol import RemoteError
-from remote.protocol.ask import (
+from remote.protocol.jobs import (
     AskReply,
     AskRequest,
     CancelAnswerReply,

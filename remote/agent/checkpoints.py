@@ -1,4 +1,4 @@
-"""Room that checkpoints take, and those that nothing needs. Read on request only.
+"""Checkpoints and starting weights on this box: room, what nothing needs, held-out results. Read on request only.
 
 Sizes come from the manifests, each read once: a complete checkpoint does not change. A request reads for
 :data:`BUDGET_S` at most; the next one continues where it ended.
@@ -6,6 +6,7 @@ Sizes come from the manifests, each read once: a complete checkpoint does not ch
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -14,14 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir import RunDir, list_evaluations, utc_from
+from grpo_train.run_dir.clock import Clock
 from grpo_train.run_dir.config_values import config_values
-from grpo_train.run_dir.manifest import STEP_NAME
+from grpo_train.run_dir.evaluations import TABLE, read_table
+from grpo_train.run_dir.files import read_json, to_float
+from grpo_train.run_dir.manifest import MANIFEST, STEP_NAME, problem_of
 from grpo_train.run_dir.root import is_run
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
 from grpo_train.run_dir.spare import accuracies_of, checkpoint_size, links_of, paths_in_use, reasons_to_keep
-from remote.agent.context import BoxContext
+from remote.agent.box import BoxContext
 from remote.protocol import RemoteError
-from remote.protocol.checkpoints import (
+from remote.protocol.backups import (
     MAX_SIZES,
     MAX_SPARE,
     CheckpointSizesReply,
@@ -29,6 +33,154 @@ from remote.protocol.checkpoints import (
     SpareCheckpointsReply,
     SpareCheckpointsRequest,
 )
+from remote.protocol.operations import CheckWeightsReply, CheckWeightsRequest, ListWeightsReply, NoParameters, Row
+
+EVERY_S = 5.0
+"""An evaluation takes minutes; on a slow disk a reading takes long."""
+
+
+class HeldOutResults:
+    """Run name to ``{"accuracy", "dataset", "step"}`` of its last evaluated checkpoint."""
+
+    def __init__(self, root: Path, clock: Clock) -> None:
+        self._folder, self._clock = root / "eval_runs", clock
+        self._known: dict[str, tuple[object, str, dict[str, Any] | None]] = {}
+        """Folder to (signature, run, result)."""
+        self._results: dict[str, dict[str, Any]] = {}
+        self._read_at: float | None = None
+
+    def results(self) -> dict[str, dict[str, Any]]:
+        """Of several datasets, the one whose checkpoint is the newest, then the first by name."""
+        now = self._clock.monotonic()
+        if self._read_at is not None and now - self._read_at < EVERY_S:
+            return self._results
+        known: dict[str, tuple[object, str, dict[str, Any] | None]] = {}
+        results: dict[str, dict[str, Any]] = {}
+        for name in self._folders():
+            folder = self._folder / name
+            signature = _signature(folder)
+            entry = self._known.get(name)
+            if entry is None or entry[0] != signature:
+                entry = (signature, *_result(folder))
+            known[name] = entry
+            _, run, result = entry
+            if result is not None and (run not in results or result["step"] > results[run]["step"]):
+                results[run] = result
+        self._known, self._results, self._read_at = known, results, self._clock.monotonic()
+        return results
+
+    def _folders(self) -> list[str]:
+        try:
+            return sorted(name for name in os.listdir(self._folder) if not name.startswith("."))
+        except OSError:
+            return []
+
+
+def _signature(folder: Path) -> object:
+    found: list[object] = []
+    for path in (folder / "status.json", folder / TABLE):
+        try:
+            facts = path.stat()
+            found.append((facts.st_ino, facts.st_size, facts.st_mtime_ns))
+        except OSError:
+            found.append(None)
+    return tuple(found)
+
+
+def _result(folder: Path) -> tuple[str, dict[str, Any] | None]:
+    """The run of an evaluation, and its result at the highest step; no result where nothing can be read."""
+    try:
+        status = read_json(folder / "status.json", MAX_RUN_FILE_BYTES, finite=True) or {}
+        rows = read_table(folder)
+    except OSError:
+        return "", None
+    run = status.get("training_run")
+    if not isinstance(run, str):
+        return "", None
+    best: dict[str, Any] | None = None
+    dataset = folder.name.removeprefix(f"{run}_")[:255]
+    for row in rows:
+        accuracy = _number(row.get("accuracy"))
+        step = int(row["step"]) if len(row["step"]) <= 15 else None
+        if accuracy is not None and step is not None and (best is None or step >= best["step"]):
+            best = {"accuracy": accuracy, "dataset": dataset, "step": step}
+    return run, best
+
+
+def _number(text: object) -> float | None:
+    try:
+        value = to_float(float(str(text)))
+    except ValueError:
+        return None
+    return value if value is not None and math.isfinite(value) else None
+
+
+FOLDERS = ("checkpoints", "lora_checkpoints", "models")
+"""Directories of the root that are searched."""
+MAX_DEPTH = 3
+"""``models/OWNER/NAME``, ``lora_checkpoints/RUN/step_N``."""
+MAX_WEIGHTS = 1_000
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin")
+
+
+def list_weights(box: BoxContext, request: NoParameters) -> ListWeightsReply:
+    """Adapter and model directories under :data:`FOLDERS`, newest first."""
+    found: list[tuple[float, Row]] = []
+    for folder in FOLDERS:
+        for path in _search(box.root / folder, MAX_DEPTH):
+            modified = path.stat().st_mtime
+            name = path.relative_to(box.root / folder).as_posix()
+            row = {
+                "name": name,
+                "path": path.relative_to(box.root).as_posix(),
+                "kind": weights_kind(path),
+                "modified": utc_from(modified),
+            }
+            found.append((modified, row))
+    found.sort(key=lambda pair: pair[0], reverse=True)
+    return {"weights": [row for _, row in found[:MAX_WEIGHTS]]}
+
+
+def check_weights(box: BoxContext, request: CheckWeightsRequest) -> CheckWeightsReply:
+    """Whether a directory can start a run. Sizes are compared with its manifest; checksums are left to the engine."""
+    path = box.root / Path(request.path).expanduser()
+    kind, problem = weights_kind(path), ""
+    checkpoint = path.parent if path.name == "model" else path
+    if not path.is_dir():
+        problem = "not a directory on this box"
+    elif not kind:
+        problem = "neither an adapter (adapter_config.json) nor a model (config.json), with weights"
+    elif (checkpoint / MANIFEST).exists():
+        problem = problem_of(checkpoint)
+    return {"path": box.relative(path), "kind": "" if problem else kind, "problem": problem}
+
+
+def weights_kind(path: Path) -> str:
+    """``adapter`` or ``model`` for a directory with weights, or with a ``model/`` that has them; else ""."""
+    for folder in (path, path / "model"):
+        if any(next(folder.glob(pattern), None) for pattern in _WEIGHTS):
+            if (folder / "adapter_config.json").is_file():
+                return "adapter"
+            if (folder / "config.json").is_file():
+                return "model"
+    return ""
+
+
+def _search(folder: Path, depth: int) -> list[Path]:
+    """Directories with weights below a folder; what is inside one of them is not searched."""
+    try:
+        with os.scandir(folder) as entries:
+            paths = [Path(entry.path) for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
+    except OSError:
+        return []
+    found = []
+    for path in sorted(paths):
+        if weights_kind(path):
+            found.append(path)
+        elif depth > 1:
+            found += _search(path, depth - 1)
+    return found
+
 
 BUDGET_S = 1.0
 DAY_S = 86_400

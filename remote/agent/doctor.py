@@ -26,11 +26,10 @@ from grpo_train.run_dir.owners import account, create_command, foreign_owner, no
 from grpo_train.run_dir.root import DEFAULT_ROOT
 from grpo_train.run_dir.umask import PRIVATE
 from remote.agent import code, from_memory
-from remote.agent.ask_engine import ask_engine
-from remote.agent.context import BoxContext
-from remote.agent.engine import find_engine, running_version, training_device
+from remote.agent.box import BoxContext
+from remote.agent.engine import ask_engine, find_engine, running_version, training_device
 from remote.agent.sessions import Sessions
-from remote.protocol.messages import RemoteError
+from remote.protocol.frames import RemoteError
 from remote.protocol.operations import DoctorReply, DoctorRequest
 from remote.protocol.rows import Check
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from grpo_train.run_dir import open_run
 from remote.agent import from_memory
-from remote.agent.context import BoxContext
+from remote.agent.box import BoxContext
 from remote.protocol import OPERATIONS, RemoteError
 
 ANSWER_S = 25.0

@@ -1,5 +1,4 @@
-"""Requests that change something: launch, evaluate, stop, kill; also :mod:`remote.agent.resuming` and
-:mod:`remote.agent.backups`.
+"""Requests that change something: launch, evaluate, resume, stop, kill; setup, TensorBoard, notes.
 
 Command lines are lists, for tmux, too. With ``dry_run`` a command checks everything, starts nothing, and returns the
 exact ``argv``. A request with an idempotency key is carried out once (:mod:`remote.agent.once`).
@@ -7,17 +6,23 @@ exact ``argv``. A request with an idempotency key is carried out once (:mod:`rem
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, fields
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from grpo_train.run_dir import RunDir, RunDirError, check_name, create_run, open_run, prepare_root
 from grpo_train.run_dir.code import Code
+from grpo_train.run_dir.config_values import config_values
+from grpo_train.run_dir.env_file import account_file
 from grpo_train.run_dir.errors import code_of
+from grpo_train.run_dir.files import atomic_write, read_json
 from grpo_train.run_dir.kill import (
     TERM_WAIT_S,
     KillResult,
@@ -26,30 +31,42 @@ from grpo_train.run_dir.kill import (
     recorded_supervisor,
     started_at,
 )
+from grpo_train.run_dir.notes import write_note
 from grpo_train.run_dir.processes import boot_id, is_alive, signal_quietly
 from grpo_train.run_dir.root import Launch, find_by_key
+from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
 from grpo_train.run_dir.sessions import session_name
-from remote.agent.code import for_session
+from grpo_train.run_dir.workflow_file import is_workflow, workflow_state
+from remote.agent.box import BoxContext
+from remote.agent.code import for_resume, for_session, worktree
 from remote.agent.code import record as record_code
-from remote.agent.context import BoxContext
-from remote.agent.ends import NOT_STARTED
-from remote.agent.engine import find_engine
+from remote.agent.engine import ask_engine, find_engine, not_installed
 from remote.agent.once import Record
-from remote.agent.sessions import Sessions
-from remote.agent.slurm.jobs import is_slurm, job_of, kill_job, launch_job, on_a_node, stop_job
-from remote.agent.start import check_launch, examine, launch_lock, require_free
-from remote.agent.tmux_directory import socket_path
+from remote.agent.sessions import Sessions, socket_path
+from remote.agent.slurm import is_slurm, job_of, kill_job, launch_job, on_a_node, resume_job, stop_job
+from remote.agent.start import NOT_STARTED, UNCHECKED, check_launch, examine, launch_lock, not_checked, require_free
 from remote.protocol import RemoteError
 from remote.protocol.jobs import (
+    MAX_ENV_BYTES,
     EvaluateRequest,
     JobReply,
     KillReply,
     KillRequest,
     LaunchReply,
     LaunchRequest,
+    OpenTensorBoardReply,
+    OpenTensorBoardRequest,
+    PlaceEnvReply,
+    PlaceEnvRequest,
+    PlanResumeReply,
+    PlanResumeRequest,
+    ResumeReply,
+    ResumeRequest,
+    SetUpRequest,
     StopReply,
     StopRequest,
 )
+from remote.protocol.runs import NoteReply, NoteRequest
 
 SIGKILL_WAIT_S = 2.0
 
@@ -328,3 +345,177 @@ def _session_process(box: BoxContext, run: RunDir) -> list[tuple[int, int]]:
     if not session or session["run"] != run.name or session["dead"] or not session["pid"]:
         return []
     return [] if session["start"] is None else [(session["pid"], session["start"])]
+
+
+PLAN_WAIT_S = 45.0
+"""The engine imports torch to check the GPUs."""
+
+
+def resume(box: BoxContext, request: ResumeRequest, record: Record) -> ResumeReply:
+    """Resume a run from a checkpoint, in the run's session.
+
+    Raises RemoteError: ``code_differs`` where the synced code is not that of the run and ``request.code`` chooses none;
+    ``workflow_edited`` for edits of the workflow that ``request.confirmation`` does not name. A repeated request has
+    been confirmed.
+    """
+    run = open_run(box.root, request.run)
+    resumed, observed = started_since(run, record), run.observed_state()
+    repeated = resumed or (not is_slurm(box) and Sessions(box).has_key(record.key))
+    if observed.is_live and not repeated:
+        host = f" on {observed.host}" if observed.host else ""
+        raise RemoteError("run_is_live", f"{run.name} is {observed.state}{host}", "stop it before you resume it")
+    arguments = _arguments(run, request)
+    checkpoint = run.checkpoint(str(request.from_step or "latest"))
+    code = None if repeated else for_resume(box, run, request.code)
+    note = ""
+    if not repeated:
+        must_answer = not request.dry_run and _may_be_edited(run, request)
+        changes = not is_slurm(box) and bool(request.dry_run or request.overrides or request.nproc)
+        confirmation, note = _check(box, arguments, must_answer) if must_answer or changes else ("", "")
+        if confirmation and not request.dry_run:
+            if confirmation != request.confirmation:
+                message = f"the workflow of {run.name} was edited since its last start"
+                raise RemoteError("workflow_edited", message, "confirm the edited stages")
+            arguments += ["--yes"]
+    record.begin(started_at=started_at(run))
+    if code is not None and not request.dry_run:
+        box = box.at(worktree(code, run))
+        record_code(run, code)
+    if is_slurm(box):
+        return {**resume_job(box, run, arguments, request.dry_run, record, resumed), "step": checkpoint.step}
+    reply = run_in_session(box, session_name(run.name), arguments, run.name, request.dry_run, record, resumed)
+    return {**reply, "step": checkpoint.step, **({"note": note} if note else {})}  # type: ignore[typeddict-item]
+
+
+def _check(box: BoxContext, arguments: list[str], must_answer: bool) -> tuple[str, str]:
+    """Have the engine check a resume as its start will; returns the confirmation of an edited workflow, and what to say
+    where the engine does not answer and need not. Raises RemoteError."""
+    try:
+        return _plan(box, arguments)["confirmation"], ""
+    except RemoteError as error:
+        if must_answer or error.code not in UNCHECKED:
+            raise
+        return "", not_checked(error)
+
+
+def plan_resume(box: BoxContext, request: PlanResumeRequest) -> PlanResumeReply:
+    """What a resume would do, and what of its workflow was edited. Raises RemoteError, with the engine's code."""
+    return _plan(box, _arguments(open_run(box.root, request.run), request))
+
+
+def _plan(box: BoxContext, arguments: list[str]) -> PlanResumeReply:
+    plan = ask_engine(box, [*arguments, "--dry-run"], PLAN_WAIT_S)
+    if not isinstance(plan, dict) or not isinstance(plan.get("confirmation"), str):
+        raise RemoteError("no_answer", "grpo-train resume --dry-run did not print a plan")
+    return cast(PlanResumeReply, plan)
+
+
+def _arguments(run: RunDir, request: ResumeRequest | PlanResumeRequest) -> list[str]:
+    """``--nproc`` and ``--set`` are passed only when requested: version 0.1.0 of the engine does not know them."""
+    arguments = ["resume", "--training-run", run.name, "--from-step", str(request.from_step or "latest")]
+    for name in ("additional_steps", "nproc"):
+        arguments += option(request, name)
+    return [*arguments, *set_options(request.overrides)]
+
+
+def _may_be_edited(run: RunDir, request: ResumeRequest) -> bool:
+    """Whether the engine has to compare the workflow: without one, before or now, it is not asked, which takes time."""
+    with suppress(Unreadable, OSError):
+        if (recorded := workflow_state(run.path)) is None:
+            return False
+        if is_workflow(recorded["stages"]) or any(word.startswith("workflow") for word in request.overrides):
+            return True
+        text = (read_bytes(run.config_file, MAX_RUN_FILE_BYTES) or b"").decode(errors="replace")
+        return "\nworkflow:" in f"\n{text}" and config_values(text).get("workflow.stages") != ""
+    return True
+
+
+SETUP_SESSION = "setup"
+SCRIPT = "scripts/setup.sh"
+
+
+def place_env(box: BoxContext, request: PlaceEnvRequest, record: Record) -> PlaceEnvReply:
+    """Put the variables where every job of this account reads them, readable by this account only.
+
+    Raises RemoteError ``bad_request`` for a text that is too long.
+    """
+    data = request.text.encode(errors="surrogatepass")
+    if len(data) > MAX_ENV_BYTES:
+        raise RemoteError("bad_request", f"a .env of {len(data):,} bytes is too long; the limit is {MAX_ENV_BYTES:,}")
+    file = account_file()
+    replaced = file.exists()
+    record.begin()
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    atomic_write(file, data, mode=0o600)
+    return {"path": str(file), "replaced": replaced}
+
+
+def set_up(box: BoxContext, request: SetUpRequest, record: Record) -> JobReply:
+    """Run the checkout's setup script in the session ``setup``; one that is running already is left to it.
+
+    Raises RemoteError: ``bad_request`` for a box with an environment of its own, ``no_repo`` without a checkout,
+    ``session_live`` where something else runs in a session of this name.
+    """
+    for key in ("engine", "activate"):
+        if getattr(box.settings, key):
+            message = f"nothing to set up: '{key}' in boxes.yaml names the environment of this box"
+            raise RemoteError("bad_request", message, "grpo-tui doctor checks it")
+    if box.repo is None:
+        raise RemoteError("no_repo", "no checkout is configured for this box", "set 'repo' in boxes.yaml")
+    script = box.repo / SCRIPT
+    if not script.is_file():
+        message = f"{box.repo} is not a checkout of grpo-tui" if box.repo.is_dir() else f"{box.repo} does not exist"
+        raise RemoteError("no_repo", message, not_installed(box).hint)
+    sessions = Sessions(box)
+    sessions.require()
+    argv = [shutil.which("bash") or "bash", str(script), "--box"]
+    row = sessions.find(SETUP_SESSION)
+    is_running = row is not None and not row["dead"] and row["marked"]
+    starts = not is_running and not request.dry_run
+    if starts:
+        record.begin()
+        sessions.start(SETUP_SESSION, argv, box.repo, box, key=record.key)
+    return {"run": "", "session": SETUP_SESSION, "argv": argv, "engine": "", "started": starts}
+
+
+START_S = 60.0
+POLL_S = 0.1
+OUTPUT_LINES = 5
+
+
+def open_tensorboard(box: BoxContext, request: OpenTensorBoardRequest, record: Record) -> OpenTensorBoardReply:
+    """Start TensorBoard, and wait until it listens. Raises RemoteError ``no_tensorboard`` with what it said."""
+    run = open_run(box.root, request.run)
+    sessions, session = Sessions(box), session_name(f"tensorboard_{run.name}")
+    sessions.require()
+    file = box.root / "training_runs" / f".tensorboard-{os.geteuid()}" / f"{run.name}.json"
+    row = sessions.find(session)
+    if row is None or row["dead"] or not row["marked"]:
+        record.begin()
+        file.unlink(missing_ok=True)
+        arguments = ["tensorboard", "--training-run", run.name, "--address-file", str(file)]
+        run_in_session(box, session, arguments, run.name, False, record)
+    port, path = _wait_for(file, sessions, session)
+    return {"session": session, "port": port, "path": path}
+
+
+def _wait_for(file: Path, sessions: Sessions, session: str) -> tuple[int, str]:
+    """Port and path, once they are announced."""
+    end = time.monotonic() + START_S
+    while time.monotonic() < end:
+        known = read_json(file) or {}
+        if isinstance(known.get("port"), int) and isinstance(known.get("path"), str):
+            return known["port"], known["path"]
+        row = sessions.find(session)
+        if row is None or row["dead"]:
+            said = " ".join(sessions.output(session, OUTPUT_LINES)) if row else "its session is gone"
+            raise RemoteError("no_tensorboard", f"TensorBoard did not start: {said}")
+        time.sleep(POLL_S)
+    raise RemoteError("no_tensorboard", f"TensorBoard did not start within {START_S:.0f} s", f"attach to {session}")
+
+
+def note(box: BoxContext, request: NoteRequest, record: Record) -> NoteReply:
+    """Put a note on a run, in place of its last one; an empty text removes it."""
+    run = open_run(box.root, request.run)
+    record.begin()
+    return {"run": run.name, "note": write_note(run.path, request.text)}

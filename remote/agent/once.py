@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from grpo_train.run_dir.root import find_by_key
-from remote.agent.context import BoxContext
+from remote.agent.box import BoxContext
 from remote.protocol import RemoteError
 
 Request = TypeVar("Request")

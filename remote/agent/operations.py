@@ -29,29 +29,15 @@ from grpo_train.run_dir.credentials import find_secret
 from grpo_train.run_dir.rows import printable
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
 from grpo_train.run_dir.workflow_file import workflow_state
-from remote.agent import (
-    asks,
-    backups,
-    checkpoints,
-    doctor,
-    host,
-    index,
-    jobs,
-    notes,
-    prepare,
-    resuming,
-    shells,
-    tensorboard,
-    weights,
-)
-from remote.agent.ask_engine import ask_engine
-from remote.agent.context import BoxContext
+from remote.agent import asks, backups, checkpoints, doctor, index, jobs, sessions
+from remote.agent.backups import safe_to_terminate
+from remote.agent.box import BoxContext, box_facts
+from remote.agent.checkpoints import check_weights, list_weights
+from remote.agent.engine import ask_engine, report
+from remote.agent.jobs import note, open_tensorboard, place_env, plan_resume, resume, set_up
 from remote.agent.once import Record, once
-from remote.agent.report import report
-from remote.agent.run_facts import run_facts
-from remote.agent.run_table import RunTable
 from remote.agent.sessions import Sessions
-from remote.agent.termination import safe_to_terminate
+from remote.agent.topics import RunTable, run_facts
 from remote.protocol import RemoteError
 from remote.protocol.operations import (
     CapturePaneReply,
@@ -251,17 +237,17 @@ READS: dict[str, Callable[[BoxContext, Any], Any]] = {
     "list_configs": list_configs,
     "read_config": read_config,
     "list_tasks": list_tasks,
-    "list_weights": weights.list_weights,
-    "check_weights": weights.check_weights,
+    "list_weights": list_weights,
+    "check_weights": check_weights,
     "list_sessions": list_sessions,
     "capture_pane": capture_pane,
-    "box_facts": host.box_facts,
+    "box_facts": box_facts,
     "checkpoint_sizes": checkpoints.checkpoint_sizes,
     "spare_checkpoints": checkpoints.spare_checkpoints,
     "list_destinations": backups.list_destinations,
     "list_backups": backups.list_backups,
     "stored_history": backups.stored_history,
-    "plan_resume": resuming.plan_resume,
+    "plan_resume": plan_resume,
     "plan_cleanup": backups.plan_cleanup,
     "safe_to_terminate": safe_to_terminate,
     **{op: index.handler(op) for op in INDEXED},
@@ -269,7 +255,7 @@ READS: dict[str, Callable[[BoxContext, Any], Any]] = {
 """Handlers of the operations that only read."""
 CHANGES: dict[str, Callable[[BoxContext, Any, Record], Any]] = {
     "launch": jobs.launch,
-    "resume": resuming.resume,
+    "resume": resume,
     "evaluate": jobs.evaluate,
     "back_up": backups.back_up,
     "restore": backups.restore,
@@ -282,12 +268,12 @@ CHANGES: dict[str, Callable[[BoxContext, Any, Record], Any]] = {
     "ask": asks.ask,
     "cancel_answer": asks.cancel_answer,
     "close_ask": asks.close_ask,
-    "note": notes.note,
-    "place_env": prepare.place_env,
-    "set_up": prepare.set_up,
-    "open_tensorboard": tensorboard.open_tensorboard,
-    "open_shell": shells.open_shell,
-    "send_line": shells.send_line,
+    "note": note,
+    "place_env": place_env,
+    "set_up": set_up,
+    "open_tensorboard": open_tensorboard,
+    "open_shell": sessions.open_shell,
+    "send_line": sessions.send_line,
 }
 """Handlers of the operations that change something; each request is carried out once."""
 HANDLERS = {**READS, **{op: once(op, handler) for op, handler in CHANGES.items()}}

@@ -11,7 +11,7 @@ import os
 import sys
 
 from grpo_train.run_dir.clock import CLOCK
-from remote.agent.environment import clean
+from remote.agent.box import clean
 from remote.agent.outbox import Outbox
 from remote.agent.serve import Agent, Handlers, as_remote_error
 from remote.protocol import AGENT_SILENCE_S, ProtocolError
@@ -31,9 +31,9 @@ def main(arguments: list[str]) -> int:
     try:
         agent.serve()
         if agent.copies is not None:
-            from remote.agent import copying
+            from remote.agent import files
 
-            copying.serve(agent.copies, source, sink, as_remote_error)
+            files.serve(agent.copies, source, sink, as_remote_error)
     except ProtocolError as error:
         print(f"agent: {error}", file=sys.stderr)
     agent.finish()

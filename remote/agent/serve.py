@@ -1,4 +1,7 @@
-"""One conversation of an agent with one client, in frames.
+"""One conversation of an agent with one client, in frames; first, what killed agents and launches left is removed.
+
+A staging directory of a launch exists for milliseconds under the lock of ``training_runs``; an agent's bundle is marked
+as used when an agent starts from it.
 
 It is stateless: everything it reports comes from the run directories and tmux, so several agents can serve one box.
 """
@@ -7,12 +10,16 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import socket
+import stat
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, fields
 from itertools import islice
 from pathlib import Path
@@ -22,15 +29,15 @@ from grpo_train.run_dir.clock import Clock
 from grpo_train.run_dir.credentials import find_secret
 from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.owners import account, not_readable
+from grpo_train.run_dir.questions import ANSWERS, asks_folder
 from grpo_train.run_dir.safe_json import noting_left_out
 from grpo_train.run_dir.umask import set_umask
 from grpo_train.run_dir.version import FORMAT, VERSION
-from remote.agent import from_memory, housekeeping
-from remote.agent.context import BoxContext
-from remote.agent.follow import Follower
+from remote.agent import code, compiled, from_memory
+from remote.agent.box import BoxContext
+from remote.agent.follow import Follower, Tail
 from remote.agent.outbox import Outbox
-from remote.agent.tail import Tail
-from remote.agent.watch import Watcher
+from remote.agent.topics import Watcher
 from remote.protocol import (
     INITIAL_CREDIT,
     OPERATIONS,
@@ -41,9 +48,89 @@ from remote.protocol import (
     ProtocolError,
     RemoteError,
 )
-from remote.protocol.intake import read_request
+from remote.protocol.check import read_request
+from remote.protocol.frames import UNKNOWN, EngineVersion
 from remote.protocol.rows import HostFacts
-from remote.protocol.versions import UNKNOWN, EngineVersion
+
+STAGING_AGE_S = 3_600.0
+ASK_AGE_S = 86_400.0
+"""Answers are read by a client that returns within a day."""
+BUNDLE_AGE_S = 30 * 86_400.0
+EVERY_S = 86_400.0
+_BUNDLE = re.compile(r"[0-9a-f]{64}\.(name|pyz(\.\d+\.tmp|\.[a-z]+-\d+)?)")
+"""The last is its compiled modules (:mod:`remote.agent.compiled`)."""
+
+
+def start(root: Path, ended: threading.Event, clock: Clock) -> None:
+    """Clean up on a thread, because the disk may hang, until ``ended`` is set."""
+
+    def work() -> None:
+        while True:
+            remove_staging(root)
+            remove_asks(root)
+            remove_bundles(Path(sys.argv[0]))
+            with suppress(OSError, UserError):
+                code.prune(clock.time())
+            compiled.store()
+            if clock.wait(ended, EVERY_S):
+                return
+
+    threading.Thread(target=work, name="housekeeping", daemon=True).start()
+
+
+def remove_staging(root: Path) -> None:
+    """Remove this account's ``.new-*`` older than an hour from ``training_runs``, unless a run is being created."""
+    import fcntl  # POSIX only
+
+    runs = root / "training_runs"
+    try:
+        lock = os.open(runs / ".lock", os.O_RDWR | os.O_CLOEXEC)  # no lock: no run was ever created
+    except OSError:
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for path in runs.glob(".new-*"):
+            if _is_old(path, STAGING_AGE_S, stat.S_ISDIR):
+                shutil.rmtree(path, ignore_errors=True)
+    except OSError:
+        pass  # busy, or a mount without locks: the next agent tries again
+    finally:
+        os.close(lock)
+
+
+def remove_asks(root: Path) -> None:
+    """Remove questions and answers of processes that answered nothing for a day: they have ended long ago."""
+    try:
+        folders = list(asks_folder(root).iterdir())
+    except OSError:
+        return  # nothing was asked
+    for folder in folders:
+        if _is_old(folder / ANSWERS, ASK_AGE_S, stat.S_ISREG):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_bundles(own: Path) -> None:
+    """Mark the running bundle as used, and remove the other ones beside it that no agent used for 30 days."""
+    if not _BUNDLE.fullmatch(own.name):
+        return
+    try:
+        os.utime(own)
+        for path in own.parent.iterdir():
+            if path != own and _BUNDLE.fullmatch(path.name) and _is_old(path, BUNDLE_AGE_S, stat.S_ISREG):
+                path.unlink(missing_ok=True)
+    except OSError:
+        pass  # a read-only home
+
+
+def _is_old(path: Path, age_s: float, is_kind: Callable[[int], bool]) -> bool:
+    """Whether a path of this kind and of this account has not changed for ``age_s`` seconds."""
+    try:
+        facts = os.lstat(path)
+    except OSError:
+        return False
+    mine = facts.st_uid == os.geteuid()
+    return mine and is_kind(facts.st_mode) and time.time() - facts.st_mtime > age_s
+
 
 MAX_REQUESTS = 32
 """Pending requests; more are refused as ``busy``."""
@@ -136,7 +223,7 @@ class Agent:
             self.copies = box
         else:
             if not box.settings.readonly:
-                housekeeping.start(box.root, self._outbox.broken, self._clock)
+                start(box.root, self._outbox.broken, self._clock)
             self._watcher = Watcher(box, self._outbox)
         self._outbox.put(
             {

@@ -1,4 +1,4 @@
-"""tmux sessions through libtmux (imported on first use): start, list, capture, remove.
+"""tmux sessions through libtmux (imported on first use): start, list, capture, remove, and use as terminals.
 
 Pitfalls handled here, each observed: libtmux fails without a UTF-8 locale, so the agent sets one; tmux matches targets
 as patterns unless they start with ``=`` or are ids; an argument that ends in ``;`` ends the command; a session whose
@@ -15,11 +15,15 @@ import re
 import shlex
 import shutil
 import signal
+import stat
 import threading
 import time
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from grpo_train.run_dir.credentials import find_secret
+from grpo_train.run_dir.owners import account
 from grpo_train.run_dir.processes import start_ticks
 from grpo_train.run_dir.sessions import (
     OUR_OPTION,
@@ -35,10 +39,42 @@ from grpo_train.run_dir.sessions import (
     way_back,
     write_environment,
 )
-from remote.agent.context import BoxContext
-from remote.agent.environment import clean
-from remote.agent.tmux_directory import require_own_directory, socket_path
+from remote.agent.box import BoxContext, clean
+from remote.agent.once import Record
 from remote.protocol import RemoteError
+from remote.protocol.jobs import OpenShellReply, OpenShellRequest, SendLineReply, SendLineRequest
+
+_OPEN_TO_OTHERS = 0o007
+
+
+def tmux_directory() -> Path:
+    """Where tmux keeps the sockets of this account."""
+    chosen = Path(os.environ.get("TMUX_TMPDIR") or "/tmp")
+    return (chosen if chosen.is_dir() else Path("/tmp")) / f"tmux-{os.geteuid()}"
+
+
+def socket_path(name: str) -> Path:
+    """Path of the socket of this name ("" = tmux's default) of this account."""
+    return tmux_directory() / (name or "default")
+
+
+def require_own_directory() -> None:
+    """Raise RemoteError ``tmux`` for a directory that tmux refuses, with the command that fixes it."""
+    folder = tmux_directory()
+    try:
+        facts = os.lstat(folder)
+    except OSError:
+        return  # tmux creates it
+    place = shlex.quote(str(folder))
+    if owner := (account(facts.st_uid) if facts.st_uid != os.geteuid() else ""):
+        message = f"tmux's directory {folder} belongs to {owner}, and {account()} may not use it"
+        raise RemoteError("tmux", message, f"on the box: sudo rm -r {place}")
+    if not stat.S_ISDIR(facts.st_mode):
+        raise RemoteError("tmux", f"{folder} is not a directory, and tmux needs one", f"on the box: rm {place}")
+    if facts.st_mode & _OPEN_TO_OTHERS:
+        hint = f"on the box: chmod 700 {place}"
+        raise RemoteError("tmux", f"tmux's directory {folder} is open to other accounts", hint)
+
 
 KEY_OPTION = "@grpo_key"
 """User option with the idempotency key of the request that started the session."""
@@ -312,3 +348,43 @@ def _signal_name(value: str) -> str:
         return signal.Signals(int(value)).name
     except ValueError:
         return value
+
+
+SHELL_SESSION = "shell"
+
+
+def open_shell(box: BoxContext, request: OpenShellRequest, record: Record) -> OpenShellReply:
+    """Open a session named ``shell``, ``shell_2`` …, which ends with its shell. Raises RemoteError."""
+    sessions = Sessions(box)
+    sessions.require()
+    if record.key and (row := sessions.with_key(record.key)) is not None:
+        return {"session": row["name"]}
+    taken = {row["name"] for row in sessions.rows()}
+    name = next(name for name in map(_name, count(1)) if name not in taken)
+    record.begin()
+    folder = box.repo if box.repo is not None and box.repo.is_dir() else Path.home()
+    sessions.start(name, [], folder, box, key=record.key)
+    return {"session": name}
+
+
+def _name(number: int) -> str:
+    return SHELL_SESSION if number == 1 else f"{SHELL_SESSION}_{number}"
+
+
+def send_line(box: BoxContext, request: SendLineRequest, record: Record) -> SendLineReply:
+    """Type a line and Enter into a session.
+
+    Raises RemoteError: ``no_session``; ``secret`` for a line that holds one, as other accounts of the box could read
+    it in tmux's arguments; ``not_known`` where an agent was killed while it typed.
+    """
+    if record.found is not None:
+        message = f"the agent was ended while it typed into '{request.session}': the line may have arrived"
+        raise RemoteError("not_known", message, "look at the session before you send it again")
+    if find_secret(request.line):
+        message = "the line seems to hold a secret, which every account of the box could read in the process list"
+        raise RemoteError("secret", message, "attach to the session and type it there")
+    sessions = Sessions(box)
+    row = sessions.require_live(request.session)
+    record.begin()
+    sessions.type_line(row, request.line)
+    return {"session": row["name"]}

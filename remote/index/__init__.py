@@ -1,11 +1,11 @@
 """Indexes of a run's logs, made on the box: the log stays there, and what fits on the screen travels.
 
-**For the app.** Requests, replies and what they mean are in :mod:`remote.protocol.index`. In short:
+**For the app.** Requests, replies and what they mean are in :mod:`remote.protocol.logs`. In short:
 
 - ``client.request("series", run=…, metrics=[…], x="step", low=None, high=None, width=120, smoothing=-1)`` answers at
   once. While ``state`` is ``coarse`` the reply shows a part of the rows (``progress`` of the bytes are indexed): draw
   it with that word, and ask again after about 0.5 s, until it is ``whole``.
-- ``reply["series"][i]["columns"]`` is a :class:`remote.protocol.index.Columns` of ``array("d")``, one number per pixel
+- ``reply["series"][i]["columns"]`` is a :class:`remote.protocol.logs.Columns` of ``array("d")``, one number per pixel
   column. Pixel columns with ``count`` 0 are empty; one with ``gaps`` has NaN or infinite values. A row with the key
   ``unreadable`` has no columns.
 - Live rows: ``client.follow(cursor.path, cursor=reply["cursor"])``. Rows that begin before ``offset`` are in the reply,

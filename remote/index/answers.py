@@ -1,31 +1,163 @@
-"""Answers to requests, from the indexes of a box."""
+"""Answers to requests, from the indexes of a box, and which indexes are open."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
+from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.clock import CLOCK, Clock
-from remote.agent.log_file import resolve_log
-from remote.index import rollout_answers
-from remote.index.conditions import conditions
+from remote.agent.follow import open_log, resolve_log
+from remote.index import rollout_answers, store
 from remote.index.lines import MAX_LINE, read_line
 from remote.index.log_answers import LogAnswers
 from remote.index.log_index import LogIndex, Source
-from remote.index.metrics import metrics
 from remote.index.rollouts import EvaluationIndex, RolloutIndex
-from remote.index.series import MAX_X, axis_of, nearest, run_seconds, series
-from remote.index.shelf import Shelf
-from remote.index.snapshot import Probes, Snapshot
-from remote.index.store import NoIndex
-from remote.index.train_log import OFFSET, STEP, TrainLogIndex
+from remote.index.series import MAX_X, axis_of, metrics, nearest, run_seconds, series
+from remote.index.store import Busy, NoIndex, Store, Unwritable
+from remote.index.train_log import OFFSET, STEP, Probes, Snapshot, TrainLogIndex
 from remote.protocol import RemoteError
-from remote.protocol.index import MetricsRequest, SearchRolloutsRequest, SeriesRequest, ShowStepRequest
+from remote.protocol.logs import MetricsRequest, SearchRolloutsRequest, SeriesRequest, ShowStepRequest
+
+MAX_BYTES = 4 << 20
+"""Of a summary."""
+MAX_CONDITIONS = 64
+MAX_TEXT = 200
+NOT_COMPARED = ("weights", "seed")
+"""Of the key of the samples: the weights are what is compared, the seed only picks the random numbers."""
+
+
+def conditions(root: Path, folder: str, follow_links: bool) -> dict[str, Any]:
+    """The problems, decoding parameters and grader of the evaluated step in ``folder``, one value a name; empty where
+    they are not recorded."""
+    try:
+        descriptor = open_log(resolve_log(root, f"{folder}/summary.json"), root, follow_links)
+    except (OSError, RemoteError):
+        return {}
+    try:
+        key = json.loads(os.pread(descriptor, MAX_BYTES, 0)).get("key")
+        found: dict[str, Any] = {}
+        for part in ("samples", "grading"):
+            values = key.get(part)
+            if isinstance(values, dict):
+                _flatten(found, "", {name: one for name, one in values.items() if name not in NOT_COMPARED})
+        return dict(list(found.items())[:MAX_CONDITIONS])
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return {}
+    finally:
+        os.close(descriptor)
+
+
+def _flatten(found: dict[str, Any], prefix: str, values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        full = f"{prefix}{name}"[:MAX_TEXT]
+        if isinstance(value, dict):
+            _flatten(found, f"{full}.", value)
+        elif isinstance(value, str) and value.isprintable():
+            found[full] = value[:MAX_TEXT]
+        elif value is None or (isinstance(value, bool | int | float) and abs(value) < 1e15):
+            found[full] = value
+        else:
+            found[full] = json.dumps(value)[:MAX_TEXT]
+
+
+MAX_OPEN = 64
+"""Indexes whose state is kept in memory."""
+Index = TypeVar("Index", bound=LogIndex)
+Key = tuple[str, str, bool]
+
+
+class Shelf(Generic[Index]):
+    """The indexes of one kind of log."""
+
+    def __init__(self, kind: type[Index], places: list[Path], clock: Clock) -> None:
+        self._kind, self._places, self._clock = kind, places, clock
+        self._indexes: OrderedDict[Key, Index] = OrderedDict()
+        self._in_progress: OrderedDict[Key, None] = OrderedDict()
+        self._failed: dict[Path, str] = {}
+        """Places that did not accept an index, and why."""
+
+    @contextmanager
+    def opened(
+        self, root: Path, run: Path, follow_links: bool, goes_on: Callable[[], bool]
+    ) -> Iterator[tuple[Index, Source | None]]:
+        """A run's index, extended while ``goes_on()`` and held, and its log; None if there is no log.
+
+        Raises RemoteError, also where no place accepts the index, and OSError for a log that cannot be read.
+        """
+        key = (str(root), str(run), follow_links)
+        index = self._indexes.get(key) or self._kind(RunDir(run), root, follow_links)
+        self._indexes[key] = index
+        self._indexes.move_to_end(key)
+        while len(self._indexes) > MAX_OPEN:
+            self._indexes.popitem(last=False)
+        self._in_progress.pop(key, None)
+        source = index.open()
+        if source is None:
+            index.forget()
+            yield index, None
+            return
+        with closing(source), self._extended(index, source, goes_on):
+            if not index.whole:
+                self._in_progress[key] = None
+            yield index, source
+
+    def _extended(self, index: Index, source: Source, goes_on: Callable[[], bool]) -> ExitStack:
+        """Hold an index in the first place that accepts it, extended."""
+        for place in self._places:
+            try:
+                if place not in self._failed:
+                    return self._extended_in(place, index, source, goes_on)
+            except Unwritable as error:
+                self._failed[place] = str(error)
+        reasons = "; ".join(self._failed.values())
+        self._failed.clear()  # the next request tries again
+        raise RemoteError(
+            "no_index", f"no folder accepts the index: {reasons}", "make room in one of them, or set TMPDIR"
+        )
+
+    def _extended_in(self, place: Path, index: Index, source: Source, goes_on: Callable[[], bool]) -> ExitStack:
+        """As ``_extended``. Raises Unwritable."""
+        store.check(place)
+        name = store.folder_name(self._kind.file, source.device, source.inode)
+        for folder in (place / name, place / f"{name}-{os.getpid()}"):  # its own where another one holds the first
+            if not folder.exists():
+                store.prune(place)
+            index.store = Store(folder, clock=self._clock)
+            with ExitStack() as stack:
+                try:
+                    stack.enter_context(index.store.locked())
+                except Busy:
+                    continue
+                try:
+                    index.advance(source, goes_on)
+                except Unwritable:
+                    index.store.clear()  # the logs may need the room
+                    raise
+                return stack.pop_all()
+        raise Unwritable(f"{folder} is held by another process")
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an index is in progress."""
+        return bool(self._in_progress)
+
+    def work(self, goes_on: Callable[[], bool]) -> None:
+        """Extend the index that was asked for last while ``goes_on()``.
+
+        Raises RemoteError and OSError; that index is given up.
+        """
+        root, run, follow_links = next(reversed(self._in_progress))
+        with self.opened(Path(root), Path(run), follow_links, goes_on):
+            pass
+
 
 BUDGET_S = 0.15
 """Indexing before an answer: a small log is whole at once."""
@@ -37,7 +169,6 @@ MAX_PROBED = 8
 
 SEARCH_S = 0.25
 """Of one page of a search."""
-Index = TypeVar("Index", bound=LogIndex)
 Handler = Callable[[Index, "Source | None", Any], dict[str, Any]]
 
 

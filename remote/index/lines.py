@@ -1,5 +1,4 @@
-"""Lines of a log as rows, by the rules of the gate on the laptop (:func:`remote.gate.log_row`): what it cannot read
-is skipped here too, so that a row that is followed live and one from the index are the same."""
+"""Lines of a log and completions as rows, by the rules of the gate on the laptop."""
 
 from __future__ import annotations
 
@@ -8,6 +7,7 @@ import math
 from typing import Any
 
 from grpo_train.run_dir.files import parse_time
+from grpo_train.run_dir.formats import current_row
 
 MAX_LINE = 1 << 20
 """Bytes of a line; a longer one is skipped."""
@@ -74,3 +74,22 @@ def time_of(row: dict[str, Any]) -> float:
     except (KeyError, ValueError, OverflowError, OSError):
         return MISSING
     return time if abs(time) <= 1e15 else MISSING
+
+
+RENAMED = {"index": "group", "question": "prompt", "metrics": "rewards"}
+"""Keys of an evaluation's row: a group is a problem."""
+
+
+def read_completion(line: bytes) -> dict[str, Any] | None:
+    """The row of a line; None for one that cannot be read. A row of an evaluation that has no score is worth 1 if it is
+    correct, else 0."""
+    row = read_line(line)
+    if row is None:
+        return None
+    row = current_row(row)
+    if "question" not in row or "prompt" in row:
+        return row
+    row = {RENAMED.get(key, key): value for key, value in row.items()}
+    score, correct = row.get("score"), row.get("correct")
+    row["reward"] = score if score is not None else float(correct) if isinstance(correct, bool) else None
+    return row

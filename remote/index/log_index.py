@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir import RunDir
-from remote.agent.log_file import open_log, sha256
+from remote.agent.follow import open_log, sha256
 from remote.index.lines import MAX_LINE
 from remote.index.store import NoIndex, Store
 from remote.protocol import HEAD_BYTES, Cursor

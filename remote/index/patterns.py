@@ -1,7 +1,7 @@
-"""Regular expressions over blocks of lines, at the speed of a search for fixed text where the expression has some.
+r"""Regular expressions over blocks of lines, at the speed of a search for fixed text; warnings and errors.
 
 ``re`` examines about 100 MB/s with an expression that begins with a choice, and a search for fixed bytes 1 GB/s. Any
-match of ``OutOfMemory|step \\d+ failed`` has one of two texts in it, so only lines with one of these are examined.
+match of ``OutOfMemory|step \d+ failed`` has one of two texts in it, so only lines with one of these are examined.
 """
 
 from __future__ import annotations
@@ -141,3 +141,35 @@ def _required(items: Any) -> list[str] | None:
 
 def _shortest(texts: list[str]) -> int:
     return min((len(text) for text in texts), default=0)
+
+
+_TEXT = {
+    "error": r"\b(ERROR|CRITICAL|FATAL)\b|(Error|Exception|KeyboardInterrupt)\b(?!\()|\b[Ff]atal\b|\berror:"
+    r"|Segmentation fault|✖",
+    "warning": r"\bWARN(ING)?\b|Warning\b(?!\()|\bwarning:|▲",
+}
+"""A source line of a traceback, such as ``raise ValueError(…)``, is neither."""
+_JSON = {
+    "error": r'"level": ?"(alarm|error)"|"error": ?[{"][^"}]|"event": ?"(crashed|lost)"',
+    "warning": r'"level": ?"warning"',
+}
+"""Rows: the texts in them are a model's."""
+
+
+class Levels:
+    """Tells the level of a line."""
+
+    def __init__(self, is_json: bool) -> None:
+        self.patterns = {level: Pattern(text) for level, text in (_JSON if is_json else _TEXT).items()}
+
+    def of(self, line: bytes) -> str:
+        """The level of a line: ``error``, ``warning`` or ``""``."""
+        return next((level for level, pattern in self.patterns.items() if pattern.matches(line)), "")
+
+
+def levels_of(path: str) -> Levels:
+    """The levels of a file, by its name."""
+    return _BY_KIND[path.endswith((".jsonl", ".json"))]
+
+
+_BY_KIND = {is_json: Levels(is_json) for is_json in (False, True)}

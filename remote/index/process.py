@@ -23,10 +23,10 @@ from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.owners import not_readable
 from remote.agent import compiled
-from remote.index import cache
+from remote.index import store
 from remote.index.answers import IndexAnswers, within
 from remote.protocol import OPERATIONS, RemoteError
-from remote.protocol.intake import read_request
+from remote.protocol.check import read_request
 
 IDLE_S = 300.0
 SLICE_S = 0.4
@@ -44,7 +44,7 @@ def main(arguments: list[str], clock: Clock = CLOCK) -> int:
     os.umask(0o077)
     os.nice(NICENESS)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    answers = IndexAnswers(cache.places(Path(sys.argv[0])))
+    answers = IndexAnswers(store.places(Path(sys.argv[0])))
     pending, heard, answered, stored = b"", clock.monotonic(), False, False
     while True:
         if answered and not stored and not answers.is_busy:

@@ -17,12 +17,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from remote.index.completions import read_completion
-from remote.index.lines import MISSING, number, step_of
+from remote.index.lines import MISSING, number, read_completion, step_of
 from remote.index.log_index import LogIndex
-from remote.index.store import MAX_BYTES
+from remote.index.store import MAX_INDEX_BYTES
 from remote.protocol import RemoteError
-from remote.protocol.index import HUGE
+from remote.protocol.logs import HUGE
 
 COLUMNS = (
     ("offset", "q"), ("step", "q"), ("group", "i"), ("sample", "i"), ("reward", "d"), ("advantage", "d"),
@@ -226,7 +225,7 @@ class RolloutIndex(LogIndex):
     def end(self, header: dict[str, Any]) -> None:
         self._flush()
         rows, taken = self.rows, len(self._columns[0])
-        if (rows + taken) * ROW_BYTES > MAX_BYTES:
+        if (rows + taken) * ROW_BYTES > MAX_INDEX_BYTES:
             raise RemoteError("too_large", f"{self.file} has too many samples for an index")
         if not taken:
             return

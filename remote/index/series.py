@@ -1,4 +1,4 @@
-"""Curves: metrics reduced to pixel columns, and their moving average over all steps."""
+"""Curves: metrics reduced to pixel columns, their moving average, and all metrics at a glance."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
+from statistics import median
 from typing import Any
 
 from grpo_train.run_dir.smoothing import automatic_steps
 from remote.index.lines import MISSING, shown
-from remote.index.snapshot import Snapshot
-from remote.index.train_log import STEP, TIME, finite_of, is_sorted
-from remote.protocol.index import AUTOMATIC, COLUMNS, HUGE, SeriesRequest
-from remote.protocol.packed import pack
+from remote.index.train_log import STEP, TIME, Snapshot, finite_of, is_sorted
+from remote.protocol.frames import pack
+from remote.protocol.logs import AUTOMATIC, COLUMNS, HUGE, SeriesRequest
 
 AXES = {"step": STEP, "time": TIME, "tokens": "num_tokens"}
 MAX_X = 1e15
@@ -107,7 +107,7 @@ class Average:
 
 
 def reduce(values: array[float], axis: Axis, bounds: list[int], average: Average) -> list[array[float]]:
-    """The columns of one metric, in the order of :class:`remote.protocol.index.Columns`; ``average`` is at the last row
+    """The columns of one metric, in the order of :class:`remote.protocol.logs.Columns`; ``average`` is at the last row
     afterwards."""
     if axis.order is None:
         average.add(_usable(values[: bounds[0]])[0])
@@ -198,3 +198,54 @@ def series(snapshot: Snapshot, request: SeriesRequest) -> dict[str, Any]:
         "decay": 1 - Average(steps).rate,
         "series": rows,
     }
+
+
+RECENT = 20
+SAMPLE = 2_000
+"""Values of the run that the recent ones are compared with, evenly spaced."""
+MOST = 1e6
+
+
+def metrics(snapshot: Snapshot) -> dict[str, Any]:
+    """The reply to a ``metrics`` request, without what all replies have."""
+    steps = snapshot.column(STEP)
+    rows = []
+    for name in snapshot.names:
+        stats = snapshot.stats(name)
+        if stats.last_row < 0:
+            continue
+        values = snapshot.column(name)
+        found = stats.count > 0
+        rows.append(
+            {
+                "name": name,
+                "last": shown(values[stats.last_row]),
+                "last_step": steps[stats.last_row],
+                "count": stats.count,
+                "gaps": stats.gaps,
+                "min": stats.min if found else None,
+                "min_step": steps[stats.min_row] if found else None,
+                "max": stats.max if found else None,
+                "max_step": steps[stats.max_row] if found else None,
+                "constant": found and stats.min == stats.max and not stats.gaps,
+                "unusual": unusual(values),
+            }
+        )
+    return {"first_step": min(steps, default=None), "last_step": max(steps, default=None), "metrics": rows}
+
+
+def unusual(values: array[float]) -> float:
+    """Robust z-score of the last values: how far their median is from the run's, in standard deviations as its median
+    absolute deviation estimates them. Where that is 0, the mean absolute deviation takes its place (Iglewicz and
+    Hoaglin, 1993)."""
+    kept = finite_of(values[:: max(1, len(values) // SAMPLE)])
+    recent = finite_of(values[-RECENT:])
+    if len(kept) < RECENT or not recent:
+        return 0.0
+    center = median(kept)
+    distances = [abs(value - center) for value in kept]
+    spread = 1.4826 * median(distances) or 1.2533 * sum(distances) / len(distances)
+    if not spread:
+        return 0.0
+    score = (median(recent) - center) / spread
+    return max(-MOST, min(MOST, score)) if score == score else 0.0

@@ -22,21 +22,27 @@ cursor after it: ``tail`` (SHA-256 of the last bytes), ``head`` (length and SHA-
 (device and inode), the latter two whenever they changed. Receivers ignore types and keys that they do not know.
 """
 
-from remote.protocol.frames import MAX_DATA, MAX_FRAME, Decoder, data_of, encode, encode_data, encode_parts
-from remote.protocol.messages import (
+from remote.protocol.frames import (
     AGENT_SILENCE_S,
     HEAD_BYTES,
     INITIAL_CREDIT,
     LOST_AFTER_S,
+    MAX_DATA,
+    MAX_FRAME,
     PING_EVERY_S,
     PROTOCOL_VERSION,
     STALE_AFTER_S,
     VALUE_TOPICS,
     Cursor,
+    Decoder,
     Flood,
     ProtocolError,
     RemoteError,
     Settings,
+    data_of,
+    encode,
+    encode_data,
+    encode_parts,
 )
 from remote.protocol.operations import OPERATIONS, Operation
 

@@ -1,12 +1,11 @@
-"""Requests about backups: the engine's commands that run in tmux sessions, and what it answers at once."""
+"""Requests about backups, about the room that checkpoints take, and whether a box can be terminated."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, TypedDict
 
-from remote.protocol.fields import Count, Label, Name, Quantity
-from remote.protocol.intake import Rule
+from remote.protocol.check import Count, Label, Name, Quantity, Rule, Time
 from remote.protocol.jobs import CommandRequest, Text
 from remote.protocol.jobs import Count as Positive
 
@@ -217,3 +216,110 @@ class RecordRow(_Record, total=False):
     events: list[dict[str, Any]]
     backup: Label
     parent: Label
+
+
+MAX_SIZES = 500
+"""Runs of a ``checkpoint_sizes`` reply, the largest ones."""
+MAX_SPARE = 5_000
+"""Checkpoints of a ``spare_checkpoints`` reply."""
+
+
+@dataclass(frozen=True)
+class CheckpointSizesRequest:
+    """Bytes of the checkpoints of each run. A request measures for a bounded time; the next one continues."""
+
+
+@dataclass(frozen=True)
+class SpareCheckpointsRequest:
+    """The checkpoints that nothing needs."""
+
+
+class CheckpointSizesReply(TypedDict):
+    sizes: list[Row]
+    """SizeRow, the largest first."""
+    runs: Count
+    """Runs with checkpoints, among those measured."""
+    checkpoints: Count
+    bytes: Count
+    """Of all runs that are measured."""
+    day_bytes: Count
+    """Of those saved in the last 24 hours."""
+    unmeasured: Count
+    """Runs that are not measured yet."""
+
+
+class SpareCheckpointsReply(TypedDict):
+    spare: list[Row]
+    """SpareRow, by run and step."""
+    more: Count
+    """Checkpoints left out of a list that is too long."""
+    problems: list[str]
+    """Why checkpoints of a run, or of all runs, are not listed."""
+
+
+class _Size(TypedDict):
+    run: Name
+
+
+class SizeRow(_Size, total=False):
+    """The checkpoints of a run."""
+
+    count: Count
+    bytes: Count
+
+
+class _Spare(TypedDict):
+    run: Name
+
+
+class SpareRow(_Spare, total=False):
+    """A checkpoint that nothing needs."""
+
+    step: Count
+    bytes: Count
+    saved_at: Time
+    evaluated: Label
+    """Its accuracy on each dataset; "" where it is not evaluated."""
+
+
+MAX_LISTED = 500
+"""Obstacles of a reply."""
+
+
+@dataclass(frozen=True)
+class SafeToTerminateRequest:
+    """Whether the box can be terminated without losing anything."""
+
+    now: bool = False
+    """Ask the engine even while something is live, or where nothing changed since it was asked last."""
+
+
+class SafeToTerminateReply(TypedDict):
+    safe: bool
+    kept: Label
+    """``backup``, ``mount`` (on the mount only, no second copy), or "" where it is not safe."""
+    obstacles: list[dict[str, Any]]
+    """ObstacleRow."""
+    count: Count
+    """Obstacles, with those that are not listed."""
+    whole: bool
+    """False while something is live: only that is listed then."""
+    age_s: Quantity
+    """Seconds since the engine was asked, or since the box was looked at."""
+    again_s: Quantity
+    """Seconds after which the box may be asked again at little cost; an answer is old after some of these."""
+
+
+class _Obstacle(TypedDict):
+    name: Name
+
+
+class ObstacleRow(_Obstacle, total=False):
+    """What would be lost with the box, or cut off."""
+
+    kind: Label
+    code: Label
+    """As in :mod:`grpo_train.backup.terminate`, or ``changed``: files changed since the engine was asked."""
+    reason: str
+    command: str
+    """What ends it; "" where no single command does."""

@@ -1,14 +1,94 @@
-"""Requests that start, stop and end runs and evaluations, and their replies."""
+"""Requests that start or change something on a box: runs, evaluations, questions, shells, TensorBoard, setup."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, TypeAlias, TypedDict
 
-from remote.protocol.code import NOW, THEN
-from remote.protocol.fields import Label, Quantity
-from remote.protocol.intake import Rule
-from remote.protocol.messages import RemoteError
+from grpo_train.run_dir.suggest import did_you_mean
+from remote.protocol.check import SECRET, Label, Quantity, Rule
+from remote.protocol.copies import NOW, THEN
+from remote.protocol.frames import RemoteError
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """Resources of a job. What is not set is the cluster's default."""
+
+    partition: str = ""
+    account: str = ""
+    time: str = ""
+    """Time limit as sbatch takes it, such as ``24:00:00``; 120 s before it, the run saves and requeues."""
+    nodes: int = 1
+    gpus: int = 0
+    """GPUs of each node."""
+    cpus: int = 0
+    """Cores of each node."""
+    options: tuple[str, ...] = ()
+    """Further options of sbatch, each ``--name=value``."""
+
+    def changed(self, values: Mapping[str, Any]) -> JobOptions:
+        """With other values. Raises ValueError that names the key."""
+        known = {item.name for item in fields(self)}
+        checked: dict[str, Any] = {}
+        for key, value in values.items():
+            if key not in known:
+                raise ValueError(f"unknown key '{key}'; {did_you_mean(key, sorted(known))}")
+            checked[key] = _checked(key, value)
+        return replace(self, **checked)
+
+    def with_words(self, words: list[str]) -> JobOptions:
+        """With ``key=value`` words. Raises ValueError."""
+        pairs = [word.partition("=") for word in words]
+        if wrong := next((key for key, sign, _ in pairs if not sign), None):
+            raise ValueError(f"'{wrong}' is not key=value")
+        further = (*self.options, *(value for key, _, value in pairs if key == "options"))
+        values = {key: value for key, _, value in pairs if key != "options"}
+        return self.changed({**values, "options": list(further)})
+
+    def words(self) -> list[str]:
+        """What is set, as ``key=value`` words."""
+        given = [(item.name, getattr(self, item.name)) for item in fields(self) if item.name != "options"]
+        set_ = [f"{name}={value}" for name, value in given if value not in ("", 0) and (name, value) != ("nodes", 1)]
+        return [*set_, *(f"options={option}" for option in self.options)]
+
+    def arguments(self) -> list[str]:
+        """Options of sbatch."""
+        named = [
+            *((f"--{key}={value}") for key in ("partition", "account", "time") if (value := getattr(self, key))),
+            *(f"--nodes={self.nodes}", "--ntasks-per-node=1"),
+            *([f"--cpus-per-task={self.cpus}"] if self.cpus else []),
+            *([f"--gres=gpu:{self.gpus}"] if self.gpus else []),
+        ]
+        return [*named, *self.options]
+
+
+def _checked(key: str, value: Any) -> Any:
+    if key in ("nodes", "gpus", "cpus"):
+        text = str(value)
+        if isinstance(value, bool) or not (text.isascii() and text.isdigit()) or int(text) < (key == "nodes"):
+            raise ValueError(f"'{key}' must be an integer of {int(key == 'nodes')} or more, not {value!r}")
+        return int(text)
+    if key == "options":
+        if not isinstance(value, (list, tuple)) or not all(_is_option(item) for item in value):
+            raise ValueError("'options' must be a list of options of sbatch, such as [--constraint=h100, --exclusive]")
+        return tuple(value)
+    text = str(value)
+    if not text or not text.isprintable() or any(c.isspace() or c in "\"'\\" for c in text):
+        hint = "; quote it, YAML reads 1:30:00 as a number" if key == "time" and isinstance(value, int) else ""
+        raise ValueError(f"'{key}' must be one word, not {value!r}{hint}")
+    if key == "time" and not isinstance(value, str):
+        raise ValueError(
+            f"'time' must be a string such as \"24:00:00\", not {value!r} (YAML reads 1:30:00 as a number)"
+        )
+    return text
+
+
+def _is_option(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith("-") and value.isprintable() and not set(value) & set("\"'\\")
+
 
 Text: TypeAlias = Annotated[str, Rule("a non-empty string", bool)]
 Count: TypeAlias = Annotated[int, Rule("an integer of 1 or more", lambda value: value >= 1)]
@@ -197,3 +277,153 @@ class KillReply(_KillReply, total=False):
     session: str
     note: str
     """Why the end is not recorded yet: a full disk."""
+
+
+MAX_PROMPT = 65_536
+"""Characters of a question."""
+MAX_COUNT = 64
+"""Completions of each checkpoint."""
+_ID = re.compile(r"[0-9a-f]{32}")
+AskId: TypeAlias = Annotated[str, Rule("the id of an opened process", lambda value: bool(_ID.fullmatch(value)))]
+QuestionId: TypeAlias = Annotated[str, Rule("the id of a question", lambda value: bool(_ID.fullmatch(value)))]
+Prompt: TypeAlias = Annotated[
+    str, Rule(f"a question of at most {MAX_PROMPT:,} characters", lambda value: len(value) <= MAX_PROMPT)
+]
+Samples: TypeAlias = Annotated[int, Rule(f"an integer from 1 to {MAX_COUNT}", lambda value: 1 <= value <= MAX_COUNT)]
+Number: TypeAlias = Annotated[int, Rule("an integer of 0 or more", lambda value: value >= 0)]
+Checkpoints: TypeAlias = Annotated[
+    list[Number], Rule("a list of 1 or 2 steps", lambda value: 1 <= len(value) <= 2 and len(set(value)) == len(value))
+]
+Device: TypeAlias = Annotated[str, Rule("'cpu', 'cuda' or ''", lambda value: value in ("", "cpu", "cuda"))]
+
+
+@dataclass(frozen=True)
+class OpenAskRequest(CommandRequest):
+    """Starts the process in the session ``ask_<run>``; the key is required, and names the process."""
+
+    run: Text
+    steps: Checkpoints
+    """One checkpoint, or two that get the same seeds. 0 = the model the run started from."""
+    device: Device = ""
+    """"" = as the run's config, but no GPU of a run that is training."""
+
+
+@dataclass(frozen=True)
+class AskRequest(ChangeRequest):
+    """Asks a question, or a held-out problem by its number."""
+
+    ask: AskId
+    prompt: Prompt = ""
+    index: Number | None = None
+    count: Samples = 1
+    temperature: NonNegative | None = None
+    """0 = greedy; None = as the run's evaluation."""
+    seed: Number = 0
+
+    def __post_init__(self) -> None:
+        if bool(self.prompt.strip()) == (self.index is not None):
+            raise RemoteError("bad_request", "either 'prompt' or 'index' is required")
+
+
+@dataclass(frozen=True)
+class CancelAnswerRequest(ChangeRequest):
+    """Stops the answer to one question; the process stays. An engine that does not know this answers to the end."""
+
+    ask: AskId
+    question: QuestionId
+
+
+@dataclass(frozen=True)
+class CloseAskRequest(ChangeRequest):
+    """Ends the process and removes its questions and answers."""
+
+    ask: AskId
+
+
+class OpenAskReply(JobReply):
+    ask: str
+    """Id of the process."""
+    answers: str
+    """Its file of events, relative to the root, to be followed as a log (:mod:`grpo_train.ask.output`)."""
+
+
+class AskReply(TypedDict):
+    question: str
+    """Its events carry this id."""
+
+
+class CancelAnswerReply(TypedDict):
+    question: str
+
+
+class CloseAskReply(TypedDict):
+    left: list[int]
+    """Processes that even SIGKILL did not end."""
+
+
+MAX_LINE = 2_000
+Line: TypeAlias = Annotated[
+    str,
+    Rule(f"1 to {MAX_LINE:,} printable characters", lambda value: 0 < len(value) <= MAX_LINE and value.isprintable()),
+]
+
+
+@dataclass(frozen=True)
+class OpenShellRequest(ChangeRequest):
+    """Opens a tmux session with the login shell of the account."""
+
+
+class OpenShellReply(TypedDict):
+    session: Label
+
+
+@dataclass(frozen=True)
+class SendLineRequest(ChangeRequest):
+    """Types a line into a session, and Enter."""
+
+    session: Text
+    line: Line
+
+
+class SendLineReply(TypedDict):
+    session: Label
+
+
+Port: TypeAlias = Annotated[int, Rule("a port number", lambda value: 0 < value < 65_536)]
+
+
+@dataclass(frozen=True)
+class OpenTensorBoardRequest(ChangeRequest):
+    """Starts it in the session ``tensorboard_<run>``, or finds the one that runs. It ends without connections."""
+
+    run: Text
+
+
+class OpenTensorBoardReply(TypedDict):
+    session: Label
+    port: Port
+    """On the box's loopback."""
+    path: Label
+    """``/RANDOM/``."""
+
+
+MAX_ENV_BYTES = 16_384
+
+
+@dataclass(frozen=True)
+class PlaceEnvRequest(ChangeRequest):
+    """Replaces the ``.env`` of the account on the box (:mod:`grpo_train.run_dir.env_file`)."""
+
+    text: str = field(repr=False, metadata=SECRET)
+    """At most MAX_ENV_BYTES. It is in no record, message or command line."""
+
+
+class PlaceEnvReply(TypedDict):
+    path: Label
+    replaced: bool
+    """Whether there was one before."""
+
+
+@dataclass(frozen=True)
+class SetUpRequest(CommandRequest):
+    """Installs the engine of the checkout in a tmux session, or finds the one that is at it."""

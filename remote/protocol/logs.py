@@ -1,4 +1,7 @@
-"""Requests and replies about the files of a run, of any size: they are read and searched where they are.
+"""Requests and replies about a run's logs, which the box answers from indexes: curves, completions, lines, searches.
+
+Columns travel packed (:mod:`remote.protocol.frames`); ``unpack_series`` and ``unpack_rollout_steps`` unpack them once
+their fields have passed the gate.
 
 **For the app.** ``log_files`` lists them. ``read_log`` has the lines around a place. What it says about the whole file
 (how many lines, warnings, errors) is counted from the end backwards while nobody waits: ``counted`` is the share of
@@ -13,11 +16,336 @@ from __future__ import annotations
 
 import base64
 import binascii
+from array import array
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, TypeAlias, TypedDict
+from typing import Annotated, Any, TypeAlias, TypedDict
 
-from remote.protocol.index import Offset, Row, Share, Text
-from remote.protocol.intake import Rule
+from remote.protocol.check import ConfigValue, Rule
+from remote.protocol.frames import Cursor, RemoteError, pack, unpack
+
+MAX_METRICS = 64
+MAX_WIDTH = 4_096
+MAX_CELLS = 32_768
+"""Metrics times width of one request, which bounds the agent's memory."""
+MAX_STEPS = 10_000
+"""Rows of one ``rollout_steps`` reply."""
+MAX_OFFSETS = 32
+AUTOMATIC = -1
+"""Smoothing as :mod:`grpo_train.run_dir.smoothing` chooses it for the rows in the range."""
+HUGE = 1e300
+"""Values from here on count as infinite, as NaN does: they are counted, and left out of the other columns."""
+SEARCHED = {
+    "numbers": ("step", "group", "sample", "reward", "advantage", "length"),
+    "flags": ("correct", "formatted", "flexible", "truncated", "discarded"),
+    "texts": ("reason", "prompt", "completion", "answer", "gold", "task", "text"),
+}
+"""Fields of a search. Flags are compared with true and false; ``text`` is the prompt and the completion."""
+IGNORE_CASE = "(?ai)"
+"""Prefix of a pattern that ignores the case of ASCII letters; a plain word after it is searched fast."""
+X_AXES = ("step", "tokens", "time", "seconds")
+"""``time``: seconds since the epoch; ``seconds``: duration of the steps so far, without the time between two stages."""
+UNREADABLE = "unreadable"
+
+Row: TypeAlias = dict[str, Any]
+Text: TypeAlias = Annotated[str, Rule("a non-empty string", bool)]
+Axis: TypeAlias = Annotated[str, Rule(f"one of {', '.join(X_AXES)}", lambda value: value in X_AXES)]
+Bound: TypeAlias = Annotated[float, Rule("a number within ±10^15", lambda value: abs(value) <= 1e15)]
+Width: TypeAlias = Annotated[int, Rule(f"an integer from 1 to {MAX_WIDTH}", lambda value: 1 <= value <= MAX_WIDTH)]
+Smoothing: TypeAlias = Annotated[int, Rule("an integer from -1 to 10^9", lambda value: -1 <= value <= 10**9)]
+Names: TypeAlias = Annotated[
+    list[str], Rule(f"a list of at most {MAX_METRICS} strings", lambda value: len(value) <= MAX_METRICS)
+]
+Offset: TypeAlias = Annotated[int, Rule("an integer from 0 to 2^62", lambda value: 0 <= value <= 2**62)]
+Offsets: TypeAlias = Annotated[
+    list[Offset], Rule(f"a list of at most {MAX_OFFSETS} offsets", lambda value: len(value) <= MAX_OFFSETS)
+]
+Folder: TypeAlias = Annotated[str, Rule("at most 1,000 characters", lambda value: len(value) <= 1_000)]
+"""Of an evaluated step, relative to the root: its ``completions.jsonl`` is read; "" = the run's ``rollouts.jsonl``."""
+State: TypeAlias = Annotated[str, Rule("'whole' or 'coarse'", lambda value: value in ("whole", "coarse"))]
+Share: TypeAlias = Annotated[float, Rule("a number from 0 to 1", lambda value: 0 <= value <= 1)]
+Hash: TypeAlias = Annotated[str, Rule("a hash", lambda value: (len(value) <= 64 and value.isalnum()) or not value)]
+
+
+# --------------------------------------------------------------------------------------------------------- requests
+
+
+@dataclass(frozen=True)
+class SeriesRequest:
+    """Metrics of a run, reduced to ``width`` pixel columns."""
+
+    run: Text
+    metrics: Names
+    """``:step`` and ``:time`` are the step and the time of each row, which are not smoothed."""
+    x: Axis = "step"
+    low: Bound | None = None
+    """First x of the range; None = the run's first."""
+    high: Bound | None = None
+    width: Width = 120
+    smoothing: Smoothing = 0
+    """Steps of the moving average; 0 = none, -1 = automatic."""
+
+    def __post_init__(self) -> None:
+        if len(self.metrics) * self.width > MAX_CELLS:
+            raise RemoteError("bad_request", f"{len(self.metrics)} metrics of {self.width} columns are too many")
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise RemoteError("bad_request", "'low' is above 'high'")
+
+
+@dataclass(frozen=True)
+class MetricsRequest:
+    run: Text
+
+
+@dataclass(frozen=True)
+class ShowStepRequest:
+    """The row nearest to an x."""
+
+    run: Text
+    at: Bound
+    x: Axis = "step"
+
+
+@dataclass(frozen=True)
+class RolloutStepsRequest:
+    """The steps in a range that have rollouts; of more than MAX_STEPS, the last ones."""
+
+    run: Text
+    low: int | None = None
+    high: int | None = None
+    folder: Folder = ""
+
+
+@dataclass(frozen=True)
+class RolloutStepRequest:
+    run: Text
+    step: int
+    folder: Folder = ""
+
+
+@dataclass(frozen=True)
+class SamplesRequest:
+    run: Text
+    offsets: Offsets
+    characters: Annotated[int, Rule("an integer from 0 to 131,072", lambda value: 0 <= value <= 131_072)] = 32_768
+    """Maximum of each text; a longer prompt keeps its end, another text its beginning."""
+    folder: Folder = ""
+
+
+@dataclass(frozen=True)
+class SearchRolloutsRequest:
+    """A page of the samples that meet a condition, newest first.
+
+    A condition is ``[FIELD, OPERATOR, VALUE]``, ``["and", …]`` or ``["or", …]`` of conditions, or ``["not",
+    CONDITION]``; ``["and"]`` meets every sample. Fields: see :data:`SEARCHED`. Operators: ``= != < <= > >=``, for texts
+    ``= != ~``, where ``~`` searches for a regular expression.
+    """
+
+    run: Text
+    where: list[Any]
+    step: int | None = None
+    """Only this step; None = the whole file."""
+    before: Offset | None = None
+    """``next`` of the previous page."""
+    limit: Annotated[int, Rule("an integer from 1 to 1,000", lambda value: 1 <= value <= 1_000)] = 200
+    folder: Folder = ""
+
+
+# ---------------------------------------------------------------------------------------------------------- replies
+
+
+class CursorFields(TypedDict):
+    """A :class:`Cursor`."""
+
+    path: str
+    offset: Offset
+    head_length: Offset
+    head_sha256: Hash
+    tail_sha256: Hash
+    device: int
+    inode: int
+
+
+class _IndexReply(TypedDict):
+    """What every reply about an index says."""
+
+    run: str
+    state: State
+    """``coarse``: the index is in progress, and this is made from a part of the rows. Ask again."""
+    progress: Share
+    """Of the file's bytes that are indexed."""
+    rows: Offset
+    """Rows that the reply is made from."""
+    skipped: Offset
+    """Lines that could not be read."""
+    offset: Offset
+    """Rows that begin before it are in the reply, later ones are not."""
+
+
+class SeriesReply(_IndexReply):
+    cursor: CursorFields
+    """To follow the log from ``offset`` on; unpacked, a :class:`Cursor`."""
+    x: Axis
+    first: Bound | None
+    """First x of the run; None without a row."""
+    last: Bound | None
+    low: Bound
+    """Range of the columns. Column i begins at ``low + i * (high - low) / width``; the last one ends with ``high``."""
+    high: Bound
+    width: Width
+    smoothing: Offset
+    """Steps used; 0 = none."""
+    decay: Share
+    """Of the moving average per row."""
+    series: list[Row]
+    """SeriesRow, one per metric of the request, in its order; unpacked, with a :class:`Columns`."""
+
+
+class MetricsReply(_IndexReply):
+    first_step: Bound | None
+    last_step: Bound | None
+    metrics: list[Row]
+    """MetricRow, by name."""
+
+
+class _ShowStepReply(TypedDict):
+    run: str
+    state: State
+    """``coarse``: the nearest of the rows that are known so far."""
+    step: Bound
+    x: Bound
+    """The x of the row, on the axis of the request."""
+    offset: Offset
+    row: Row
+    """The row as it was logged."""
+    previous: Bound | None
+    """The x before and the one after."""
+    next: Bound | None
+
+
+class ShowStepReply(_ShowStepReply, total=False):
+    seconds: Bound
+    """Duration of the steps up to the row."""
+
+
+class RolloutStepsReply(_IndexReply):
+    first_step: Bound | None
+    last_step: Bound | None
+    total: Offset
+    """Steps of the file that have rollouts."""
+    length: Annotated[int, Rule(f"an integer from 0 to {MAX_STEPS}", lambda value: 0 <= value <= MAX_STEPS)]
+    """Steps in this reply."""
+    table: str
+    """Packed; unpacked, a :class:`StepTable`."""
+
+
+class _RolloutStepReply(_IndexReply):
+    step: Bound
+    samples: list[Row]
+    """SampleRow without texts, as they are in the file."""
+    groups: list[Row]
+    """GroupRow."""
+    previous: Bound | None
+    """The step with rollouts before, and the one after; None also while they are not known."""
+    next: Bound | None
+
+
+class RolloutStepReply(_RolloutStepReply, total=False):
+    count: Offset
+    """Samples of the step; of more than ``samples`` has, those are the first ones."""
+    conditions: dict[str, ConfigValue]
+    """Of an evaluated step: its problems, decoding parameters and grader. Empty where they are not recorded."""
+
+
+class SamplesReply(TypedDict):
+    run: str
+    samples: list[Row]
+    """SampleRow with texts, in the order of the request; one that cannot be read says so."""
+
+
+class SearchRolloutsReply(_IndexReply):
+    matches: list[Row]
+    """SampleRow without texts, with ``excerpt`` where a text was searched."""
+    searched: Share
+    """Of what is to be searched, with the previous pages."""
+    next: Offset | None
+    """``before`` of the next page; None at the end."""
+
+
+# --------------------------------------------------------------------------------------------------------- unpacked
+
+
+@dataclass(frozen=True)
+class Columns:
+    """One metric per pixel column, all ``width`` long and finite. Where ``count`` is 0, the other columns but ``gaps``
+    mean nothing."""
+
+    min: array[float]
+    max: array[float]
+    first: array[float]
+    last: array[float]
+    sum: array[float]
+    count: array[float]
+    """Finite values."""
+    gaps: array[float]
+    """NaN and infinite values."""
+    smooth: array[float]
+    """The moving average at the column's last finite value."""
+
+
+@dataclass(frozen=True)
+class StepTable:
+    """Steps with rollouts, in order. What follows ``samples`` leaves out discarded ones."""
+
+    step: array[float]
+    samples: array[float]
+    scored: array[float]
+    """Samples with a reward."""
+    reward: array[float]
+    """Mean of the scored samples' rewards; 0 without one."""
+    groups: array[float]
+    signal: array[float]
+    """Groups whose rewards differ."""
+
+
+COLUMNS = len(Columns.__dataclass_fields__)
+TABLE_COLUMNS = len(StepTable.__dataclass_fields__)
+Admit: TypeAlias = Callable[[Row], Row]
+
+
+def unpack_series(reply: Row) -> Row:
+    """The reply with a Cursor, and Columns in each row; a row whose columns are damaged says so."""
+    rows = []
+    for row in reply["series"]:
+        if UNREADABLE not in row:
+            try:
+                columns = unpack(row["columns"], COLUMNS, reply["width"])
+                if not all(map(_is_ordered, *columns[:4])):
+                    raise ValueError("a minimum is above its maximum, or a number is huge")
+                row = {**row, "columns": Columns(*columns)}
+            except ValueError as error:
+                row = {"metric": row["metric"], UNREADABLE: str(error)}
+        rows.append(row)
+    return {**reply, "cursor": Cursor.from_json(reply["cursor"]), "series": rows}
+
+
+def pack_series(reply: Row) -> Row:
+    """The reply as it was before :func:`unpack_series`."""
+    rows = [
+        row if UNREADABLE in row else {**row, "columns": pack(list(vars(row["columns"]).values()))}
+        for row in reply["series"]
+    ]
+    return {**reply, "cursor": reply["cursor"].to_json(), "series": rows}
+
+
+def _is_ordered(low: float, high: float, first: float, last: float) -> bool:
+    return -HUGE < low <= first <= high < HUGE and low <= last <= high
+
+
+def unpack_rollout_steps(reply: Row) -> Row:
+    """The reply with a StepTable. Raises ValueError for a damaged one."""
+    return {**reply, "table": StepTable(*unpack(reply["table"], TABLE_COLUMNS, reply["length"]))}
+
 
 MAX_FILES = 2_000
 """Of one ``log_files`` reply."""

@@ -1,6 +1,7 @@
 """The table of operations: each request's parameters, its reply, and whether it changes state.
 
-Agent, client and app all read this table. To add a request: add its types and a row here, and a handler in
+Agent, client and app all read this table. To add a request: its types in the file of its subject beside this
+one, a row here, a handler in the file of its subject in :mod:`remote.agent`, and its line in
 :mod:`remote.agent.operations`.
 
 A request that changes state has an ``idempotency_key``: a repeated key changes nothing and gets the first answer, so a
@@ -13,19 +14,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, TypeAlias, TypedDict
 
-from remote.protocol.ask import (
-    AskReply,
-    AskRequest,
-    CancelAnswerReply,
-    CancelAnswerRequest,
-    CloseAskReply,
-    CloseAskRequest,
-    OpenAskReply,
-    OpenAskRequest,
-)
 from remote.protocol.backups import (
     ArchiveRequest,
     BackUpRequest,
+    CheckpointSizesReply,
+    CheckpointSizesRequest,
     CleanUpRequest,
     ListBackupsReply,
     ListBackupsRequest,
@@ -33,43 +26,32 @@ from remote.protocol.backups import (
     PlanCleanupReply,
     PlanCleanupRequest,
     RestoreRequest,
+    SafeToTerminateReply,
+    SafeToTerminateRequest,
+    SpareCheckpointsReply,
+    SpareCheckpointsRequest,
     StoredHistoryReply,
     StoredHistoryRequest,
     VerifyBackupRequest,
 )
-from remote.protocol.checkpoints import (
-    CheckpointSizesReply,
-    CheckpointSizesRequest,
-    SpareCheckpointsReply,
-    SpareCheckpointsRequest,
-)
-from remote.protocol.host import (
+from remote.protocol.box import (
     BoxFactsReply,
     BoxFactsRequest,
     GpuHistoryReply,
     GpuHistoryRequest,
+    ReportReply,
+    ReportRequest,
     unpack_gpu_history,
+    unpack_page,
 )
-from remote.protocol.index import (
-    MetricsReply,
-    MetricsRequest,
-    RolloutStepReply,
-    RolloutStepRequest,
-    RolloutStepsReply,
-    RolloutStepsRequest,
-    SamplesReply,
-    SamplesRequest,
-    SearchRolloutsReply,
-    SearchRolloutsRequest,
-    SeriesReply,
-    SeriesRequest,
-    ShowStepReply,
-    ShowStepRequest,
-    unpack_rollout_steps,
-    unpack_series,
-)
-from remote.protocol.intake import Rule
+from remote.protocol.check import Rule
 from remote.protocol.jobs import (
+    AskReply,
+    AskRequest,
+    CancelAnswerReply,
+    CancelAnswerRequest,
+    CloseAskReply,
+    CloseAskRequest,
     Count,
     EvaluateRequest,
     JobReply,
@@ -77,31 +59,53 @@ from remote.protocol.jobs import (
     KillRequest,
     LaunchReply,
     LaunchRequest,
+    OpenAskReply,
+    OpenAskRequest,
+    OpenShellReply,
+    OpenShellRequest,
+    OpenTensorBoardReply,
+    OpenTensorBoardRequest,
+    PlaceEnvReply,
+    PlaceEnvRequest,
     PlanResumeReply,
     PlanResumeRequest,
     ResumeReply,
     ResumeRequest,
+    SendLineReply,
+    SendLineRequest,
+    SetUpRequest,
     StopReply,
     StopRequest,
     Text,
 )
-from remote.protocol.listed_runs import NoteReply, NoteRequest, RunFactsReply, RunFactsRequest
 from remote.protocol.logs import (
     LogBytesReply,
     LogBytesRequest,
     LogFilesReply,
     LogFilesRequest,
+    MetricsReply,
+    MetricsRequest,
     ReadLogReply,
     ReadLogRequest,
+    RolloutStepReply,
+    RolloutStepRequest,
+    RolloutStepsReply,
+    RolloutStepsRequest,
+    SamplesReply,
+    SamplesRequest,
     SearchLogReply,
     SearchLogRequest,
+    SearchRolloutsReply,
+    SearchRolloutsRequest,
+    SeriesReply,
+    SeriesRequest,
+    ShowStepReply,
+    ShowStepRequest,
     unpack_bytes,
+    unpack_rollout_steps,
+    unpack_series,
 )
-from remote.protocol.prepare import PlaceEnvReply, PlaceEnvRequest, SetUpRequest
-from remote.protocol.report import ReportReply, ReportRequest, unpack_page
-from remote.protocol.shells import OpenShellReply, OpenShellRequest, SendLineReply, SendLineRequest
-from remote.protocol.tensorboard import OpenTensorBoardReply, OpenTensorBoardRequest
-from remote.protocol.termination import SafeToTerminateReply, SafeToTerminateRequest
+from remote.protocol.runs import NoteReply, NoteRequest, RunFactsReply, RunFactsRequest
 
 MAX_COMPARED = 32
 """Runs that one is compared with."""

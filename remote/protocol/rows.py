@@ -10,15 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, TypedDict
 
-from remote.protocol.backups import BackupRow, DestinationRow, PlannedRow, RecordRow
-from remote.protocol.checkpoints import SizeRow, SpareRow
-from remote.protocol.fields import Count, Label, Metric, Name, Quantity, Time
-from remote.protocol.host import DiskRow, GpuHistoryRow
-from remote.protocol.intake import Rule
+from remote.protocol.backups import BackupRow, DestinationRow, ObstacleRow, PlannedRow, RecordRow, SizeRow, SpareRow
+from remote.protocol.box import DiskRow, GpuHistoryRow
+from remote.protocol.check import Count, Label, Metric, Name, Quantity, Rule, Time
 from remote.protocol.jobs import StageRow
 from remote.protocol.logs import LogFile, LogLine
-from remote.protocol.run_rows import RunFacts, RunSummary
-from remote.protocol.termination import ObstacleRow
+from remote.protocol.runs import RunFacts, RunSummary
 
 UNREADABLE = "unreadable"
 """State of a run, and code of its error, that cannot be read."""
@@ -251,7 +248,7 @@ class Weights(_Weights, total=False):
 class _Series(TypedDict):
     metric: Name
     columns: str
-    """Packed; :class:`remote.protocol.index.Columns` once unpacked."""
+    """Packed; :class:`remote.protocol.logs.Columns` once unpacked."""
 
 
 class SeriesRow(_Series, total=False):

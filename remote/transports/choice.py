@@ -18,13 +18,12 @@ from remote.base import Refused, TryAgain
 from remote.boxes import Box
 from remote.events import MachineChanged
 from remote.providers import known, last_seen, located
-from remote.transports import fallback, machines
-from remote.transports.machines import machine_of
+from remote.transports import fallback, identities
+from remote.transports.identities import machine_of
 from remote.transports.openssh import OpenSshTransport
 from remote.transports.openssh_questions import Announce, AskQuestion
 from remote.transports.openssh_setup import OLDEST, BoxSsh, find_program, live
-from remote.transports.timing import Timing
-from remote.transports.transport import AskHostKey, Transport
+from remote.transports.transport import AskHostKey, Timing, Transport
 
 Kind = Literal["local", "openssh", "paramiko"]
 WSL = "Windows has no tmux: use grpo-tui inside WSL"
@@ -70,10 +69,10 @@ def explain(box: Box) -> str:
 
 def attach_argv(box: Box, session: str) -> list[str]:
     """The command that attaches this terminal to a session: as the link connects, over its master."""
-    from remote.transports import ssh
+    from remote.transports import paramiko
 
     box = known(box)
-    argv = ssh.attach_argv(box, session)
+    argv = paramiko.attach_argv(box, session)
     connected = live(box)
     return list(argv) if connected is None else connected.attach(argv[-1])
 
@@ -122,7 +121,7 @@ class TransportChoice:
 
             return LocalTransport(clock=self._clock)
         if kind == "paramiko":
-            from remote.transports.ssh import SshTransport
+            from remote.transports.paramiko import SshTransport
 
             return SshTransport(
                 box, ask_host_key, host_keys_file=self._host_keys_file, ssh_config=self._ssh_config,
@@ -148,7 +147,7 @@ class TransportChoice:
     def after(self, refused: Refused) -> Refused | TryAgain:
         """What a refusal means: without a common algorithm, ``auto`` tries the other transport once."""
         if refused.code == "host_key" and (seen := last_seen(self._box)):
-            words = machines.about_instance(self._box.name, seen.name, seen.id, seen.address)
+            words = identities.about_instance(self._box.name, seen.name, seen.id, seen.address)
             return Refused(f"{refused}. {words}", "host_key")
         if self._ssh_refused is not None and refused.code != "host_key":
             both, self._ssh_refused = f"{self._ssh_refused}. Over paramiko: {refused}", None
@@ -168,7 +167,7 @@ class TransportChoice:
         """The link is connected: note the transport and the machine for the next program."""
         seen = last_seen(self._box)
         instance = seen.id if seen is not None else ""
-        if not self._box.is_local and machines.remember(self._box.name, address, machine_of(hello), instance):
+        if not self._box.is_local and identities.remember(self._box.name, address, machine_of(hello), instance):
             self._announce(MachineChanged(address))
         if self._ssh_refused is not None and self._ssh is not None:
             fallback.remember(self._box, self._ssh.program)

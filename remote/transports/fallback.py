@@ -11,7 +11,7 @@ import time
 
 from remote.base import Refused, Unreachable
 from remote.boxes import Box
-from remote.transports.notes import Notes
+from remote.transports.identities import Notes
 from remote.transports.openssh_setup import BoxSsh, Program
 from remote.transports.ssh_config import Configuration, read_configuration
 

@@ -10,12 +10,10 @@ import threading
 from collections.abc import Mapping
 
 from grpo_train.run_dir.clock import CLOCK, Clock
-from remote.agent.environment import clean
+from remote.agent.box import clean
 from remote.base import Refused, Unreachable
-from remote.transports.bootstrap import receiving_argv, start_marker
-from remote.transports.bundle import build, stored
-from remote.transports.timing import EXIT_S
-from remote.transports.transport import ErrorTail, Waker
+from remote.transports.bootstrap import build, receiving_argv, start_marker, stored
+from remote.transports.transport import EXIT_S, ErrorTail, Waker
 
 START_S = 15.0
 DIAL_S = 10.0

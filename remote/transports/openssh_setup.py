@@ -1,4 +1,4 @@
-"""What one box needs of the system's ``ssh``: its options, a private directory, and the keys that are known.
+"""What one box needs of the system's ``ssh``: its options, a private folder, and one configuration file.
 
 The private directory (0700) lives as long as the client: the control socket, the questions' socket, the host keys that
 ssh may read and add to, and a configuration for jump hosts. Nothing secret is written to it.
@@ -15,6 +15,8 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,13 +25,44 @@ from pathlib import Path
 
 from remote.base import Refused
 from remote.boxes import Box
-from remote.transports.host_keys import HostKeys
-from remote.transports.host_keys import fingerprint as fingerprint_of
-from remote.transports.known_hosts import Line, marked, renamed
-from remote.transports.private_folder import private_folder
+from remote.transports.identities import HostKeys, Line, marked, renamed
+from remote.transports.identities import fingerprint as fingerprint_of
 from remote.transports.questions import Questions
 from remote.transports.ssh_config import Configuration, parse_jump, read_configuration
-from remote.transports.timing import CONNECT_S
+from remote.transports.transport import CONNECT_S
+
+LONGEST = 70
+"""A Unix socket's path has at most 104 characters, and ssh adds 17 to that of a control socket."""
+PREFIX = "grpo-ssh-"
+_cleaned = threading.Lock()
+
+
+def private_folder() -> Path:
+    """A new directory that only this user can enter; those of programs that were killed are removed."""
+    places = [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]
+    for place in places:
+        if not place or len(place) > LONGEST - len(PREFIX) - 20 or not os.access(place, os.W_OK):
+            continue
+        with _cleaned:
+            _remove_abandoned(Path(place))
+        with suppress(OSError):
+            return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=place))
+    raise Refused("no directory for ssh's control socket: set XDG_RUNTIME_DIR to a directory of this user")
+
+
+def _remove_abandoned(place: Path) -> None:
+    for folder in place.glob(f"{PREFIX}*"):
+        pid = folder.name.removeprefix(PREFIX).partition("-")[0]
+        if not pid.isdigit() or int(pid) == os.getpid():
+            continue
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            if folder.lstat().st_uid == os.getuid():
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            pass  # another user's process
+
 
 ALIVE_S = 5
 CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from grpo_train.run_dir.clock import CLOCK, Clock
 from remote.base import Refused, Unreachable
-from remote.transports.known_hosts import lookup_name
+from remote.transports.identities import lookup_name
 
 RESOLVE_S = 30.0
 """Limit of ``ssh -G``, which runs the commands of ``Match exec``."""

@@ -20,8 +20,8 @@ from grpo_train.backup.store import Trust
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.backup_state import LastBackup, parse_last_backup
 from grpo_train.run_dir.identity import NOTE
-from remote.agent.context import BoxContext
-from remote.agent.run_table import RunTable
+from remote.agent.box import BoxContext
+from remote.agent.topics import RunTable
 from remote.gate import topic_event
 from remote.protocol import Settings
 from tests.support.backups import backup, folder_destination, make_run, rewind, save, train_to

@@ -24,7 +24,7 @@ from grpo_train.history.news import news_from, plain_news, read_root
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.identity import older_identity, run_identity
 from grpo_tui import cli
-from grpo_tui.history.stores import StorePages
+from grpo_tui.history.writer import StorePages
 from tests.support.backups import backup, folder_destination, objects
 from tests.support.engine import REPOSITORY, command_here
 from tests.support.histories import make_run

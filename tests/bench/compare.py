@@ -18,7 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from grpo_tui.app import GrpoApp
-from grpo_tui.options import Options
+from grpo_tui.files import Options
 from grpo_tui.views.compare.model import LETTERS
 from remote.boxes import Box
 from tests.bench.index import METRICS, Bench, cpu, row, write_run

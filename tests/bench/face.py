@@ -135,8 +135,8 @@ async def shares(
 async def app_figures(root: Path, run: str, follow: bool) -> dict[str, Any]:
     """What opening and following cost the app."""
     from grpo_tui.app import GrpoApp
+    from grpo_tui.files import Options
     from grpo_tui.kit.desk import SelectRun
-    from grpo_tui.options import Options
     from remote.boxes import Box
     from remote.protocol.frames import Decoder
 

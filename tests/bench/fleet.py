@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from grpo_tui.fleet.watch import Fleet
+from grpo_tui.box.fleet import Fleet
 from remote.boxes import Box, add_box
 from tests.bench.terminal import Terminal
 from tests.support.network import own_network

@@ -9,8 +9,7 @@ import pytest
 from grpo_train.backup.backup_yaml import DestinationError, parse_destinations
 from grpo_train.config import ConfigError, load_config
 from grpo_train.config.yaml_text import InvalidYaml, compose_yaml, load_yaml, value_of
-from grpo_tui.alarms_file import AlarmsError
-from grpo_tui.user_files import read_user_file
+from grpo_tui.files import AlarmsError, read_user_file
 from remote.base import BoxesError
 from remote.boxes import parse_boxes
 

@@ -22,7 +22,7 @@ from grpo_train.config import load_config
 from grpo_train.config.schema import Config
 from grpo_tui import cli
 from grpo_tui.history import commands as asking
-from grpo_tui.shell import arguments, copying
+from grpo_tui.shell import copying, options
 from remote.boxes import load_boxes
 from tests.docs.pages import PAGES, blocks_of, page_text, prose
 from tests.support.engine import REPOSITORY
@@ -111,7 +111,7 @@ def programs() -> dict[str, dict[str, set[str]]]:
         assert command is not None
         engine[name] = options_of_click(command)
     parsers = {"": cli.parser()}
-    parsers |= {name: arguments.parser(name) for name in cli.SHELL_COMMANDS}
+    parsers |= {name: options.parser(name) for name in cli.SHELL_COMMANDS}
     parsers |= {name: asking._parser(name) for name in ("history", "cost")}
     parsers |= {name: copying._parser(name) for name in ("get", "put")}
     return {"grpo-train": engine, "grpo-tui": {name: options_of(parser) for name, parser in parsers.items()}}

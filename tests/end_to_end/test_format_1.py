@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from remote.agent.context import BoxContext
+from remote.agent.box import BoxContext
 from remote.agent.operations import show_run
 from remote.protocol.operations import ShowRunRequest
 from tests.support.data import FIXTURES

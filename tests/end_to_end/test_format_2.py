@@ -15,9 +15,9 @@ from grpo_train.cli import app
 from grpo_train.history.database import Database
 from grpo_train.run_dir.files import read_json
 from grpo_train.train.resume import library_versions
-from grpo_tui.model.unanswered import UnansweredRequests
-from grpo_tui.preferences import Preferences
-from remote.agent.context import BoxContext
+from grpo_tui.box.unanswered import UnansweredRequests
+from grpo_tui.files import Preferences
+from remote.agent.box import BoxContext
 from remote.agent.operations import list_runs, show_run
 from remote.boxes import Box, load_boxes
 from remote.protocol.operations import NoParameters, ShowRunRequest

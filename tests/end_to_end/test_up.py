@@ -105,7 +105,7 @@ def bring_up(
     """``grpo-tui up`` twice, from a clone as the working directory; ``then`` uses the box while the run trains."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "own"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("grpo_tui.shell.person.accept_host_key", lambda question: True)
+    monkeypatch.setattr("grpo_tui.shell.connection.accept_host_key", lambda question: True)
     words = ["up", "--run-name", "first", "--key", "k", *(word for change in QUICK for word in ("--set", change))]
     run = root / "training_runs" / "first"
     if account.user:

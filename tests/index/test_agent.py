@@ -18,7 +18,7 @@ from remote import gate
 from remote.boxes import Box
 from remote.events import BoxGreeted
 from remote.protocol import RemoteError
-from remote.transports.bundle import build
+from remote.transports.bootstrap import build
 from tests.support.agent import RawAgent, connected, eventually
 from tests.support.index import completion, make_run
 from tests.support.logs import LogReader

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from remote.index import cache
+from remote.index import store
 from remote.index.answers import IndexAnswers
 from remote.index.store import Store
 from remote.protocol import RemoteError
@@ -47,10 +47,10 @@ def test_the_next_place_is_taken_where_one_refuses(tmp_path: Path) -> None:
 def test_an_index_leaves_room_for_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log_of(tmp_path)
     box = Box(tmp_path, tmp_path / "cache")
-    monkeypatch.setattr(cache, "MIN_FREE", 1 << 60)
+    monkeypatch.setattr(store, "MIN_FREE", 1 << 60)
     with pytest.raises(RemoteError, match="MiB are free"):
         box.whole("metrics")
-    monkeypatch.setattr(cache, "MIN_FREE", 0)
+    monkeypatch.setattr(store, "MIN_FREE", 0)
     assert box.whole("metrics")["rows"] == 99
 
 
@@ -92,7 +92,7 @@ def test_the_index_used_longest_ago_is_removed(tmp_path: Path) -> None:
     sizes = sum(file.stat().st_blocks * 512 for file in place.rglob("*") if file.is_file())
     oldest = min(place.iterdir(), key=lambda folder: folder.stat().st_mtime)
     with Store(oldest).locked():
-        cache.prune(place, limit=sizes // 2)
+        store.prune(place, limit=sizes // 2)
     times = sorted(int(folder.stat().st_mtime) for folder in place.iterdir())
     assert times == [0, 3]  # the oldest is in use
     assert box.whole("metrics", run="run1")["rows"] == 99

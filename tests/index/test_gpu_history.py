@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from remote.index import gpu_history
-from remote.protocol.host import NO_VALUE
+from remote.index import log_answers
+from remote.protocol.box import NO_VALUE
 from tests.support.index import Box, make_run
 
 START = 1_795_000_000.0
@@ -28,7 +28,7 @@ def rows(count: int) -> list[dict[str, Any]]:
 
 
 def test_columns_are_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_history, "CHUNK", 4_096)
+    monkeypatch.setattr(log_answers, "CHUNK", 4_096)
     logs = make_run(tmp_path / "root")
     (logs / "gpu.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(2_000)) + "{damaged\n")
     box = Box(tmp_path / "root", tmp_path)

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remote.index import log_scan, read_lines
-from remote.index.levels import levels_of
+from remote.index import log_scan
+from remote.index import log_scan as read_lines
 from remote.index.log_index import Source
 from remote.index.log_scan import LineCount, Matches
-from remote.index.patterns import Pattern
+from remote.index.patterns import Pattern, levels_of
 from remote.protocol import RemoteError
 from tests.support.index import Box, make_run
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remote.protocol.packed import pack, unpack
+from remote.protocol.frames import pack, unpack
 from tests.support.index import Box, make_run
 
 

@@ -19,7 +19,7 @@ from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import BoxGreeted, Link
 from remote.transports import bootstrap
-from remote.transports.bundle import build
+from remote.transports.bootstrap import build
 from tests.remote.conftest import FAKE_ENGINE
 from tests.support.agent import connected, eventually
 from tests.support.mounts import mounted

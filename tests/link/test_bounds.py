@@ -14,21 +14,21 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from grpo_tui.app import GrpoApp
-from grpo_tui.model import curves, run_logs
-from grpo_tui.model.announcements import ANNOUNCED, Pace
-from grpo_tui.model.curves import Curves
-from grpo_tui.model.health import CODE_LENGTH, records_of
-from grpo_tui.model.run_logs import RANGES_KEPT, RunLogs
-from grpo_tui.model.store import CHECK_LENGTH, Store
-from grpo_tui.options import Options
+from grpo_tui.box import curves, log
+from grpo_tui.box.curves import Curves
+from grpo_tui.box.events import CODE_LENGTH, records_of
+from grpo_tui.box.log import RANGES_KEPT, RunLogs
+from grpo_tui.box.needs import ANNOUNCED, Pace
+from grpo_tui.box.store import CHECK_LENGTH, Store
+from grpo_tui.files import Options
+from grpo_tui.kit.gpu import GPUS_SHOWN, GpuPanel
+from grpo_tui.kit.lists import Palette
+from grpo_tui.kit.sources import CHECKPOINT_LINES, EVALUATION_LINES, CheckpointsSource, wrapped
 from grpo_tui.views.home.runs import RunsPanel
-from grpo_tui.widgets.gpu import GPUS_SHOWN, GpuPanel
-from grpo_tui.widgets.lines_panel import Palette
-from grpo_tui.widgets.sources import CHECKPOINT_LINES, EVALUATION_LINES, CheckpointsSource, wrapped
 from remote import gate
 from remote.boxes import Box
-from remote.protocol.index import Columns
-from remote.protocol.intake import matches, mismatch
+from remote.protocol.check import matches, mismatch
+from remote.protocol.logs import Columns
 from remote.protocol.rows import ROWS
 from tests.support.any_json import GPU, RESULTS, TABLE, UPDATES, mutated
 from tests.tui.fake import FakeClient
@@ -40,7 +40,7 @@ def lines(*rows: dict[str, Any]) -> bytes:
 
 def test_rows_have_a_limit_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = 1 << 20
-    monkeypatch.setattr(run_logs, "ROWS_WEIGHT", limit)
+    monkeypatch.setattr(log, "ROWS_WEIGHT", limit)
     logs = RunLogs("r")
     texts = {f"text{key}": "€" * 100 for key in range(40)}
     logs.feed("train_log", 0, lines(*({"step": step, "list": [[]] * 90, **texts} for step in range(400))))

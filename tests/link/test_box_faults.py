@@ -15,12 +15,11 @@ import pytest
 
 from grpo_train.run_dir import RunDir, open_run, write_manifest
 from grpo_train.run_dir.files import atomic_write, read_json
-from remote.agent.context import BoxContext
-from remote.agent.ends import GONE, GONE_AFTER_S
+from remote.agent.box import BoxContext
 from remote.agent.operations import HANDLERS
-from remote.agent.run_table import RunTable
 from remote.agent.sessions import Sessions
-from remote.agent.start import launch_lock
+from remote.agent.start import GONE, GONE_AFTER_S, launch_lock
+from remote.agent.topics import RunTable
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import Link, LinkChanged, RunsReported, SessionsReported

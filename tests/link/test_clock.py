@@ -13,11 +13,11 @@ import pytest
 from grpo_train.run_dir import StatusWriter, create_run, open_run, utc_from
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.files import append_jsonl
-from grpo_tui.model.store import Store
+from grpo_tui.box.store import Store
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import ClientEvent, ClockMeasured, Link, LinkChanged, RunsReported
-from remote.transports.timing import Pings, SleepDetector
+from remote.transports.transport import Pings, SleepDetector
 from tests.support.agent import Recorder, ThreadTransport
 from tests.support.clock import TestClock
 
@@ -134,7 +134,7 @@ def test_ages_are_right_whatever_the_boxs_clock(root: Path, monkeypatch: pytest.
     One run logs meanwhile, and the last sign of life of the other is from before the clock was set.
     """
     clock = TestClock()
-    monkeypatch.setattr("grpo_tui.model.box_clock.time", clock)
+    monkeypatch.setattr("grpo_tui.box.store.time", clock)
     theirs = BoxClock(clock)
     theirs.ahead_s = STEP_S
     writers = {name: StatusWriter(create_run(root, {}, name).path) for name in ("r", "silent")}

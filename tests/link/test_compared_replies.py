@@ -9,16 +9,16 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_tui.model.run_row import RunRow
-from grpo_tui.model.store import Store
+from grpo_tui.box.rows import RunRow
+from grpo_tui.box.store import Store
+from grpo_tui.kit.lists import Palette
+from grpo_tui.kit.plot import Bitmap, plot_marks, ticks, view_of_marks
 from grpo_tui.views.compare.model import Comparison, PairedResults, facts_of
 from grpo_tui.views.compare.standing import TRACKED
 from grpo_tui.views.compare.tables import CompareSource, ConfigSource, EvaluationsSource, StandingSource
-from grpo_tui.widgets.braille import Bitmap, plot_marks, ticks, view_of_marks
-from grpo_tui.widgets.lines_panel import Palette
 from remote import gate
 from remote.protocol import RemoteError
-from remote.protocol.packed import pack
+from remote.protocol.frames import pack
 from tests.link.test_gate import EXAMPLES, unsafe
 from tests.support.any_json import RESULTS, mutated
 

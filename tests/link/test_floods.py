@@ -27,8 +27,7 @@ from remote.protocol import (
     encode_parts,
 )
 from remote.protocol.frames import MAX_JOINED, MAX_VALUES, PART_LENGTH
-from remote.transports.timing import Pings, Timing
-from remote.transports.transport import Allowance
+from remote.transports.transport import Allowance, Pings, Timing
 from tests.support import flooded_client
 from tests.support.agent import connected, eventually
 from tests.support.clock import TestClock

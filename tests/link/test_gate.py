@@ -15,26 +15,25 @@ from hypothesis import strategies as st
 from rich.text import Text
 
 from grpo_tui.actions import ACTIONS, Situation
-from grpo_tui.charts import CHARTS
-from grpo_tui.model import progress
-from grpo_tui.model.announcements import EndWatch
-from grpo_tui.model.charts_view import ChartsView
-from grpo_tui.model.curves import Curves
-from grpo_tui.model.run_logs import LOGS, RunLogs
-from grpo_tui.model.store import Store
+from grpo_tui.box import store as progress
+from grpo_tui.box.charts import CHARTS, ChartsView
+from grpo_tui.box.curves import Curves
+from grpo_tui.box.log import LOGS, RunLogs
+from grpo_tui.box.needs import EndWatch
+from grpo_tui.box.store import Store
+from grpo_tui.kit.lists import LineSource, Palette
+from grpo_tui.kit.plot import Bitmap, plot_marks, ticks, view_of_marks
+from grpo_tui.kit.sources import CheckpointsSource, CompletionSource, log_sources
 from grpo_tui.views.charts.model import metric_lines
 from grpo_tui.views.charts.panels import StepSource
-from grpo_tui.views.home.health import HealthSource
-from grpo_tui.widgets.braille import Bitmap, plot_marks, ticks, view_of_marks
-from grpo_tui.widgets.lines_panel import LineSource, Palette
-from grpo_tui.widgets.sources import CheckpointsSource, CompletionSource, log_sources
+from grpo_tui.views.home.panels import HealthSource
 from remote import gate
 from remote.base import Unreachable
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import ClientEvent, Link, LinkChanged, RunsReported
 from remote.protocol import OPERATIONS, Decoder, ProtocolError, RemoteError
-from remote.protocol.index import Columns
+from remote.protocol.logs import Columns
 from tests.support.any_json import HELLO, LOG_ROWS, ODD, RESULTS, UPDATES, mutated, nested, values
 
 EXAMPLES = settings(

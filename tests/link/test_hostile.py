@@ -18,7 +18,7 @@ from grpo_train.run_dir.processes import boot_id, start_ticks
 from remote import gate
 from remote.boxes import Box
 from remote.events import RunsReported
-from remote.transports.ssh import attach_argv
+from remote.transports.paramiko import attach_argv
 from tests.run_dir.helpers import log
 from tests.support.accounts import PYTHON, SharedBox, shared_box
 from tests.support.agent import RawAgent, eventually

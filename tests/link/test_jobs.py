@@ -18,7 +18,7 @@ from grpo_train.run_dir import create_run, open_run
 from grpo_train.run_dir.files import read_json
 from grpo_train.run_dir.version import FORMAT, VERSION
 from remote.agent import doctor
-from remote.agent.context import BoxContext
+from remote.agent.box import BoxContext
 from remote.agent.operations import HANDLERS
 from remote.boxes import Box
 from remote.client import BoxClient

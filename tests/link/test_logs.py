@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_tui.model.lines import LineSplitter
+from grpo_tui.box.log import LineSplitter
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import BoxGreeted, Link, LogRotated

@@ -20,7 +20,7 @@ from remote.base import Refused, Unreachable
 from remote.boxes import Box
 from remote.events import HostKeyAsked, Link, LinkChanged
 from remote.transports.ssh_config import resolve
-from remote.transports.timing import NetworkDetector, Timing
+from remote.transports.transport import NetworkDetector, Timing
 from tests.support.agent import connected, eventually
 from tests.support.clock import LeapingClock, TestClock
 from tests.support.network import add_link_local, needs_root, own_network

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from grpo_train.run_dir import RunDir
-from remote.agent.environment import PASSED_ON
+from remote.agent.box import PASSED_ON
 from remote.boxes import load_boxes
-from remote.transports.ssh import attach_argv
+from remote.transports.paramiko import attach_argv
 from tests.remote.conftest import FAKE_ENGINE
 from tests.run_dir.helpers import make_checkpoint
 from tests.support.agent import RawAgent, eventually

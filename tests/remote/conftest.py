@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from remote.boxes import Box
-from remote.transports.bundle import build
+from remote.transports.bootstrap import build
 from tests.support.known_hosts import trust
 from tests.support.proxy import ChaosProxy
 from tests.support.sshd import Sshd, store_agent

@@ -18,9 +18,9 @@ import pytest
 from grpo_train.run_dir.clock import CLOCK
 from grpo_train.run_dir.version import FORMAT, VERSION
 from remote.protocol import INITIAL_CREDIT, MAX_DATA, encode
-from remote.protocol.intake import mismatch
+from remote.protocol.check import mismatch
 from remote.protocol.rows import Check, HostFacts
-from remote.transports.bundle import build
+from remote.transports.bootstrap import build
 from tests.support.agent import RawAgent, ThreadTransport, eventually
 from tests.support.clock import TestClock
 from tests.support.patience import PATIENCE

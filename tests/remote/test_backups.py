@@ -152,7 +152,7 @@ def test_one_backup_of_a_run_at_a_time(box: Box, root: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a directory away")
 def test_the_run_of_another_account_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from remote.agent.context import BoxContext
+    from remote.agent.box import BoxContext
     from remote.agent.operations import HANDLERS
     from remote.protocol import Settings
     from remote.protocol.backups import BackUpRequest

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from remote.transports import bundle
-from remote.transports.bundle import build
+from remote.transports import bootstrap
+from remote.transports.bootstrap import build
 
 
 def test_the_bundle_is_reproducible() -> None:
-    code = "from remote.transports.bundle import build; print(build().sha256)"
+    code = "from remote.transports.bootstrap import build; print(build().sha256)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == build().sha256 == hashlib.sha256(build().data).hexdigest()
 
@@ -50,18 +50,18 @@ def test_a_bare_python_runs_it(tmp_path: Path) -> None:
 
 def test_a_stored_bundle_is_not_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    first = bundle.stored()
-    assert first == bundle.build().path()
+    first = bootstrap.stored()
+    assert first == bootstrap.build().path()
     with monkeypatch.context() as unbuilt:
-        unbuilt.setattr(bundle, "build", lambda: pytest.fail("built again"))
-        assert bundle.stored() == first
+        unbuilt.setattr(bootstrap, "build", lambda: pytest.fail("built again"))
+        assert bootstrap.stored() == first
     first.write_bytes(b"damaged")
-    assert bundle.stored() == first
-    assert first.read_bytes() == bundle.build().data
-    monkeypatch.setattr(bundle, "ENTRY", bundle.ENTRY + "# changed\n")
-    bundle.build.cache_clear()
+    assert bootstrap.stored() == first
+    assert first.read_bytes() == bootstrap.build().data
+    monkeypatch.setattr(bootstrap, "ENTRY", bootstrap.ENTRY + "# changed\n")
+    bootstrap.build.cache_clear()
     try:
-        assert bundle.stored() != first
+        assert bootstrap.stored() != first
     finally:
         monkeypatch.undo()
-        bundle.build.cache_clear()
+        bootstrap.build.cache_clear()

@@ -14,10 +14,10 @@ from grpo_train.run_dir.files import atomic_symlink, utc_now
 from grpo_train.run_dir.processes import identity
 from remote import gate
 from remote.agent import checkpoints
+from remote.agent.box import BoxContext
 from remote.agent.checkpoints import Sizes
-from remote.agent.context import BoxContext
 from remote.protocol import RemoteError
-from remote.protocol.checkpoints import CheckpointSizesRequest, SpareCheckpointsRequest
+from remote.protocol.backups import CheckpointSizesRequest, SpareCheckpointsRequest
 
 CONFIG = "run:\n  keep_last: 0\n  keep_every: 0\nmodel:\n  backbone: tiny\n"
 

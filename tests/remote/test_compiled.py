@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from remote.transports.bundle import build
+from remote.transports.bootstrap import build
 from tests.support.agent import RawAgent, eventually
 
 COUNTING = """

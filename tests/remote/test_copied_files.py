@@ -14,10 +14,18 @@ from typing import Any
 
 import pytest
 
-from remote.agent.staging import staging_alone
-from remote.protocol import ProtocolError, RemoteError, copied_files
-from remote.protocol.copied_files import receive_files, send_files
-from remote.protocol.copies import CopyInterrupted, CopyStream, Item, check_path, put_items, take_items
+from remote.agent.files import staging_alone
+from remote.protocol import ProtocolError, RemoteError, copies
+from remote.protocol.copies import (
+    CopyInterrupted,
+    CopyStream,
+    Item,
+    check_path,
+    put_items,
+    receive_files,
+    send_files,
+    take_items,
+)
 from tests.support.clock import LeapingClock
 
 
@@ -45,8 +53,8 @@ def test_a_failed_flush_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     source = tmp_path / "source"
     source.write_bytes(random.Random(1).randbytes(3 << 20))
-    monkeypatch.setattr(copied_files, "FLUSH_BYTES", 1 << 20)
-    monkeypatch.setattr(copied_files.os, "fsync", fsync)
+    monkeypatch.setattr(copies, "FLUSH_BYTES", 1 << 20)
+    monkeypatch.setattr(copies.os, "fsync", fsync)
     item = Item("file", source.stat().st_size)
     with _wires() as (near, far):
 

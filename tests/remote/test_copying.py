@@ -21,7 +21,7 @@ from grpo_train.run_dir import list_runs, write_manifest
 from grpo_train.run_dir.clock import CLOCK, SystemClock
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.evaluations import list_evaluations
-from remote.agent import staging
+from remote.agent import files
 from remote.boxes import Box
 from remote.copying import Copied, Copier
 from remote.transports.choice import TransportChoice
@@ -168,7 +168,7 @@ class TestFaults:
         source = _weights(tmp_path / "start", 3_000_000)
         collected = root / "checkpoints" / ".start.part"
         collected.mkdir(parents=True)
-        agents_clock, take, waits = TestClock(), staging._take, threading.Event()
+        agents_clock, take, waits = TestClock(), files._take, threading.Event()
 
         def taken(folder: Path, make: Callable[[], None]) -> int | None:
             if (lock := take(folder, make)) is None:
@@ -178,7 +178,7 @@ class TestFaults:
         def transport(environment: object = None, clock: object = None) -> ThreadTransport:
             return ThreadTransport(CLOCK, agents_clock)
 
-        monkeypatch.setattr(staging, "_take", taken)
+        monkeypatch.setattr(files, "_take", taken)
         monkeypatch.setattr("remote.transports.local.LocalTransport", transport)
         held = os.open(collected / ".lock", os.O_RDWR | os.O_CREAT)
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -347,7 +347,7 @@ class TestRefusals:
 
     def test_a_full_disk(self, box: Box, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         _run(root)
-        monkeypatch.setattr("remote.protocol.copied_files.RESERVE_BYTES", 1 << 60)
+        monkeypatch.setattr("remote.protocol.copies.RESERVE_BYTES", 1 << 60)
         with copier(box) as copy, pytest.raises(UserError, match="GB free; the copy needs") as error:
             copy.get("run_a:20", tmp_path)
         assert error.value.code == "disk_full"

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_train.run_dir import RunDir, StatusWriter, create_run
-from remote.agent import run_table
-from remote.agent.context import BoxContext
+from remote.agent import topics
+from remote.agent.box import BoxContext
 from remote.agent.operations import show_run
-from remote.agent.run_table import RunTable
+from remote.agent.topics import RunTable
 from remote.protocol import encode_parts
-from remote.protocol.intake import mismatch
+from remote.protocol.check import mismatch
 from remote.protocol.operations import ShowRunReply, ShowRunRequest
 from tests.support.agent import RawAgent
 from tests.support.damage import CONTENTS, FILES, NOT_FILES, arbitrary_json
@@ -114,7 +114,7 @@ def test_a_defect_costs_one_row(root: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_long_errors_do_not_exceed_a_frame(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_table, "MAX_ERROR_CHARACTERS", 30_000)
+    monkeypatch.setattr(topics, "MAX_ERROR_CHARACTERS", 30_000)
     for index in range(4):
         run = create_run(root, {}, f"run{index}")
         error = {"code": "internal", "summary": "boom", "console_tail": ["x" * 10_000]}

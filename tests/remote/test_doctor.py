@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from grpo_train.run_dir import StatusWriter, create_run
-from remote.agent.context import BoxContext
+from remote.agent.box import BoxContext
 from remote.agent.doctor import CHECKS, doctor
 from remote.protocol.operations import DoctorRequest
 from tests.support.backups import make_run, set_state

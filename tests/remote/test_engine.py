@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from grpo_train.run_dir.version import FORMAT, VERSION
-from remote.agent.context import BoxContext
+from remote.agent.box import BoxContext
 from remote.agent.doctor import doctor
 from remote.agent.engine import installed_version
 from remote.boxes import Box
 from remote.events import BoxGreeted
+from remote.protocol.frames import OLDEST, UNKNOWN, EngineVersion
 from remote.protocol.operations import DoctorRequest
-from remote.protocol.versions import OLDEST, UNKNOWN, EngineVersion
 from tests.support.agent import connected
 
 

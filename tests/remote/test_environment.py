@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from grpo_train.run_dir.errors import UserError
-from grpo_tui.shell.environment import read_env
-from remote.agent.environment import expand
+from grpo_tui.shell.up import read_env
+from remote.agent.box import expand
 from remote.boxes import Box
 from remote.protocol import RemoteError
 from tests.remote.test_shell import Shell
@@ -66,7 +66,7 @@ def test_a_secret_is_only_in_its_file(
 ) -> None:
     """Not in a command line, tmux, a record of the request, a message, or the environment of anything that runs."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "own"))
-    monkeypatch.setattr("grpo_tui.shell.person.accept_host_key", lambda question: True)
+    monkeypatch.setattr("grpo_tui.shell.connection.accept_host_key", lambda question: True)
     shell = Shell(tmp_path, dataclasses.replace(ssh_box, transport="openssh"), capsys)
     (root / "training_runs").mkdir()
     planted = {"token": canary("hf_"), "password": canary()}

@@ -10,7 +10,7 @@ import pytest
 from remote.events import BoxGreeted, GpuSampled, Link, LinkChanged, RunsReported, SessionsReported, TopicFailed
 from remote.gate import KnownRows, clean, clean_event, frame, greeting, log_row, log_text, reply, topic_event
 from remote.protocol import ProtocolError, RemoteError
-from remote.protocol.versions import UNKNOWN, EngineVersion
+from remote.protocol.frames import UNKNOWN, EngineVersion
 from tests.support.any_json import nested
 
 

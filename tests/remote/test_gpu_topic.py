@@ -15,9 +15,9 @@ import pytest
 from grpo_train.run_dir import gpus
 from grpo_train.run_dir.gpus import Gpu, GpuReadError, query_gpus
 from grpo_train.run_dir.processes import RUN_ID_VARIABLE, run_id_of
-from grpo_tui.fleet.glance import gpu_counts
+from grpo_tui.box.fleet import gpu_counts
 from remote.agent import doctor
-from remote.agent.watch import gpu_value
+from remote.agent.topics import gpu_value
 from remote.events import GpuSampled
 from remote.gate import topic_event
 from remote.protocol import RemoteError

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from remote import gate
-from remote.agent import host
-from remote.agent.context import BoxContext
-from remote.protocol.host import BoxFactsRequest
+from remote.agent import box as host
+from remote.agent.box import BoxContext
+from remote.protocol.box import BoxFactsRequest
 from tests.support.clock import LeapingClock
 
 

@@ -18,7 +18,7 @@ import pytest
 from grpo_train.run_dir import open_run
 from grpo_train.run_dir.processes import start_ticks
 from grpo_train.run_dir.sessions import STARTED_OPTION, lost_server
-from remote.agent.tmux_directory import socket_path
+from remote.agent.sessions import socket_path
 from remote.boxes import Box
 from remote.protocol import RemoteError
 from tests.support.agent import connected, eventually

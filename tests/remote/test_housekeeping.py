@@ -11,8 +11,8 @@ import pytest
 
 from grpo_train.run_dir import create_run
 from grpo_train.run_dir.questions import ANSWERS, asks_folder, make_folder
-from remote.agent.housekeeping import remove_bundles, remove_staging
-from remote.transports.bundle import build
+from remote.agent.serve import remove_bundles, remove_staging
+from remote.transports.bootstrap import build
 from tests.support.agent import RawAgent, eventually
 
 HOUR, DAY = 3_600.0, 86_400.0

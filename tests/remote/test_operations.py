@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from remote.agent.context import BoxContext
+from remote.agent.box import BoxContext
 from remote.agent.operations import CHANGES, HANDLERS
 from remote.protocol import OPERATIONS, RemoteError
-from remote.protocol.intake import matches, read_request
+from remote.protocol.check import matches, read_request
 
 ID = "0" * 32
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from remote.agent.log_file import read_on, sha256
+from remote.agent.follow import read_on, sha256
 from remote.protocol import (
     HEAD_BYTES,
     MAX_DATA,

@@ -7,8 +7,8 @@ import zlib
 
 import pytest
 
-from remote.protocol import report
-from remote.protocol.report import pack_page, unpack_page
+from remote.protocol import box
+from remote.protocol.box import pack_page, unpack_page
 
 
 def test_a_page_arrives_as_it_was() -> None:
@@ -19,7 +19,7 @@ def test_a_page_arrives_as_it_was() -> None:
 
 
 def test_a_damaged_page_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "MAX_PAGE", 1_000)
+    monkeypatch.setattr(box, "MAX_PAGE", 1_000)
     cut = base64.b64encode(zlib.compress(b"x" * 900)[:-4]).decode()
     for packed in ("?", "AAAA", "", cut, pack_page(b"x" * 1_001)):
         with pytest.raises(ValueError, match="'page' is"):

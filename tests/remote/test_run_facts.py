@@ -16,15 +16,13 @@ from grpo_train.run_dir import create_run
 from grpo_train.run_dir.config_values import MAX_TEXT, config_values
 from grpo_train.run_dir.files import to_json
 from grpo_train.run_dir.notes import NOTE
-from remote.agent import held_out
-from remote.agent.context import BoxContext
+from remote.agent import checkpoints
+from remote.agent.box import BoxContext
 from remote.agent.operations import HANDLERS
-from remote.agent.run_facts import run_facts
-from remote.agent.run_table import RunTable
+from remote.agent.topics import RunTable, run_facts
 from remote.gate import reply
 from remote.protocol import Settings
-from remote.protocol.listed_runs import NoteRequest, RunFactsRequest
-from remote.protocol.run_rows import RunSummary
+from remote.protocol.runs import NoteRequest, RunFactsRequest, RunSummary
 from tests.support.clock import TestClock
 from tests.support.histories import make_run
 
@@ -93,12 +91,12 @@ def test_the_list_has_the_newest_held_out_accuracy(box: BoxContext) -> None:
     folder.mkdir(parents=True)
     (folder / "status.json").write_text(to_json({"training_run": "a", "state": "finished"}))
     lines = "step,name,status,accuracy\n10,step_10,ok,0.5\n20,step_20,ok,0.75\n30,step_30,failed,\n"
-    (folder / held_out.TABLE).write_text(lines)
+    (folder / checkpoints.TABLE).write_text(lines)
     assert "held_out" not in table.rows()[0], "looked for a moment ago"
-    clock.advance(held_out.EVERY_S)
+    clock.advance(checkpoints.EVERY_S)
     assert table.rows()[0]["held_out"] == {"accuracy": 0.75, "dataset": "gsm8k", "step": 20}
-    (folder / held_out.TABLE).write_text("rubbish")
-    clock.advance(held_out.EVERY_S)
+    (folder / checkpoints.TABLE).write_text("rubbish")
+    clock.advance(checkpoints.EVERY_S)
     assert "held_out" not in table.rows()[0]
 
 

@@ -286,7 +286,7 @@ def test_over_ssh(
     """A host key is accepted by a person; the algorithms of the connection are named."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "own"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr("grpo_tui.shell.person.accept_host_key", lambda question: True)
+    monkeypatch.setattr("grpo_tui.shell.connection.accept_host_key", lambda question: True)
     shell = Shell(tmp_path, dataclasses.replace(ssh_box, transport=transport), capsys)
     checks = {check["name"]: check for check in shell.json("doctor", code=0)["checks"]}
     assert transport in checks["transport"]["detail"]

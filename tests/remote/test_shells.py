@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from remote.agent.once import Record
-from remote.agent.shells import send_line
+from remote.agent.sessions import send_line
 from remote.boxes import Box
 from remote.protocol import RemoteError
-from remote.protocol.shells import SendLineRequest
+from remote.protocol.jobs import SendLineRequest
 from tests.support.agent import ask as ask_box
 from tests.support.agent import connected, eventually
 

@@ -12,10 +12,9 @@ import pytest
 
 from grpo_train.run_dir import open_run
 from grpo_train.run_dir.clock import CLOCK
-from grpo_tui.attach import plan_job
+from grpo_tui.kit.attach import plan_job
 from remote.agent.once import Record
-from remote.agent.slurm.commands import queue
-from remote.agent.slurm.jobs import stop_job
+from remote.agent.slurm import queue, stop_job
 from remote.base import BoxesError
 from remote.boxes import Box, parse_boxes
 from remote.client import BoxClient

@@ -9,12 +9,11 @@ import pytest
 
 from grpo_train.run_dir import create_run
 from grpo_train.run_dir.slurm_job import JOB_FILE
-from grpo_tui.model.run_row import RunRow
+from grpo_tui.box.rows import RunRow
 from grpo_tui.shell.connection import ShellConnection
 from grpo_tui.shell.look import _session
-from remote.agent.context import BoxContext
-from remote.agent.slurm.commands import final_state
-from remote.agent.slurm.states import Jobs, _record_end
+from remote.agent.box import BoxContext
+from remote.agent.slurm import Jobs, _record_end, final_state
 from remote.boxes import Box
 from remote.gate import reply
 from remote.protocol import RemoteError, Settings

@@ -22,8 +22,8 @@ from remote.boxes import Box
 from remote.events import BoxGreeted, Link, LinkChanged
 from remote.protocol import LOST_AFTER_S
 from remote.transports import bootstrap
-from remote.transports.bundle import build
-from remote.transports.ssh import SshTransport, attach_argv
+from remote.transports.bootstrap import build
+from remote.transports.paramiko import SshTransport, attach_argv
 from remote.transports.ssh_config import parse_jump, resolve
 from tests.support.agent import agents, connected, eventually
 from tests.support.clock import TestClock

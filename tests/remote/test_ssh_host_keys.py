@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from remote.events import BoxGreeted, HostKeyAsked, Link, MachineChanged
-from remote.transports import machines
-from remote.transports.host_keys import HostKeys, Verdict
+from remote.transports import identities
+from remote.transports.identities import HostKeys, Verdict
 from tests.support.agent import connected
 from tests.support.known_hosts import box_of, refusal, trust
 from tests.support.patience import PATIENCE
@@ -86,7 +86,7 @@ def test_another_machine_with_a_known_key(own_sshd: Sshd, tmp_path: Path, monkey
     """A copied disk: the host key is the stored one, the machine is not."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     trust(tmp_path / "hosts", own_sshd, "h200")
-    machines.remember("h200", "127.0.0.1", "of another machine")
+    identities.remember("h200", "127.0.0.1", "of another machine")
     for changed in (["127.0.0.1"], []):
         with connected(box_of(own_sshd), host_keys_file=tmp_path / "hosts") as (_, recorder):
             recorder.wait_for(BoxGreeted)

@@ -17,12 +17,12 @@ from grpo_train.backup.runs import back_up_all
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.files import append_jsonl
 from grpo_train.run_dir.processes import identity
-from remote.agent import termination
-from remote.agent.context import BoxContext
-from remote.agent.termination import safe_to_terminate
+from remote.agent import backups
+from remote.agent.backups import safe_to_terminate
+from remote.agent.box import BoxContext
 from remote.gate import reply as admitted
 from remote.protocol import RemoteError, Settings
-from remote.protocol.termination import SafeToTerminateRequest
+from remote.protocol.backups import SafeToTerminateRequest
 from tests.remote.test_backups import ENGINE
 from tests.remote.test_backups import disk as disk
 from tests.support.backups import make_evaluation, make_run, set_state
@@ -66,7 +66,7 @@ class Box:
 @pytest.fixture
 def box(tmp_path: Path) -> Iterator[Box]:
     yield Box(tmp_path)
-    termination._checkers.clear()
+    backups._checkers.clear()
 
 
 def describe(disk: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_persistent_disk_is_passed_on(tmp_path: Path) -> None:
     found = box.ask()
     assert (found["safe"], found["kept"], found["count"]) == (True, "mount", 1)
     assert said.read_text() == f"safe-to-terminate --persistent --json --root {box.run.root}"
-    termination._checkers.clear()
+    backups._checkers.clear()
 
 
 @pytest.mark.parametrize(

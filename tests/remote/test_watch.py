@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from grpo_train.run_dir import StatusWriter, create_run
-from remote.agent import watch
-from remote.agent.context import BoxContext
+from remote.agent import topics as watch
+from remote.agent.box import BoxContext
 from remote.agent.outbox import Outbox
 from remote.agent.sessions import Sessions
-from remote.agent.watch import Watcher
+from remote.agent.topics import Watcher
 from tests.support.agent import RawAgent, eventually
 from tests.support.clock import TestClock
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from grpo_train.run_dir import write_manifest
-from remote.agent.context import BoxContext
-from remote.agent.weights import check_weights, list_weights
+from remote.agent.box import BoxContext
+from remote.agent.checkpoints import check_weights, list_weights
 from remote.protocol.operations import CheckWeightsRequest, NoParameters
 
 

@@ -54,7 +54,7 @@ def test_this_machine_is_not_a_box(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     with pytest.raises(Refused, match="Windows has no tmux: use grpo-tui inside WSL"):
         choice.choose(local_box())
     assert choice.choose(Box("gpu", host="192.0.2.10"))[0] == "paramiko"
-    monkeypatch.setattr("grpo_tui.demo.sys", SimpleNamespace(platform="win32"))
+    monkeypatch.setattr("grpo_tui.dialogs.demo.sys", SimpleNamespace(platform="win32"))
     assert cli.main(["--demo"]) == 2
     assert "inside WSL" in capsys.readouterr().err
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from remote.transports.timing import Timing
+from remote.transports.transport import Timing
 from tests.soak.standing import Standing, standing
 from tests.soak.standing_faults import KINDS
 from tests.support.opening import Kind

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import psutil
 
-from remote.transports.timing import Timing
+from remote.transports.transport import Timing
 from tests.soak.standing_faults import Faults
 from tests.support.agent import agents
 from tests.support.faketime import faked_clock, forget_clocks

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from grpo_train.run_dir import open_run
-from remote.agent.ends import GONE
+from remote.agent.start import GONE
 from remote.boxes import Box
 from remote.events import RunsReported
 from tests.link.test_box_faults import kill_server, machine, reached, reboot, shows

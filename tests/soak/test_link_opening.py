@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from remote.events import Link
-from remote.transports.timing import Timing
+from remote.transports.transport import Timing
 from tests.link.conftest import _own_directories
 from tests.support.opening import TRANSPORT, Places, mask, opening, side_by_side
 from tests.support.proxy import Fault

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import pytest
 
-from remote.agent.log_file import sha256
+from remote.agent.follow import sha256
 from remote.boxes import Box
 from remote.events import LogRotated
-from remote.transports.bundle import build
+from remote.transports.bootstrap import build
 from remote.transports.local import LocalTransport
 from remote.transports.transport import AskHostKey
 from tests.link.test_logs import HEAD, kill_the_agent_of_a_restored_log

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from remote.transports.bundle import build
+from remote.transports.bootstrap import build
 from remote.transports.local import LocalTransport
 from tests.support.agent import RawAgent
 

@@ -24,8 +24,8 @@ from typing import Any, TypeVar
 import pytest
 
 from grpo_train.run_dir.clock import CLOCK, Clock
-from remote.agent import copying, index, program
-from remote.agent.context import BoxContext
+from remote.agent import files, index, program
+from remote.agent.box import BoxContext
 from remote.agent.outbox import Outbox
 from remote.agent.serve import Agent, as_remote_error
 from remote.base import Unreachable
@@ -195,7 +195,7 @@ class ThreadTransport:
         try:
             agent.serve()
             if agent.copies is not None:
-                copying.serve(agent.copies, far, far, as_remote_error)
+                files.serve(agent.copies, far, far, as_remote_error)
         except ProtocolError as error:
             self._errors = f"agent: {error}"
         except ConnectionResetError:

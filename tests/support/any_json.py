@@ -10,8 +10,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from remote.protocol.packed import pack
-from remote.protocol.report import pack_page
+from remote.protocol.box import pack_page
+from remote.protocol.frames import pack
 
 PLANTED = (
     "\x1b]52;c;cGxhbnRlZA==\x07\x1b]0;planted\x1b\\\x1bP+q706c\x1b\\\x1b_planted\x1b\\\x1b[31m\x9b31m"

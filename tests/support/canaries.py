@@ -152,10 +152,10 @@ def run(protocol: str) -> None:
     from textual.widgets import Input
 
     from grpo_tui.cli import main
-    from grpo_tui.forms.form import RequestScreen
+    from grpo_tui.dialogs.form import RequestScreen
     from remote.transports.bootstrap import BoxShell
     from remote.transports.openssh import OpenSshTransport
-    from remote.transports.ssh import SshTransport
+    from remote.transports.paramiko import SshTransport
 
     def record(*data: object) -> None:
         with open(protocol, "ab") as file:

@@ -62,8 +62,8 @@ def outcome(process: subprocess.Popen[str], timeout: float) -> Outcome:
 
 
 def main(flood: str, seconds: float) -> Outcome:
-    from grpo_tui.model.connection import Connection
-    from grpo_tui.model.store import Store
+    from grpo_tui.box.link import Connection
+    from grpo_tui.box.store import Store
     from remote.client import BoxClient
     from remote.events import ClientEvent, LinkChanged, RunsReported
     from tests.support import floods

@@ -15,8 +15,8 @@ from grpo_train.run_dir.files import to_float, to_json
 from remote import gate
 from remote.index.answers import IndexAnswers
 from remote.protocol import OPERATIONS
-from remote.protocol.index import HUGE, Columns
-from remote.protocol.intake import read_request
+from remote.protocol.check import read_request
+from remote.protocol.logs import HUGE, Columns
 
 METRICS = ("reward", "loss", "num_tokens", "rare")
 Row = dict[str, Any]

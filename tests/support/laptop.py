@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from grpo_tui.background import ask_again
-from grpo_tui.model.unanswered import UnansweredRequests
+from grpo_tui.box.unanswered import UnansweredRequests
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import BoxGreeted, ClientEvent
@@ -24,8 +24,8 @@ from remote.protocol import RemoteError
 if TYPE_CHECKING:
     from textual.message import Message
 
+    from grpo_tui.box.link import Connection
     from grpo_tui.kit.desk import Desk
-    from grpo_tui.model.connection import Connection
 
 
 def say(**facts: Any) -> None:

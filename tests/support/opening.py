@@ -24,7 +24,7 @@ from typing import Literal
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import Link, LinkChanged
-from remote.transports.timing import Timing
+from remote.transports.transport import Timing
 from tests.support.agent import Recorder, agents, eventually
 from tests.support.clock import TestClock
 from tests.support.proxy import ChaosProxy, Fault

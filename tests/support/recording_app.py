@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from grpo_tui.box.link import Connection
 from grpo_tui.cli import main
-from grpo_tui.model.connection import Connection
 from remote.events import ClientEvent, LogArrived
 
 REPO = Path(__file__).resolve().parents[2]

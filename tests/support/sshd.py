@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from remote.boxes import Box
-from remote.transports.bundle import build
+from remote.transports.bootstrap import build
 from tests.support.agent import eventually
 from tests.support.patience import PATIENCE
 

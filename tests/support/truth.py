@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from remote.transports.timing import Timing
+from remote.transports.transport import Timing
 from tests.support.log_loads import STATES
 from tests.support.opening import FALSE
 

@@ -29,7 +29,7 @@ from remote.events import (
     SessionsReported,
 )
 from remote.protocol import RemoteError
-from remote.transports.timing import Timing
+from remote.transports.transport import Timing
 
 ASK_EVERY_S = 0.5
 MOST_PENDING = 8

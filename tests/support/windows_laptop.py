@@ -38,7 +38,7 @@ def become_windows() -> None:
         for name in names:
             if hasattr(module, name):
                 delattr(module, name)
-    from grpo_tui import demo
+    from grpo_tui.dialogs import demo
     from remote.transports import choice
 
     choice.sys = demo.sys = SimpleNamespace(platform="win32", prefix=sys.prefix, executable=sys.executable)  # type: ignore
@@ -46,8 +46,9 @@ def become_windows() -> None:
 
 async def shown(boxes_file: str) -> dict[str, str]:
     """The screens."""
-    from grpo_tui import cli, demo
+    from grpo_tui import cli
     from grpo_tui.app import GrpoApp
+    from grpo_tui.dialogs import demo
     from tests.support.patience import eventually
 
     arguments = cli.parser().parse_args(["--boxes", boxes_file, "--fresh"])

@@ -23,7 +23,7 @@ from grpo_train.run_dir import RunDir, create_run
 from grpo_train.run_dir.files import utc_now
 from grpo_train.run_dir.identity import run_identity
 from grpo_train.tracking.wandb import process
-from grpo_tui.model.tracking import tracking_of
+from grpo_tui.box.events import tracking_of
 from tests.run_dir.helpers import log
 from tests.support.backups import folder_destination
 from tests.support.clock import LeapingClock

@@ -22,10 +22,10 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from grpo_tui.app import GrpoApp
-from grpo_tui.fleet.glance import Glance
-from grpo_tui.model.app_time import monotonic
-from grpo_tui.model.run_logs import RunLogs
-from grpo_tui.options import Options
+from grpo_tui.box.asking import monotonic
+from grpo_tui.box.fleet import Glance
+from grpo_tui.box.log import RunLogs
+from grpo_tui.files import Options
 from remote.boxes import Box
 from tests.support.event_loop import SkippingLoop, running_loop
 from tests.tui.fake import FakeClient, learning_box
@@ -234,7 +234,7 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
     monkeypatch.delenv("TMUX", raising=False)  # a copy would go through the tmux around the tests
     monkeypatch.setattr("grpo_tui.commands.start._local_configs", lambda explicit: (None, []))
-    monkeypatch.setattr("grpo_tui.screens.boxes.Fleet", ScriptedFleet)
+    monkeypatch.setattr("grpo_tui.dialogs.boxes.Fleet", ScriptedFleet)
     monkeypatch.setattr(GrpoApp, "suspend", lambda self: nullcontext())  # a headless app has no terminal to hand over
 
     @asynccontextmanager
@@ -302,5 +302,5 @@ def downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder that files are saved into."""
     folder = tmp_path / "downloads"
     folder.mkdir()
-    monkeypatch.setattr("grpo_tui.downloads.folder", lambda: folder)
+    monkeypatch.setattr("grpo_tui.files.folder", lambda: folder)
     return folder

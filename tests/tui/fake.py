@@ -16,7 +16,7 @@ from remote.events import BoxGreeted, Link, LinkChanged, LogArrived
 from remote.gate import reply, topic_event
 from remote.index.answers import IndexAnswers
 from remote.protocol import OPERATIONS, Cursor, RemoteError
-from remote.protocol.intake import read_request
+from remote.protocol.check import read_request
 from tests.tui.fake_ask import ASK_ANSWERS
 from tests.tui.fake_backups import BACKUP_ANSWERS
 from tests.tui.fake_rows import LOGS, RUN, Record, ailing_rows, at, healthy, jsonl, rollout_rows, summary, train_rows

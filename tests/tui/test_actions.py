@@ -12,7 +12,7 @@ from textual.actions import parse
 
 from grpo_tui.actions import ACTIONS, GROUPS, Action, KeymapError, Situation, key_label, with_keymap
 from grpo_tui.app import GrpoApp
-from grpo_tui.model.store import Store
+from grpo_tui.box.store import Store
 from grpo_tui.views.box.screen import BoxScreen
 from grpo_tui.views.charts.screen import ChartsScreen
 from grpo_tui.views.compare.screen import CompareScreen
@@ -73,12 +73,11 @@ def test_ids_and_keys_do_not_clash() -> None:
 
 
 def test_panels_use_other_keys() -> None:
+    from grpo_tui.kit.lists import LinesPanel, VirtualPanel
     from grpo_tui.views.charts.panels import MetricsPanel
     from grpo_tui.views.home.runs import RunsPanel
     from grpo_tui.views.logs.lines import LogLinesPanel
     from grpo_tui.views.logs.panels import LogFilesPanel
-    from grpo_tui.widgets.lines_panel import LinesPanel
-    from grpo_tui.widgets.list_panel import VirtualPanel
 
     for view, panel in (
         ("home", RunsPanel),

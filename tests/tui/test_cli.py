@@ -8,9 +8,11 @@ import pytest
 
 from grpo_train.run_dir.installation import install_command
 from grpo_train.run_dir.version import FORMAT, VERSION
-from grpo_tui import attach, cli, demo
+from grpo_tui import cli
 from grpo_tui.actions import read_keymap
-from grpo_tui.screens.boxes import box_from_form
+from grpo_tui.dialogs import demo
+from grpo_tui.dialogs.boxes import box_from_form
+from grpo_tui.kit import attach
 from remote.base import BoxesError
 from remote.boxes import Box
 from tests.support.terminal import Terminal
@@ -203,7 +205,7 @@ def test_box_from_the_form() -> None:
 
 def test_ctrl_c_ends_the_attached_command_alone() -> None:
     program = (
-        "from grpo_tui.attach import call_in_foreground as call\n"
+        "from grpo_tui.kit.attach import call_in_foreground as call\n"
         "status = call(['sh', '-c', 'echo attached; exec sleep 60'])\n"
         "print('back with', status, flush=True)\n"
     )

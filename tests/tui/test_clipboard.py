@@ -94,7 +94,7 @@ def test_tmux_passes_a_copy_to_its_terminal(socket: str, tmp_path: Path) -> None
     script = tmp_path / "copies.py"
     script.write_text(
         "import asyncio, os\n"
-        "from grpo_tui.kit.clipboard import load_into_tmux\n"
+        "from grpo_tui.kit.terminal import load_into_tmux\n"
         f"print({osc_52('by the program')!r}, end='', flush=True)\n"
         "problem = asyncio.run(load_into_tmux('through tmux ✔', os.environ))\n"
         "print(f'problem:{problem}:none', flush=True)\n"

@@ -11,8 +11,8 @@ from textual.command import CommandPalette
 
 from grpo_tui.actions import ACTIONS, Action
 from grpo_tui.app import GrpoApp
+from grpo_tui.kit.bars import KeyBar, ViewBar
 from grpo_tui.kit.desk import SelectRun
-from grpo_tui.widgets.key_bar import KeyBar, ViewBar
 from tests.tui.conftest import Session, Start
 from tests.tui.fake_rows import RUN
 from tests.tui.test_actions import VIEWS

@@ -25,8 +25,8 @@ def test_package_import_loads_nothing() -> None:
 
 def test_model_and_actions_load_no_textual() -> None:
     code = (
-        "import grpo_tui.model.store, grpo_tui.model.connection, grpo_tui.actions, "
-        "grpo_tui.background, grpo_tui.model.announcements, grpo_tui.options, grpo_tui.attach, grpo_tui.demo"
+        "import grpo_tui.box.store, grpo_tui.box.link, grpo_tui.actions, "
+        "grpo_tui.background, grpo_tui.box.needs, grpo_tui.files, grpo_tui.kit.attach"
     )
     assert not {*HEAVY, "textual", "rich", "yaml"} & loaded_after(code)
 
@@ -40,7 +40,7 @@ def test_first_frame_loads_nothing_heavy() -> None:
     code = """
 import asyncio, threading
 from grpo_tui.app import GrpoApp
-from grpo_tui.options import Options
+from grpo_tui.files import Options
 from remote.boxes import Box
 at_first_frame = None
 proceed = threading.Event()

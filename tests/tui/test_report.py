@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train import run_dir
-from grpo_tui.report import guarded
+from grpo_tui.kit.save import guarded
 from remote.protocol import RemoteError
 from tests.tui.conftest import Start
 from tests.tui.fake import FakeClient, learning_box

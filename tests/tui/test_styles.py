@@ -13,7 +13,7 @@ from textual.widgets import ProgressBar
 from textual.widgets._toast import Toast
 
 import grpo_tui
-from grpo_tui.widgets.key_bar import KeyBar, ViewBar
+from grpo_tui.kit.bars import KeyBar, ViewBar
 from tests.tui.conftest import Start
 
 

@@ -7,8 +7,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as some
 
-from grpo_tui.model.alarms import WAYS
-from grpo_tui.terminal_notice import notification
+from grpo_tui.box.events import WAYS
+from grpo_tui.kit.terminal import notification
 
 TEXT = r"([^\x00-\x1f\x7f-\x9f;]*)"
 NOTICE = re.compile(rf"\x1b\]9;{TEXT}\x07\x1b\]777;notify;{TEXT};{TEXT}\x07")

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from textual.css.stylesheet import Stylesheet
 
-from grpo_tui.charts import CHARTS, RUN_LOOKS
-from grpo_tui.preferences import Preferences
-from grpo_tui.themes import THEMES
+from grpo_tui.box.charts import CHARTS, RUN_LOOKS
+from grpo_tui.files import Preferences
+from grpo_tui.kit.theme import THEMES
 from tests.tui.conftest import Start
 
 SHOWN = """
 import asyncio
 from grpo_tui.app import GrpoApp
-from grpo_tui.options import Options
+from grpo_tui.files import Options
 from remote.boxes import Box
 
 async def main():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.notifications import Notification, Notifications
 from textual.widgets._toast import Toast
 
-from grpo_tui.toasts import MOST, make_room
+from grpo_tui.app import MOST, make_room
 from tests.tui.conftest import Session, Start
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from grpo_tui.forms.launch import LaunchScreen
+from grpo_tui.dialogs.launch import LaunchScreen
 from remote.protocol import RemoteError
 from tests.tui.conftest import BOX, Start, opened, press_button, problem
 from tests.tui.fake import FakeClient, learning_box

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_train.run_dir.files import to_float
-from grpo_tui.model.app_time import monotonic
-from grpo_tui.model.lines import LineSplitter
+from grpo_tui.box.asking import monotonic
+from grpo_tui.box.log import LineSplitter
 from remote.events import LogArrived, LogFailed, LogRotated
 from remote.gate import answer_row
-from remote.protocol.ask import MAX_COUNT, MAX_PROMPT
+from remote.protocol.jobs import MAX_COUNT, MAX_PROMPT
 
 KEPT_QUESTIONS = 50
 KEPT_CHARACTERS = 4_000_000

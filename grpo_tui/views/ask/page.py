@@ -9,11 +9,11 @@ from rich.text import Text
 from textual.content import Content
 
 from grpo_train.run_dir.files import to_float
-from grpo_tui.model.formatting import compact_number, one_line
-from grpo_tui.model.store import Store
+from grpo_tui.box.formatting import compact_number, one_line
+from grpo_tui.box.store import Store
+from grpo_tui.kit.lists import LinesPanel, PageSource, Palette, beside
+from grpo_tui.kit.sources import wrapped
 from grpo_tui.views.ask.model import AnsweredQuestion, AskLog, Drawn
-from grpo_tui.widgets.lines_panel import LinesPanel, PageSource, Palette, beside
-from grpo_tui.widgets.sources import wrapped
 
 SIDE_BY_SIDE = 70
 """Width from which two checkpoints stand side by side."""

@@ -18,13 +18,12 @@ from textual.content import Content
 from textual.widgets import Button, Input, Label, Static
 
 from grpo_train.run_dir.sessions import session_name
+from grpo_tui.box.formatting import one_line, shortened
 from grpo_tui.kit.desk import Desk
-from grpo_tui.model.formatting import one_line, shortened
-from grpo_tui.screens.dialog import ConfirmScreen, Dialog, Question
+from grpo_tui.kit.dialog import ConfirmScreen, Dialog, LineInput, Question
+from grpo_tui.kit.lists import ALL, PAGE
 from grpo_tui.views.ask.model import AskLog, Form, listed, read_form
 from grpo_tui.views.ask.page import AskPanel, AskSource
-from grpo_tui.widgets.line_input import LineInput
-from grpo_tui.widgets.list_panel import ALL, PAGE
 from remote.protocol import RemoteError
 
 TICK_S = 0.2

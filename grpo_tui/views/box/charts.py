@@ -11,14 +11,12 @@ from rich.segment import Segment
 from textual.content import Content
 from textual.strip import Strip
 
-from grpo_tui.model.box_history import BoxHistory, Sample
-from grpo_tui.model.formatting import gibibytes, one_line, short_age
-from grpo_tui.model.gpu_advice import advice, unlisted
-from grpo_tui.model.store import Freshness, Store
+from grpo_tui.box.formatting import gibibytes, one_line, short_age
+from grpo_tui.box.gpus import BoxHistory, Sample, advice, unlisted
+from grpo_tui.box.store import Freshness, Store
+from grpo_tui.kit.panel import Panel, toned
+from grpo_tui.kit.plot import Bitmap, bars_in_blocks
 from grpo_tui.views.box.model import BoxView
-from grpo_tui.widgets.blocks import bars_in_blocks
-from grpo_tui.widgets.braille import Bitmap
-from grpo_tui.widgets.panel import Panel, toned
 from remote.protocol.rows import UNREADABLE
 
 MARGIN = 4

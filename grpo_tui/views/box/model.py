@@ -10,13 +10,12 @@ from typing import Any
 from grpo_train.history.cost import dollars
 from grpo_train.run_dir.display import duration
 from grpo_train.run_dir.files import utc_from
-from grpo_tui.model.asking import SOON_S, Asking
-from grpo_tui.model.box_history import BoxHistory
-from grpo_tui.model.export import table_of
-from grpo_tui.model.formatting import money, one_line
-from grpo_tui.model.gpu_advice import IDLE_TOLD_S
-from grpo_tui.model.store import Store
-from grpo_tui.model.transfers import command_of
+from grpo_tui.box.asking import SOON_S, Asking
+from grpo_tui.box.export import table_of
+from grpo_tui.box.formatting import money, one_line
+from grpo_tui.box.gpus import IDLE_TOLD_S, BoxHistory
+from grpo_tui.box.rows import command_of
+from grpo_tui.box.store import Store
 
 WINDOWS = (600, 1_800, 7_200, 21_600, 86_400, 0)
 """Seconds; 0 = the whole life of the box."""

@@ -14,23 +14,20 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Button, Input, Static
 
-from grpo_tui.attach import attach_command, attach_to
-from grpo_tui.export import save_table
+from grpo_tui.box.asking import LIVE_S
+from grpo_tui.box.store import NO_PRICE, Store
+from grpo_tui.kit.attach import attach_command, attach_to
 from grpo_tui.kit.desk import Desk
-from grpo_tui.model.asking import LIVE_S
-from grpo_tui.model.progress import NO_PRICE
-from grpo_tui.model.store import Store
-from grpo_tui.screens.dialog import ConfirmScreen, TextDialog
+from grpo_tui.kit.dialog import ConfirmScreen, LineInput, TextDialog
+from grpo_tui.kit.gpu import GPUS_SHOWN
+from grpo_tui.kit.panel import Line, Panel
+from grpo_tui.kit.save import save_table
 from grpo_tui.views.box.charts import GpuChart, MachinePanel
 from grpo_tui.views.box.model import FACTS_S, FILL_COLUMNS, FILL_S, MAX_SESSIONS, SIZES_S, BoxView, gpu_table
-from grpo_tui.views.box.panels import ChecksPanel, DisksPanel, SessionsPanel
-from grpo_tui.views.box.spare import SpareScreen
+from grpo_tui.views.box.panels import ChecksPanel, DisksPanel, SessionsPanel, SpareScreen
 from grpo_tui.views.view import ViewScreen, bindings_of
-from grpo_tui.widgets.gpu import GPUS_SHOWN
-from grpo_tui.widgets.line_input import LineInput
-from grpo_tui.widgets.panel import Line, Panel
 from remote.protocol import RemoteError
-from remote.protocol.shells import MAX_LINE
+from remote.protocol.jobs import MAX_LINE
 
 SLOTS = {"-wide": 8, "-medium": 4, "-narrow": 2}
 """Charts of GPUs that a terminal of each width has room for; one of few rows has half of them."""

@@ -7,16 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from grpo_tui.box.charts import ChartEvents, ChartsView
+from grpo_tui.box.curves import Curves, Window
+from grpo_tui.box.events import RunEvent
+from grpo_tui.box.formatting import metric_value
+from grpo_tui.kit.chart import ChartMouse
 from grpo_tui.kit.desk import Desk
-from grpo_tui.model.chart_events import ChartEvents
-from grpo_tui.model.charts_view import ChartsView
-from grpo_tui.model.curves import Curves, Window
-from grpo_tui.model.formatting import metric_value
-from grpo_tui.model.run_events import RunEvent
 from grpo_tui.views.plots import PlotScreen
-from grpo_tui.widgets.chart_mouse import ChartMouse
 from remote.protocol import RemoteError
-from remote.protocol.index import MAX_WIDTH
+from remote.protocol.logs import MAX_WIDTH
 from remote.protocol.rows import UNREADABLE
 
 ZOOM = 0.5

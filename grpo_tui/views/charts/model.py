@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_train.history.query import check_pattern, compiled
-from grpo_tui.model.charts_view import ChartsView
+from grpo_tui.box.charts import ChartsView
 
 UNUSUAL = 3.0
 """Robust z-score of the last 20 steps from which a metric is unusual."""

@@ -11,18 +11,16 @@ from textual.content import Content
 from textual.message import Message
 
 from grpo_train.run_dir.files import to_float
-from grpo_tui.model.charts_view import ChartsView
-from grpo_tui.model.curves import Curves
-from grpo_tui.model.formatting import compact_number, metric_value, one_line, shortened
-from grpo_tui.model.health import records_of, tone_of_level
-from grpo_tui.model.run_events import CRASH, RunEvent
-from grpo_tui.model.run_logs import row_time
-from grpo_tui.model.store import Store
+from grpo_tui.box.charts import ChartsView
+from grpo_tui.box.curves import Curves
+from grpo_tui.box.events import CRASH, RunEvent, records_of, tone_of_level
+from grpo_tui.box.formatting import compact_number, metric_value, one_line, shortened
+from grpo_tui.box.log import row_time
+from grpo_tui.box.store import Store
+from grpo_tui.kit.lists import ListPanel, PageSource, Palette
+from grpo_tui.kit.plot import cost
+from grpo_tui.kit.sources import MARKS, clock, wrapped
 from grpo_tui.views.charts.model import MetricLine, metric_lines
-from grpo_tui.widgets.chart_axis import cost
-from grpo_tui.widgets.lines_panel import PageSource, Palette
-from grpo_tui.widgets.list_panel import ListPanel
-from grpo_tui.widgets.sources import MARKS, clock, wrapped
 
 EMPTY = "no metrics logged yet"
 

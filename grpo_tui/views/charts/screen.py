@@ -14,26 +14,23 @@ from textual.widget import Widget
 from grpo_train.history.query import QueryError
 from grpo_train.run_dir.files import to_float
 from grpo_tui.background import refresh_metrics, refresh_step
-from grpo_tui.chart_svg import Drawing, charts_svg
-from grpo_tui.charts import CHARTS
-from grpo_tui.export import Range, save_charts
+from grpo_tui.box.charts import AXIS_NAMES, CHARTS, MOST_SHOWN, ChartsView, smoothing_label, worst_of
+from grpo_tui.box.curves import STEP
+from grpo_tui.box.events import RunEvent
+from grpo_tui.box.formatting import compact_number
+from grpo_tui.box.log import log_path
+from grpo_tui.box.store import Store
+from grpo_tui.kit.chart import CurveChart
 from grpo_tui.kit.desk import Desk, OpenLine, OpenStep
-from grpo_tui.model.chart_events import worst_of
-from grpo_tui.model.charts_view import AXIS_NAMES, MOST_SHOWN, ChartsView, smoothing_label
-from grpo_tui.model.curves import STEP
-from grpo_tui.model.formatting import compact_number
-from grpo_tui.model.run_events import RunEvent
-from grpo_tui.model.run_logs import log_path
-from grpo_tui.model.store import Store
+from grpo_tui.kit.lists import LinesPanel
+from grpo_tui.kit.panel import Line
+from grpo_tui.kit.plot import axis_label, only_line
+from grpo_tui.kit.save import Range, save_charts
+from grpo_tui.kit.svg import Drawing, charts_svg
 from grpo_tui.views.charts.crosshair import CrosshairScreen
 from grpo_tui.views.charts.model import matches
 from grpo_tui.views.charts.panels import MetricsPanel, StepSource
 from grpo_tui.views.plots import bindings_with_vi
-from grpo_tui.widgets.chart_axis import axis_label
-from grpo_tui.widgets.chart_marks import only_line
-from grpo_tui.widgets.curve_chart import CurveChart
-from grpo_tui.widgets.lines_panel import LinesPanel
-from grpo_tui.widgets.panel import Line
 
 SLOTS = {"-wide": 9, "-medium": 6, "-narrow": 2}
 """Charts that a terminal of each width has room for …"""

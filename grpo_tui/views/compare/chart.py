@@ -11,17 +11,15 @@ from rich.text import Text
 from textual.content import Content
 
 from grpo_train.run_dir.display import duration, state_label
-from grpo_tui.charts import RUN_LOOKS, RunLook
-from grpo_tui.model.asking import asking_words, seconds_waited
-from grpo_tui.model.chart_events import Gap
-from grpo_tui.model.curves import Curve, Curves, Mark
-from grpo_tui.model.formatting import compact_number, metric_value
-from grpo_tui.model.store import Store
+from grpo_tui.box.asking import asking_words, seconds_waited
+from grpo_tui.box.charts import RUN_LOOKS, Gap, RunLook
+from grpo_tui.box.curves import Curve, Curves, Mark
+from grpo_tui.box.formatting import compact_number, metric_value
+from grpo_tui.box.store import Store
+from grpo_tui.kit.chart import CurveChart
+from grpo_tui.kit.panel import link_age, toned
+from grpo_tui.kit.plot import RunLine, averages, cost
 from grpo_tui.views.compare.model import Compared, Comparison
-from grpo_tui.widgets.chart_axis import cost
-from grpo_tui.widgets.chart_marks import RunLine, averages
-from grpo_tui.widgets.curve_chart import CurveChart
-from grpo_tui.widgets.panel import link_age, toned
 
 ROUNDING = 1e-9
 """Relative difference that comes from the order of sums."""

@@ -9,16 +9,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from grpo_train.run_dir.smoothing import automatic_steps
-from grpo_tui.charts import RUN_LOOKS, RunLook
-from grpo_tui.model.app_time import monotonic
-from grpo_tui.model.asking import LIVE_S, REST_S, Asking
-from grpo_tui.model.charts_view import ELAPSED, PlotView
-from grpo_tui.model.curves import Curves
-from grpo_tui.model.formatting import one_line
-from grpo_tui.model.run_logs import RunLogs
-from grpo_tui.model.run_row import RunRow
+from grpo_tui.box.asking import LIVE_S, REST_S, Asking, monotonic
+from grpo_tui.box.charts import ELAPSED, RUN_LOOKS, PlotView, RunLook
+from grpo_tui.box.curves import Curves
+from grpo_tui.box.formatting import one_line
+from grpo_tui.box.log import RunLogs
+from grpo_tui.box.rows import RunRow
 from grpo_tui.views.compare.standing import TRACKED, Track, interpolate, track_of
-from remote.protocol.index import AUTOMATIC, MAX_WIDTH
+from remote.protocol.logs import AUTOMATIC, MAX_WIDTH
 from remote.protocol.rows import UNREADABLE
 
 LETTERS = tuple(look.letter for look in RUN_LOOKS)

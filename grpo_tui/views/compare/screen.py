@@ -1,10 +1,11 @@
-"""Compare: the curves of two to twelve marked runs in one chart, what differs between them, and which one is better."""
+"""The view of two to twelve runs side by side, and its requests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual.containers import Container, Horizontal, Vertical
 from textual.content import Content
@@ -12,20 +13,106 @@ from textual.widget import Widget
 
 from grpo_train.run_dir.display import duration
 from grpo_tui.background import refresh_metrics
-from grpo_tui.chart_svg import Drawing, charts_svg
-from grpo_tui.export import Range, save_runs
+from grpo_tui.box.asking import ENGINE_S
+from grpo_tui.box.charts import AXIS_NAMES, DEFAULT, MOST_SHOWN, smoothing_label
+from grpo_tui.box.curves import Curves
+from grpo_tui.box.run_columns import fitting_name, short_names
+from grpo_tui.box.store import MetricTable, Store
 from grpo_tui.kit.desk import Desk, OpenFlips, SelectRun, ShowView
-from grpo_tui.model.charts_view import AXIS_NAMES, DEFAULT, MOST_SHOWN, smoothing_label
-from grpo_tui.model.curves import Curves
-from grpo_tui.model.metric_table import MetricTable
-from grpo_tui.model.run_names import fitting_name, short_names
-from grpo_tui.model.store import Store
-from grpo_tui.views.compare import requests
+from grpo_tui.kit.panel import Line
+from grpo_tui.kit.save import Range, save_runs
+from grpo_tui.kit.svg import Drawing, charts_svg
 from grpo_tui.views.compare.chart import CompareChart, legend, line_of
-from grpo_tui.views.compare.model import LETTERS, Compared, Comparison, PairedResults
+from grpo_tui.views.compare.model import LETTERS, Compared, Comparison, PairedResults, facts_of
 from grpo_tui.views.compare.tables import ComparePanel, ConfigSource, EvaluationsSource, StandingSource
 from grpo_tui.views.plots import PlotScreen, bindings_with_vi
-from grpo_tui.widgets.panel import Line
+from remote.protocol import RemoteError
+
+
+async def refresh_curves(app: Desk, run: Compared, params: dict[str, Any]) -> None:
+    """Request the curves of a compared run."""
+    kept_under = run.curves.kept_under
+    try:
+        reply = await app.request("series", timeout=60.0, **params)
+    except RemoteError as error:
+        run.curves.fail(error.message)
+        return
+    run.curves.take(reply)
+    app.kept.keep_curves(kept_under, reply)
+
+
+async def refresh_facts(app: Desk, run: Compared) -> None:
+    """Request the configuration and the evaluations of a compared run."""
+    try:
+        reply = await app.request("show_run", run=run.name)
+    except RemoteError as error:
+        run.asking.end("facts", error.message)
+        return
+    run.facts = await asyncio.to_thread(facts_of, run.name, reply)
+    run.facts_recalled_at = None
+    run.asking.end("facts")
+    app.kept.keep("show_run", {"run": run.name}, reply)
+
+
+def kept_under(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters under which the laptop keeps a comparison of evaluations."""
+    return {name: params[name] for name in ("run", "others", "steps")}
+
+
+def recall(app: Desk, comparison: Comparison, logged: tuple[str, MetricTable], paired: PairedResults) -> None:
+    """Read what is kept of the compared runs, once, where the box has not answered."""
+    if not app.kept.has_answers:
+        return
+
+    def once(name: str, of: object, show: Callable[[], Awaitable[None]]) -> None:
+        if app.kept.is_wanted(name, of):
+            app.work(f"kept {name}", show)
+
+    for run in comparison.runs:
+        if run.facts is None:
+            once(f"facts of {run.name}", run, partial(recall_facts, app, run))
+        curves = run.curves
+        if not curves.curves and curves.metrics:
+            of = (run, curves.window, curves.metrics)
+            once(f"curves of {run.name}", of, partial(app.kept.show_curves, curves))
+    if not logged[1].rows:
+        once("metrics of the pinned run", logged[1], partial(recall_metrics, app, *logged))
+    if not app.store.connected and (params := paired.wanted(comparison.pin, comparison.runs)) is not None:
+        once("pairs", repr(params), partial(recall_pairs, app, paired, params))
+
+
+async def recall_facts(app: Desk, run: Compared) -> None:
+    """Show the configuration and evaluations that the laptop kept of a run."""
+    kept = await app.kept.get("show_run", {"run": run.name})
+    if kept is not None and run.facts is None:
+        facts = await asyncio.to_thread(facts_of, run.name, kept.answer)
+        if run.facts is None:
+            run.facts, run.facts_recalled_at = facts, kept.at
+
+
+async def recall_metrics(app: Desk, run: str, table: MetricTable) -> None:
+    """Show the list of metrics that the laptop kept."""
+    kept = await app.kept.get("metrics", {"run": run})
+    if kept is not None and not table.rows:
+        table.recall(kept.answer)
+
+
+async def recall_pairs(app: Desk, paired: PairedResults, params: dict[str, Any]) -> None:
+    """Show the paired comparison that the laptop kept."""
+    kept = await app.kept.get("compare_evaluations", kept_under(params))
+    if kept is not None:
+        paired.recall(kept.answer)
+
+
+async def refresh_pairs(app: Desk, paired: PairedResults, params: dict[str, Any]) -> None:
+    """Request the paired comparison of evaluations."""
+    try:
+        reply = await app.request("compare_evaluations", timeout=ENGINE_S, **params)
+        paired.answer(reply)
+        app.kept.keep("compare_evaluations", kept_under(params), reply)
+    except RemoteError as error:
+        paired.fail(error.message)
+
 
 SLOTS = {"-wide": 3, "-medium": 2, "-narrow": 1}
 """Charts that a terminal of each width has room for."""
@@ -97,7 +184,7 @@ class CompareScreen(PlotScreen):
         self.show_charts(names[comparison.page * slots :][:slots] if comparison.is_comparing else [])
         comparison.show(self.drawn, WIDTH)
         if self.comparison.is_comparing:
-            requests.recall(self.app, comparison, self.logged, self.paired)
+            recall(self.app, comparison, self.logged, self.paired)
         has_room = not (self.has_class("-short") or self.has_class("-narrow"))
         self.query_one("#facts").display = has_room
         standing = self.query_one("#standing", ComparePanel)
@@ -132,13 +219,13 @@ class CompareScreen(PlotScreen):
         app, comparison = self.app, self.comparison
         for run in comparison.runs:
             if (params := run.curves.request()) is not None:
-                app.work(f"curves of {run.name}", partial(requests.refresh_curves, app, run, params))
+                app.work(f"curves of {run.name}", partial(refresh_curves, app, run, params))
         for run in comparison.facts_due():
-            app.work(f"facts of {run.name}", partial(requests.refresh_facts, app, run))
+            app.work(f"facts of {run.name}", partial(refresh_facts, app, run))
         if self.logged[1].request(is_live=False):
             app.work("metrics of the pinned run", partial(refresh_metrics, app, *self.logged))
         if (params := self.paired.request(comparison.pin, comparison.runs)) is not None:
-            app.work("pairs", partial(requests.refresh_pairs, app, self.paired, params))
+            app.work("pairs", partial(refresh_pairs, app, self.paired, params))
 
     # crosshair, metrics --------------------------------------------------------------------------------
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from grpo_train.history.cost import dollars
 from grpo_train.run_dir.display import duration
-from grpo_tui.model.formatting import compact_number, money
-from remote.protocol.index import Columns
+from grpo_tui.box.formatting import compact_number, money
+from remote.protocol.logs import Columns
 from remote.protocol.rows import UNREADABLE
 
 REWARD = "reward"

@@ -11,18 +11,15 @@ from collections.abc import Callable, Sequence
 from rich.text import Text
 from textual.content import Content
 
-from grpo_tui.charts import RUN_LOOKS
-from grpo_tui.model.formatting import compact_number, counted, fraction, metric_value, one_line
-from grpo_tui.model.progress import NO_PRICE
-from grpo_tui.model.store import Store
-from grpo_tui.model.table import GAP, Sized
+from grpo_tui.box.charts import RUN_LOOKS
+from grpo_tui.box.formatting import GAP, Sized, compact_number, counted, fraction, metric_value, one_line
+from grpo_tui.box.store import NO_PRICE, Store
+from grpo_tui.kit.lists import LinesPanel, PageSource, Palette, row_text
+from grpo_tui.kit.panel import link_age, toned
+from grpo_tui.kit.sources import wrapped
 from grpo_tui.views.compare.chart import letters
 from grpo_tui.views.compare.model import Accuracy, Compared, Comparison, PairedResults, differ, differing
 from grpo_tui.views.compare.standing import goal, table
-from grpo_tui.widgets.lines_panel import LinesPanel, PageSource, Palette
-from grpo_tui.widgets.list_panel import row_text
-from grpo_tui.widgets.panel import link_age, toned
-from grpo_tui.widgets.sources import wrapped
 
 WHOLE = 10_000
 """Cells in which every table fits."""

@@ -16,10 +16,9 @@ from grpo_train.history.query import QueryError
 from grpo_train.history.record import Record
 from grpo_train.history.search import Search, parse
 from grpo_train.run_dir.display import duration
+from grpo_tui.box.formatting import is_number, money
+from grpo_tui.box.run_list import Order
 from grpo_tui.history.spending import BoxCost, Spending, box_rows, run_rows, spending, sums_of, unpriced_in
-from grpo_tui.history.tables import is_number
-from grpo_tui.model.formatting import money
-from grpo_tui.model.run_list import Order
 
 TABLES = ("runs", "cost by run", "cost by box", "cost by day")
 FIRST = Order("launched", descending=True)

@@ -11,12 +11,12 @@ from textual.message import Message
 
 from grpo_train.history.fields import text_of
 from grpo_train.run_dir.display import state_label
-from grpo_tui.model.store import Store
-from grpo_tui.model.table import Sized, fit
-from grpo_tui.model.tracking import tracking_of
+from grpo_tui.box.events import tracking_of
+from grpo_tui.box.formatting import Sized, fit
+from grpo_tui.box.store import Store
+from grpo_tui.kit.lists import Cell, TablePanel
+from grpo_tui.kit.panel import TONES, Line, Panel
 from grpo_tui.views.history.model import TABLES, HistoryView
-from grpo_tui.widgets.list_panel import Cell, TablePanel
-from grpo_tui.widgets.panel import TONES, Line, Panel
 
 if TYPE_CHECKING:
     from grpo_train.history.record import Record

@@ -18,11 +18,11 @@ from grpo_train.history.database import HistoryError
 from grpo_train.history.listing import lines_of
 from grpo_train.history.query import QueryError
 from grpo_train.history.record import Record
+from grpo_tui.box.asking import monotonic
+from grpo_tui.box.events import Tracking, tracking_of
+from grpo_tui.dialogs.runs import OrderScreen
 from grpo_tui.kit.desk import Desk, SelectRun, ShowView
-from grpo_tui.model.app_time import monotonic
-from grpo_tui.model.tracking import Tracking, tracking_of
-from grpo_tui.screens.dialog import TextDialog
-from grpo_tui.screens.list_dialogs import OrderScreen
+from grpo_tui.kit.dialog import TextDialog
 from grpo_tui.views.history.model import TABLES, HistoryQuery, HistoryView, read, version_of
 from grpo_tui.views.history.panels import AboutHistory, HistoryDetails, HistoryTable
 from grpo_tui.views.view import ViewScreen, bindings_of

@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 from grpo_train.run_dir.files import utc_from
-from grpo_tui.model.run_columns import KNOWN, Cells, backup_label, fact_value
-from grpo_tui.model.run_list import RunList
-from grpo_tui.model.run_row import RunRow
-from grpo_tui.model.store import Store
+from grpo_tui.box.rows import RunRow
+from grpo_tui.box.run_columns import KNOWN, Cells, backup_label, fact_value
+from grpo_tui.box.run_list import RunList
+from grpo_tui.box.store import Store
 
 NARROW = 104
 """Below this width the panels are one above the other."""
@@ -123,7 +123,7 @@ RUN: dict[str, dict[str, Callable[[Cells, RunRow], Any]]] = {
 
 def run_table(runs: RunList, store: Store) -> str:
     """A CSV table of the runs that are listed, with their whole names and the chosen columns, in their order."""
-    from grpo_tui.model.export import table_of
+    from grpo_tui.box.export import table_of
 
     cells = runs.cells(store)
     columns: dict[str, Callable[[Cells, RunRow], Any]] = {"run": lambda c, r: r.name}

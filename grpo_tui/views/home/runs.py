@@ -12,17 +12,15 @@ from textual.message import Message
 from textual.timer import Timer
 
 from grpo_train.run_dir.display import duration, state_label
-from grpo_tui.model.formatting import short_age
-from grpo_tui.model.run_columns import column
-from grpo_tui.model.run_facts import MOST_RUNS
-from grpo_tui.model.run_list import RunList
-from grpo_tui.model.run_names import fitting_name
-from grpo_tui.model.run_row import RunRow
-from grpo_tui.model.store import Freshness, Store
-from grpo_tui.model.table import Sized, fit
-from grpo_tui.widgets.blocks import bars_in_blocks
-from grpo_tui.widgets.list_panel import Cell, TablePanel
-from grpo_tui.widgets.panel import TONES, from_markup, toned
+from grpo_tui.box.formatting import Sized, fit, short_age
+from grpo_tui.box.rows import RunRow
+from grpo_tui.box.run_columns import column, fitting_name
+from grpo_tui.box.run_facts import MOST_RUNS
+from grpo_tui.box.run_list import RunList
+from grpo_tui.box.store import Freshness, Store
+from grpo_tui.kit.lists import Cell, TablePanel
+from grpo_tui.kit.panel import TONES, from_markup, toned
+from grpo_tui.kit.plot import bars_in_blocks
 
 REST_S = 0.1
 """The run under the cursor is selected once the cursor has not moved for this long."""

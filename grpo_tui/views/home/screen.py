@@ -12,25 +12,24 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from grpo_train.run_dir.files import to_float
-from grpo_tui import terminal_notice
 from grpo_tui.background import ask_resume_step, refresh_run_facts, refresh_trend
-from grpo_tui.charts import CHARTS
+from grpo_tui.box.charts import CHARTS
+from grpo_tui.box.curves import Curves
+from grpo_tui.box.log import run_path
+from grpo_tui.box.needs import Look, Need, Needs
+from grpo_tui.box.run_columns import KNOWN
+from grpo_tui.box.run_facts import RunFacts
+from grpo_tui.kit import terminal
+from grpo_tui.kit.chart import CurveChart
 from grpo_tui.kit.desk import Desk, OpenCheckpoint, SelectRun, ShowView
-from grpo_tui.model.curves import Curves
-from grpo_tui.model.needs import Look, Need, Needs
-from grpo_tui.model.run_columns import KNOWN
-from grpo_tui.model.run_facts import RunFacts
-from grpo_tui.model.run_logs import run_path
-from grpo_tui.views.home.health import HealthSource
+from grpo_tui.kit.gpu import GpuPanel
+from grpo_tui.kit.lists import LinesPanel
+from grpo_tui.kit.sources import CheckpointsSource, CompletionSource, log_sources
 from grpo_tui.views.home.model import NARROW, Layout, layout, run_table
-from grpo_tui.views.home.panels import ErrorPanel, NeedsPanel, Notice
+from grpo_tui.views.home.panels import ErrorPanel, HealthSource, NeedsPanel, Notice
 from grpo_tui.views.home.runs import RunsPanel
 from grpo_tui.views.home.summary import CheckpointsLine, SummaryPanel
 from grpo_tui.views.view import ViewScreen, bindings_of
-from grpo_tui.widgets.curve_chart import CurveChart
-from grpo_tui.widgets.gpu import GpuPanel
-from grpo_tui.widgets.lines_panel import LinesPanel
-from grpo_tui.widgets.sources import CheckpointsSource, CompletionSource, log_sources
 
 ROLLOUTS, COMPLETION = 2, 3
 """Tabs of the log panel: one that needs the full width, one that has a panel on larger terminals."""
@@ -157,7 +156,7 @@ class HomeScreen(ViewScreen):
         keys = (self.app.key(name) for name in ("resume", "eval", "box"))
         self.needs.update(self.store, self.runs.names.short, *keys)
         if self.store.runs is not None and self.store.recalled_at is None and (found := self.needs.new_entries()):
-            terminal_notice.tell(self.app, self.store.box, found, self.app.options.terminal)
+            terminal.tell(self.app, self.store.box, found, self.app.options.terminal)
 
     def _place(self) -> None:
         """Give each panel its rows."""
@@ -238,7 +237,7 @@ class HomeScreen(ViewScreen):
 
     async def action_sort(self) -> None:
         """Sort the runs by a column; the same column again: the other direction."""
-        from grpo_tui.screens.list_dialogs import OrderScreen
+        from grpo_tui.dialogs.runs import OrderScreen
 
         runs = self.runs
         columns = list(dict.fromkeys(["start", "name", *runs.columns, runs.order.column]))
@@ -247,8 +246,8 @@ class HomeScreen(ViewScreen):
 
     async def action_choose_columns(self) -> None:
         """Choose the columns of the list of runs."""
-        from grpo_tui.columns_file import write_columns
-        from grpo_tui.screens.list_dialogs import ColumnsScreen
+        from grpo_tui.dialogs.runs import ColumnsScreen
+        from grpo_tui.files import write_columns
 
         runs = self.runs
         row = self.store.logs.rows.last if self.store.logs else None
@@ -276,7 +275,7 @@ class HomeScreen(ViewScreen):
 
     def action_export(self) -> None:
         """Save the list of runs as CSV, on this machine."""
-        from grpo_tui.export import save_table
+        from grpo_tui.kit.save import save_table
 
         runs = self.runs
         save_table(self.app, f"{self.store.box}_runs", run_table(runs, self.store), len(runs.rows), "run")

@@ -11,16 +11,14 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
 
-from grpo_tui.model.asking import asking_words
-from grpo_tui.model.checkpoints import CheckpointView
-from grpo_tui.model.formatting import compact_number, one_line, shortened
-from grpo_tui.model.run_facts import RunFacts
-from grpo_tui.model.run_names import ADAPTERS, base_name
-from grpo_tui.model.store import Store
-from grpo_tui.model.transfers import Transfer, transfer_lines
-from grpo_tui.model.workflow import WorkflowPart, workflow_parts
-from grpo_tui.views.home.health import LABEL, HealthLine
-from grpo_tui.widgets.panel import Line, StoreView, from_markup
+from grpo_tui.box.asking import asking_words
+from grpo_tui.box.formatting import compact_number, one_line, shortened
+from grpo_tui.box.rows import CheckpointView, Transfer, WorkflowPart, transfer_lines, workflow_parts
+from grpo_tui.box.run_columns import ADAPTERS, base_name
+from grpo_tui.box.run_facts import RunFacts
+from grpo_tui.box.store import Store
+from grpo_tui.kit.panel import Line, StoreView, from_markup
+from grpo_tui.views.home.panels import LABEL, HealthLine
 
 ALWAYS = 3
 """Lines that are always there."""

@@ -12,13 +12,13 @@ from textual import events
 from textual.content import Content
 from textual.message import Message
 
-from grpo_tui.model.formatting import percent
-from grpo_tui.model.store import Store
+from grpo_tui.box.formatting import percent
+from grpo_tui.box.store import Store
+from grpo_tui.kit.lists import ALL, CURSOR, PAGE, VirtualPanel
+from grpo_tui.kit.panel import waiting
+from grpo_tui.kit.sources import wrapped
 from grpo_tui.views.logs.model.logs import LogsView
 from grpo_tui.views.logs.model.window import LogWindow, ShownLine
-from grpo_tui.widgets.list_panel import ALL, CURSOR, PAGE, VirtualPanel
-from grpo_tui.widgets.sources import wrapped
-from grpo_tui.widgets.waiting import waiting
 
 GLYPHS = {"error": "✖", "warning": "▲"}
 WHEEL = 3

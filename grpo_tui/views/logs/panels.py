@@ -9,12 +9,11 @@ from rich.text import Text
 from textual.content import Content
 from textual.message import Message
 
-from grpo_tui.model.formatting import byte_size, shortened
-from grpo_tui.model.store import Store
+from grpo_tui.box.formatting import byte_size, shortened
+from grpo_tui.box.store import Store
+from grpo_tui.kit.lists import LinesPanel, ListPanel, PageSource, Palette
+from grpo_tui.kit.sources import wrapped
 from grpo_tui.views.logs.model.logs import FileRow, LogsView, fields
-from grpo_tui.widgets.lines_panel import LinesPanel, PageSource, Palette
-from grpo_tui.widgets.list_panel import ListPanel
-from grpo_tui.widgets.sources import wrapped
 
 
 class LogFilesPanel(ListPanel):

@@ -12,13 +12,12 @@ from rich.text import Text
 from textual.content import Content
 
 from grpo_train.run_dir.files import to_float
-from grpo_tui.model.formatting import bar, compact_number, counted, one_line, percent, shortened
-from grpo_tui.model.store import Store
-from grpo_tui.model.table import Sized
+from grpo_tui.box.formatting import Sized, bar, compact_number, counted, one_line, percent, shortened
+from grpo_tui.box.store import Store
+from grpo_tui.kit.lists import ALL, Cell, TablePanel
+from grpo_tui.kit.panel import Line, Panel, link_age
 from grpo_tui.views.rollouts.model.reader import RolloutChoices, RolloutReader
 from grpo_tui.views.rollouts.model.samples import Group, Sample, histogram, order_label, reward_of, why
-from grpo_tui.widgets.list_panel import ALL, Cell, TablePanel
-from grpo_tui.widgets.panel import Line, Panel, link_age
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 MOST_BLOCKS = 16

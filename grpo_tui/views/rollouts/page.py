@@ -11,16 +11,15 @@ from rich.text import Text
 from textual.content import Content
 
 from grpo_train.run_dir.files import to_float
-from grpo_tui.model.asking import asking_words
-from grpo_tui.model.formatting import compact_number, one_line, shortened
-from grpo_tui.model.store import Store
+from grpo_tui.box.asking import asking_words
+from grpo_tui.box.formatting import compact_number, one_line, shortened
+from grpo_tui.box.store import Store
+from grpo_tui.kit.lists import LinesPanel, PageSource, Palette, beside
+from grpo_tui.kit.sources import wrapped
 from grpo_tui.views.rollouts.lists import advantage, figure
 from grpo_tui.views.rollouts.model.reader import RolloutReader
-from grpo_tui.views.rollouts.model.samples import parts_of, same_beginning, why
-from grpo_tui.views.rollouts.model.search import literals
-from grpo_tui.widgets.lines_panel import LinesPanel, PageSource, Palette, beside
-from grpo_tui.widgets.sources import wrapped
-from remote.protocol.index import UNREADABLE
+from grpo_tui.views.rollouts.model.samples import literals, parts_of, same_beginning, why
+from remote.protocol.logs import UNREADABLE
 
 GUTTER = 8
 """Cells of the words before the parts."""

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from textual import events
 
+from grpo_tui.kit.lists import ListPanel
 from grpo_tui.views.home.runs import RunsPanel
-from grpo_tui.widgets.list_panel import ListPanel
 from tests.tui.conftest import Session, Start
 from tests.tui.fake import FakeClient
 from tests.tui.fake_rows import LOGS, NOW, RUN, jsonl, rollout_rows, summary, train_rows

@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 from textual.widgets import Select
 
-from grpo_tui.forms.backups import ArchiveScreen, BackUpScreen, RestoreScreen
-from grpo_tui.forms.form import RequestScreen
-from grpo_tui.screens.cleanup import CleanUpScreen
-from grpo_tui.screens.stored_runs import StoredRunsScreen
+from grpo_tui.dialogs.backups import ArchiveScreen, BackUpScreen, CleanUpScreen, RestoreScreen, StoredRunsScreen
+from grpo_tui.dialogs.form import RequestScreen
 from remote.protocol import RemoteError
 from tests.tui.conftest import Session, Start, fill, opened, problem
 from tests.tui.fake import FakeClient, learning_box

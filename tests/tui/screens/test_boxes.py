@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input, OptionList
 
-from grpo_tui.screens.boxes import AddBoxScreen, BoxesScreen
-from grpo_tui.screens.dialog import HostKeyScreen
+from grpo_tui.dialogs.boxes import AddBoxScreen, BoxesScreen
+from grpo_tui.kit.dialog import HostKeyScreen
 from remote.events import BoxGreeted, HostKeyAsked, MachineChanged
 from tests.tui.conftest import GLANCES, Start
 from tests.tui.fake import FakeClient

@@ -10,11 +10,8 @@ import pytest
 from textual.widgets import Button, Input, Select
 
 from grpo_train.run_dir import list_runs, write_manifest
-from grpo_tui.copies import BoxCopy
-from grpo_tui.forms.copies import GetForm, PathSuggester, PutForm
-from grpo_tui.model.copies import CopyProgress
-from grpo_tui.screens.copying import CopyScreen
-from grpo_tui.screens.uncommitted import UncommittedScreen
+from grpo_tui.box.copies import CopyProgress
+from grpo_tui.dialogs.copies import BoxCopy, CopyScreen, GetForm, PathSuggester, PutForm, UncommittedScreen
 from remote.boxes import Box
 from tests.remote.test_sync import Clone
 from tests.tui.conftest import Session, Start, fill, opened, problem

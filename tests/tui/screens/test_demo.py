@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo_tui.forms.launch import LaunchScreen
-from grpo_tui.screens.demo_setup import DemoSetupScreen
+from grpo_tui.dialogs.demo import DemoSetupScreen
+from grpo_tui.dialogs.launch import LaunchScreen
 from remote.boxes import Box
 from tests.tui.conftest import Start
 from tests.tui.fake import FakeClient

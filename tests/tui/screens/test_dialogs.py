@@ -10,19 +10,16 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Button
 
-from grpo_tui.fleet.glance import Glance
-from grpo_tui.forms.copies import GetForm, PutForm
-from grpo_tui.model.tunnels import BoxTunnels
-from grpo_tui.screens.boxes import AddBoxScreen, BoxesScreen
-from grpo_tui.screens.code_differs import CodeDiffersScreen
-from grpo_tui.screens.demo_setup import DemoSetupScreen
-from grpo_tui.screens.dialog import AttachScreen, ConfirmScreen, HostKeyScreen, MessageScreen
-from grpo_tui.screens.help import HelpScreen
-from grpo_tui.screens.question import QuestionScreen
-from grpo_tui.screens.tunnels import TunnelsScreen
-from grpo_tui.screens.uncommitted import UncommittedScreen
+from grpo_tui.box.fleet import Glance
+from grpo_tui.box.link import BoxTunnels
+from grpo_tui.dialogs.boxes import AddBoxScreen, BoxesScreen, TunnelsScreen
+from grpo_tui.dialogs.copies import GetForm, PutForm, UncommittedScreen
+from grpo_tui.dialogs.demo import DemoSetupScreen
+from grpo_tui.dialogs.resume import CodeDiffersScreen
+from grpo_tui.kit.dialog import AttachScreen, ConfirmScreen, HostKeyScreen, MessageScreen, QuestionScreen
+from grpo_tui.kit.help import HelpScreen
+from grpo_tui.kit.panel import Excerpt
 from grpo_tui.views.box.screen import LineScreen
-from grpo_tui.widgets.excerpt import Excerpt
 from remote.boxes import Box
 from remote.code import Checkout
 from remote.events import Link, LinkChanged, QuestionAsked, TopicFailed

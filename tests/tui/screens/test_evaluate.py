@@ -4,7 +4,7 @@ from typing import Any
 
 from textual.widgets import Button, Input, Select
 
-from grpo_tui.forms.evaluate import EvalScreen
+from grpo_tui.dialogs.evaluate import EvalScreen
 from grpo_tui.views.home.screen import HomeScreen
 from remote.protocol import RemoteError
 from tests.tui.conftest import Start, fill, opened, problem

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from textual.widgets import Button, Input
 
-from grpo_tui.forms.evaluate import EvalScreen
-from grpo_tui.forms.launch import LaunchScreen
+from grpo_tui.dialogs.evaluate import EvalScreen
+from grpo_tui.dialogs.launch import LaunchScreen
 from grpo_tui.views.home.screen import HomeScreen
 from grpo_tui.views.view import ViewScreen
 from remote.protocol import RemoteError
@@ -19,11 +19,11 @@ async def test_enter_during_the_check_focuses_the_button(start: Start, monkeypat
     async with start(knowing_box, wait="87/200") as session:
         await opened(session, "e", EvalScreen)
         await session.until_text("--steps latest")
-        monkeypatch.setattr("grpo_tui.forms.form.DEBOUNCE_S", 60.0)
+        monkeypatch.setattr("grpo_tui.dialogs.form.DEBOUNCE_S", 60.0)
         await session.focus("#dataset")
         await session.pilot.press(*"gsm8k", "enter", "enter")
         assert not [request for request in session.client.asked_for("evaluate") if not request["dry_run"]]
-        monkeypatch.setattr("grpo_tui.forms.form.DEBOUNCE_S", 0.0)
+        monkeypatch.setattr("grpo_tui.dialogs.form.DEBOUNCE_S", 0.0)
         session.app.screen.preview()  # type: ignore[attr-defined]
         await session.until(lambda: session.app.screen.query_one("#go", Button).has_focus)
         await session.pilot.press("enter", "enter", "enter")
@@ -70,7 +70,7 @@ async def test_enter_before_the_check_sends_when_checked(start: Start, op: str, 
 
 
 async def test_escape_takes_back_an_early_enter(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grpo_tui.forms.form.DEBOUNCE_S", 60.0)
+    monkeypatch.setattr("grpo_tui.dialogs.form.DEBOUNCE_S", 60.0)
     async with start(knowing_box, wait="87/200") as session:
         await opened(session, "n", LaunchScreen)
         await session.press("enter")

@@ -7,7 +7,7 @@ from rich.text import Text
 from textual import events
 from textual.widgets import Button, Input, Select, TextArea
 
-from grpo_tui.forms.launch import LaunchScreen
+from grpo_tui.dialogs.launch import LaunchScreen
 from grpo_tui.views.home.screen import HomeScreen
 from remote.protocol import RemoteError
 from tests.tui.conftest import BOX, Start, fill, opened, problem

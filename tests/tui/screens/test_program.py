@@ -3,11 +3,10 @@ from __future__ import annotations
 from textual.widgets import TextArea
 
 from grpo_tui.actions import ACTIONS
-from grpo_tui.forms.evaluate import EvalScreen
-from grpo_tui.forms.launch import LaunchScreen
-from grpo_tui.screens.help import PANELS, HelpScreen
+from grpo_tui.dialogs.evaluate import EvalScreen
+from grpo_tui.dialogs.launch import LaunchScreen
+from grpo_tui.kit.help import PANELS, HelpScreen, KeyTable
 from grpo_tui.views.home.screen import HomeScreen
-from grpo_tui.widgets.key_table import KeyTable
 from remote.events import Link, LinkChanged
 from tests.tui.conftest import Start
 from tests.tui.fake_rows import RUN

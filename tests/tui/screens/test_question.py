@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from grpo_tui.screens.question import QuestionScreen
+from grpo_tui.kit.dialog import QuestionScreen
 from remote.events import QuestionAsked, QuestionWithdrawn
 from tests.tui.conftest import Start
 

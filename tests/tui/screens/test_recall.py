@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from grpo_tui.model.answer_cache import FILE
-from grpo_tui.widgets.sources import NOT_READ
+from grpo_tui.box.kept import FILE
+from grpo_tui.kit.sources import NOT_READ
 from remote.events import Link, LinkChanged
 from tests.tui.conftest import Session, Start
 from tests.tui.fake import FakeClient, learning_box

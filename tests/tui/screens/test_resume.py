@@ -5,9 +5,7 @@ from typing import Any
 import pytest
 from textual.widgets import Input, Select
 
-from grpo_tui.forms.resume import ResumeScreen
-from grpo_tui.screens.code_differs import CodeDiffersScreen
-from grpo_tui.screens.workflow_edits import WorkflowEditsScreen
+from grpo_tui.dialogs.resume import CodeDiffersScreen, ResumeScreen, WorkflowEditsScreen
 from grpo_tui.views.home.screen import HomeScreen
 from remote.gate import reply
 from remote.protocol import RemoteError

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from grpo_tui.screens.dialog import AttachScreen, ConfirmScreen, MessageScreen
+from grpo_tui.kit.dialog import AttachScreen, ConfirmScreen, MessageScreen
 from grpo_tui.views.home.screen import HomeScreen
 from remote.boxes import Box
 from remote.protocol import RemoteError
@@ -76,7 +76,7 @@ async def test_kill_asks_with_focus_on_cancel(start: Start) -> None:
 
 async def test_attach_names_the_detach_keys(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TMUX", raising=False)
-    monkeypatch.setattr("grpo_tui.attach.tmux_prefix", lambda socket: "C-a")
+    monkeypatch.setattr("grpo_tui.kit.attach.tmux_prefix", lambda socket: "C-a")
     async with start(wait="87/200", box=Box("local", kind="local", tmux_socket="jobs")) as session:
         await session.until(lambda: session.app.store.sessions_of(RUN))
         await session.press("a")

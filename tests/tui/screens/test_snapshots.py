@@ -19,8 +19,8 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from grpo_tui.app import GrpoApp
-from grpo_tui.options import Options
-from grpo_tui.themes import THEMES
+from grpo_tui.files import Options
+from grpo_tui.kit.theme import THEMES
 from grpo_tui.views.ask.screen import AskScreen
 from remote.boxes import Box
 from remote.protocol import RemoteError
@@ -44,7 +44,7 @@ SIZES = ((80, 24), (120, 40), (200, 60))
 def fixed_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """No configs on this machine, no answer about termination, times in UTC, the default theme with its colors."""
     monkeypatch.setattr("grpo_tui.commands.start._local_configs", lambda explicit: (None, []))
-    monkeypatch.setattr("grpo_tui.model.termination.FIRST_S", 1e9)
+    monkeypatch.setattr("grpo_tui.box.backups.FIRST_S", 1e9)
     for name in ("TEXTUAL_THEME", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -361,7 +361,7 @@ def test_without_colors(snap_compare: Compare, view: str, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("view", ["charts", "box"])
 def test_loading(snap_compare: Compare, view: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # No seconds: the machine's speed would be in the picture.
-    monkeypatch.setattr("grpo_tui.model.asking.WAIT_S", math.inf)
+    monkeypatch.setattr("grpo_tui.box.asking.WAIT_S", math.inf)
     texts = (("charts", "asking the box"), ("box", "asking the box"))
     assert same(snap_compare, pictures(full_box, texts, silent=("series", "box_facts"))[(view, *USUAL)])
 

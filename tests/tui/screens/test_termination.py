@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grpo_tui.screens.termination import TerminationScreen
+from grpo_tui.dialogs.backups import TerminationScreen
 from remote.protocol import RemoteError
 from tests.tui.conftest import Start, opened
 from tests.tui.fake import FakeClient, learning_box

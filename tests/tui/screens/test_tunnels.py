@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_tui.screens.tunnels import TunnelsScreen
+from grpo_tui.dialogs.boxes import TunnelsScreen
 from remote.base import BoxesError
 from remote.boxes import parse_boxes
 from remote.protocol import RemoteError

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from textual.command import CommandPalette
 
-from grpo_tui.forms.evaluate import EvalScreen
-from grpo_tui.forms.launch import LaunchScreen
-from grpo_tui.screens.dialog import ConfirmScreen
+from grpo_tui.dialogs.evaluate import EvalScreen
+from grpo_tui.dialogs.launch import LaunchScreen
+from grpo_tui.kit.dialog import ConfirmScreen
 from remote import gate
 from remote.events import TopicFailed
 from tests.support.any_json import GPU, LOG_ROWS, MARKUP, ODD, ROW, SESSION, paths, replaced

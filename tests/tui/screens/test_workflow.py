@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from grpo_tui.model.run_row import RunRow
-from grpo_tui.model.workflow import workflow_parts
+from grpo_tui.box.rows import RunRow, workflow_parts
 from tests.tui.conftest import Start
 from tests.tui.fake import DEFAULT_ANSWERS, FakeClient, learning_box
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from grpo_tui import cli
-from grpo_tui.shell import person
-from grpo_tui.shell.person import accept_host_key, answer
+from grpo_tui.shell import connection
+from grpo_tui.shell.connection import accept_host_key, answer
 from remote.events import HostKeyAsked, QuestionAsked
 from tests.support.engine import REPOSITORY
 from tests.support.pty_program import PtyProgram
@@ -72,7 +72,7 @@ def test_usage_errors(root: Path, words: list[str], message: str, capsys: pytest
 def test_questions_without_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(person, "TERMINAL", str(tmp_path / "none"))
+    monkeypatch.setattr(connection, "TERMINAL", str(tmp_path / "none"))
     assert not accept_host_key(HostKeyAsked("h200-a", "ssh-ed25519", "SHA256:abc"))
     assert "SHA256:abc. Accept it once in a terminal: grpo-tui doctor --box NAME" in capsys.readouterr().err
     assert answer(QuestionAsked("password:", False, "password")) is None
@@ -81,7 +81,7 @@ def test_questions_without_a_terminal(
 def test_questions_of_a_command_in_a_pipe() -> None:
     """``grpo-tui up 2>&1 < list | tee log`` asks on the terminal."""
     asks = (
-        "from grpo_tui.shell.person import *; "
+        "from grpo_tui.shell.connection import *; "
         "print(accept_host_key(HostKeyAsked('h200-a', 'ssh-ed25519', 'SHA256:abc')), "
         "answer(QuestionAsked('code', True, 'prompt')), "
         "answer(QuestionAsked('password', False, 'password')))"

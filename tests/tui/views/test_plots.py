@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from grpo_tui.kit.chart import CurveChart
 from grpo_tui.views.plots import PlotScreen
-from grpo_tui.widgets.curve_chart import CurveChart
 from tests.tui.conftest import Session, Start
 from tests.tui.views.compare.test_screen import box, compare
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_tui.model.asking import LIVE_S, SOON_S, Asking
-from grpo_tui.model.log_files import LogFiles
+from grpo_tui.box.asking import LIVE_S, SOON_S, Asking
+from grpo_tui.box.log import LogFiles
 from grpo_tui.views.logs.model.window import LogWindow, ShownLine
 from remote.protocol.rows import UNREADABLE
 from remote.protocol.text import clean

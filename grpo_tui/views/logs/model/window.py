@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_tui.model.asking import LIVE_S, SOON_S, Asking
+from grpo_tui.box.asking import LIVE_S, SOON_S, Asking
 from remote.protocol.rows import UNREADABLE
 
 LOADED = 200

@@ -6,13 +6,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_tui.model.app_time import monotonic
-from grpo_tui.model.asking import asking_words
-from grpo_tui.model.formatting import one_line
-from grpo_tui.model.store import Store
+from grpo_tui.box.asking import asking_words, monotonic
+from grpo_tui.box.formatting import one_line
+from grpo_tui.box.store import Store
 from grpo_tui.views.rollouts.model.rollouts import Place, Rollouts
-from grpo_tui.views.rollouts.model.samples import FLIPS, ORDERS, Group, Sample, flipped, ordered
-from grpo_tui.views.rollouts.model.search import RolloutSearch, condition
+from grpo_tui.views.rollouts.model.samples import (
+    FLIPS,
+    ORDERS,
+    Group,
+    RolloutSearch,
+    Sample,
+    condition,
+    flipped,
+    ordered,
+)
 
 
 @dataclass

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from textual.widgets import Input
 
-from grpo_tui.screens.dialog import ConfirmScreen
+from grpo_tui.kit.dialog import ConfirmScreen
 from grpo_tui.views.ask.screen import AskScreen, DeviceScreen
 from remote.events import Link, LinkChanged
 from remote.protocol import RemoteError
-from remote.protocol.versions import EngineVersion
+from remote.protocol.frames import EngineVersion
 from tests.tui.conftest import Session, Start, fill, opened
 from tests.tui.fake import FakeClient, learning_box
 from tests.tui.fake_ask import ANSWERS_FILE, ASK_ID, completion, piece, question, question_id, ready

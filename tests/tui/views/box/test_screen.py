@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from textual.screen import ModalScreen
 
-from grpo_tui.screens.dialog import AttachScreen
+from grpo_tui.kit.dialog import AttachScreen
 from grpo_tui.views.box.charts import GpuChart
+from grpo_tui.views.box.panels import SpareScreen
 from grpo_tui.views.box.screen import BoxScreen, LineScreen
-from grpo_tui.views.box.spare import SpareScreen
 from remote.events import ClockMeasured, Link, LinkChanged, TopicFailed
 from remote.gate import topic_event
 from remote.protocol import OPERATIONS, RemoteError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from grpo_tui.kit.chart import CurveChart
 from grpo_tui.views.charts.screen import ChartsScreen
-from grpo_tui.widgets.curve_chart import CurveChart
 from tests.tui.conftest import Session, Start
 from tests.tui.fake import FakeClient, learning_box
 from tests.tui.fake_rows import LOGS, at, jsonl, train_rows

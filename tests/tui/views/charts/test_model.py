@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grpo_tui.model.charts_view import ChartsView
+from grpo_tui.box.charts import ChartsView
 from grpo_tui.views.charts.model import matches, metric_lines
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from grpo_tui.model.formatting import metric_value
+from grpo_tui.box.formatting import metric_value
+from grpo_tui.kit.chart import CurveChart
 from grpo_tui.views.charts.panels import MetricsPanel
 from grpo_tui.views.charts.screen import ChartsScreen
-from grpo_tui.widgets.curve_chart import CurveChart
 from remote.boxes import Box
 from tests.tui.conftest import Session, Start
 from tests.tui.fake import DEFAULT_ANSWERS, FakeClient, learning_box

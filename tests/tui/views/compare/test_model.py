@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_tui.model.asking import LIVE_S, REST_S
-from grpo_tui.model.run_row import RunRow
+from grpo_tui.box.asking import LIVE_S, REST_S
+from grpo_tui.box.rows import RunRow
 from grpo_tui.views.compare.model import (
     LETTERS,
     Accuracy,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_tui.views.compare.standing import TRACKED, Track, goal, interpolate, round_down, table, track_of
-from remote.protocol.index import Columns
+from remote.protocol.logs import Columns
 
 
 def track(rewards: list[float], seconds: float = 10.0, tokens: float = 100.0) -> Track:

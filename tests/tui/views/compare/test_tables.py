@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
+from grpo_tui.kit.lists import Palette
 from grpo_tui.views.compare.tables import run_table
-from grpo_tui.widgets.lines_panel import Palette
 
 LETTERS = "ABCDEFGHIJKL"
 

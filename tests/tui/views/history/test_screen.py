@@ -9,7 +9,7 @@ import pytest
 
 from grpo_train.history.database import Database
 from grpo_tui import cli
-from grpo_tui.screens.tracking import TrackingScreen
+from grpo_tui.dialogs.runs import TrackingScreen
 from grpo_tui.views.history.model import HistoryQuery
 from grpo_tui.views.history.screen import RecordScreen
 from remote.gate import reply
@@ -147,7 +147,7 @@ async def test_enter_opens_the_charts_of_a_run_of_this_box(start: Start, file: P
 async def test_what_is_known_of_the_tracking(start: Start, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copied: list[str] = []
     monkeypatch.setattr("grpo_tui.app.GrpoApp.copy_to_clipboard", lambda app, text: copied.append(text))
-    monkeypatch.setattr("grpo_tui.screens.tracking.has_browser", lambda: False)
+    monkeypatch.setattr("grpo_tui.dialogs.runs.has_browser", lambda: False)
     async with start(history=file, wait="87/200") as session:
         await shown(session)
         await opened(session, "W", TrackingScreen)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from grpo_tui.screens.dialog import ConfirmScreen
+from grpo_tui.kit.dialog import ConfirmScreen
 from grpo_tui.views.home.runs import RunsPanel
 from remote.events import RunsReported
 from remote.protocol import RemoteError
+from tests.tui.box.test_store import store_with
 from tests.tui.conftest import Start
 from tests.tui.fake import FakeClient, learning_box
 from tests.tui.fake_rows import RUN, summary
-from tests.tui.model.test_store import store_with
 
 FINISHED = "run_2026-11-20_22-10-41"
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from grpo_tui.model.alarms import Rule
-from grpo_tui.preferences import Preferences, preferences_path
+from grpo_tui.box.events import Rule
+from grpo_tui.files import Preferences, preferences_path
+from grpo_tui.kit.lists import LinesPanel
 from grpo_tui.views.home.panels import NeedsPanel
 from grpo_tui.views.home.runs import RunsPanel
-from grpo_tui.widgets.lines_panel import LinesPanel
 from tests.tui.conftest import Session, Start
 from tests.tui.fake import GPUS, FakeClient, learning_box
 from tests.tui.fake_rows import LOGS, NOW, RUN, jsonl, train_rows

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from grpo_tui.columns_file import ColumnsError, columns_path, read_columns, write_columns
+from grpo_tui.files import ColumnsError, columns_path, read_columns, write_columns
 from grpo_tui.views.home.runs import RunsPanel
 from tests.tui.conftest import Session, Start
 from tests.tui.fake import GPUS, FakeClient, learning_box

@@ -7,9 +7,9 @@ import pytest
 from textual.widgets import OptionList
 
 from grpo_tui.app import GrpoApp
-from grpo_tui.screens.help import HelpScreen
+from grpo_tui.kit.help import HelpScreen
+from grpo_tui.kit.lists import LinesPanel
 from grpo_tui.views.home.runs import RunsPanel
-from grpo_tui.widgets.lines_panel import LinesPanel
 from remote.boxes import Box, load_boxes
 from remote.events import Link, LinkChanged
 from tests.tui.conftest import Session, Start, logs_of

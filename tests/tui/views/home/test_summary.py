@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from grpo_tui.views.home.health import HealthLine
+from grpo_tui.kit.lists import LinesPanel
+from grpo_tui.views.home.panels import HealthLine
 from grpo_tui.views.home.summary import CheckpointsLine, SummaryPanel
-from grpo_tui.widgets.lines_panel import LinesPanel
 from tests.tui.conftest import Start
 from tests.tui.fake import FakeClient, ailing_box, evaluated_box, healthy_box
 from tests.tui.fake_rows import LOGS, NEAR_ZERO, healthy, jsonl, train_rows
@@ -147,7 +147,7 @@ async def test_a_click_on_a_checkpoint_opens_it(start: Start) -> None:
 
 
 async def test_the_list_says_which_runs_have_no_metrics(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grpo_tui.model.run_list.MOST_RUNS", 3)
+    monkeypatch.setattr("grpo_tui.box.run_list.MOST_RUNS", 3)
     async with start(wait="87/200") as session:
         assert "newest" not in session.text()
         await session.press("slash", *"lr>0", "enter")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from grpo_tui.widgets.lines_panel import LinesPanel
+from grpo_tui.kit.lists import LinesPanel
 from tests.tui.conftest import Start, logs_of
 from tests.tui.fake import FakeClient, learning_box
 from tests.tui.fake_rows import LOGS, jsonl, train_rows
@@ -26,7 +26,7 @@ async def test_new_lines_do_not_move_the_reader(start: Start) -> None:
 
 
 async def test_dropped_lines_do_not_move_the_reader(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grpo_tui.model.run_logs.ROWS_KEPT", 100)
+    monkeypatch.setattr("grpo_tui.box.log.ROWS_KEPT", 100)
     async with start(wait="87/200") as session:
         panel = session.app.screen.query_one("#log", LinesPanel)
         await session.until(lambda: panel._end == 87)

@@ -215,7 +215,7 @@ async def test_a_match_far_to_the_right_is_seen(start: Start) -> None:
 
 
 async def test_lines_are_copied_and_files_saved(start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("grpo_tui.downloads.folder", lambda: tmp_path)
+    monkeypatch.setattr("grpo_tui.files.folder", lambda: tmp_path)
     async with start(long_box, wait="87/200") as session:
         await logs(session)
         await session.press("y")
@@ -227,7 +227,7 @@ async def test_lines_are_copied_and_files_saved(start: Start, monkeypatch: pytes
         await session.press("E")
         await session.until(lambda: "saved: console.log" in session.notifications())
         assert (tmp_path / f"{RUN}-console.log").read_bytes() == session.client.files[CONSOLE]
-        monkeypatch.setattr("grpo_tui.views.logs.requests.MAX_SAVED", 1_000)
+        monkeypatch.setattr("grpo_tui.views.logs.screen.MAX_SAVED", 1_000)
         await session.press("E")
         await session.until(lambda: f"scp h200-a:/data/{CONSOLE} ." in session.notifications())
         assert (tmp_path / f"{RUN}-console-2.log").read_bytes() == session.client.files[CONSOLE][-1_000:]

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from grpo_tui.model.asking import RETRY_S, Asking
+from grpo_tui.box.asking import RETRY_S, Asking
 from grpo_tui.views.logs.model import window as log_window
 from grpo_tui.views.logs.model.logs import LogSearch
 from grpo_tui.views.logs.model.window import LogWindow

@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 
 from grpo_train.history.query import QueryError
 from grpo_tui.views.rollouts.model.reader import RolloutChoices, RolloutReader
+from grpo_tui.views.rollouts.model.rollouts import PAGE, RolloutSteps
 from grpo_tui.views.rollouts.model.samples import (
     ORDERS,
+    RolloutSearch,
+    condition,
     groups_of,
     histogram,
     order_label,
@@ -23,9 +26,7 @@ from grpo_tui.views.rollouts.model.samples import (
     same_beginning,
     why,
 )
-from grpo_tui.views.rollouts.model.search import RolloutSearch, condition
-from grpo_tui.views.rollouts.model.steps import PAGE, RolloutSteps
-from remote.index.query import compiled
+from remote.index.rollout_answers import compiled
 from tests.support.index import Box, completion, make_run
 
 
@@ -178,7 +179,7 @@ def test_the_table_grows_without_gaps(visited: list[int], first: int) -> None:
 
 
 def table(shown: list[int], file: list[int]) -> dict[str, Any]:
-    from remote.protocol.index import StepTable
+    from remote.protocol.logs import StepTable
 
     columns = [[float(step) for step in shown], *([[1.0] * len(shown)] * 5)]
     return {
@@ -300,8 +301,8 @@ def test_a_mistake_keeps_the_last_filter(reading: Reading) -> None:
 
 
 def test_a_long_search_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grpo_tui.views.rollouts.model.search.ENOUGH", 10)
-    monkeypatch.setattr("grpo_tui.views.rollouts.model.search.PAGE", 4)
+    monkeypatch.setattr("grpo_tui.views.rollouts.model.samples.ENOUGH", 10)
+    monkeypatch.setattr("grpo_tui.views.rollouts.model.samples.PAGE", 4)
     reading = Reading(tmp_path, log_of(range(1, 6)), RolloutChoices(where=["and"], filter="x", is_whole_file=True))
     search = reading.settle().search
     assert search is not None
@@ -364,7 +365,7 @@ WORDS = st.text(st.characters(codec="utf-8", exclude_characters='"'), min_size=1
 
 @given(WORDS, WORDS, st.booleans())
 def test_a_word_is_found_whatever_its_case(word: str, rest: str, ascii_only: bool) -> None:
-    from remote.index.query import Candidate
+    from remote.index.rollout_answers import Candidate
     from remote.index.rollouts import Reasons, read_sample
 
     row = {"step": 1, "prompt": "p", "completion": rest + word.swapcase() + rest}

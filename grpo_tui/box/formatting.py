@@ -1,0 +1,255 @@
+"""Text for values: ages, numbers, money, bars, tables. No Textual."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+LONGEST_TICK = 9
+"""Characters of the number at a tick of an axis whose range is a small part of its values."""
+
+
+def short_age(seconds: float | None) -> str:
+    """An age in one unit for a narrow column: ``8s``, ``41m``, ``3h``, ``2d``; ``–`` if unknown."""
+    if seconds is None or not math.isfinite(seconds):
+        return "–"
+    whole = int(max(0.0, seconds))
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if whole >= size:
+            return f"{whole // size}{unit}"
+    return f"{whole}s"
+
+
+def short_duration(seconds: float | None) -> str:
+    """A time span in at most two units for a narrow column: ``42s``, ``56m``, ``3h12m``, ``2d04h``; "" if unknown."""
+    if seconds is None or not math.isfinite(seconds):
+        return ""
+    whole = int(max(0.0, seconds))
+    if whole < 3600:
+        return f"{whole}s" if whole < 60 else f"{whole // 60}m"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+
+
+def fraction(value: float) -> str:
+    """A share with three decimals: ``.412``."""
+    text = f"{value:.3f}"
+    return text.replace("0.", ".", 1) if text.startswith("0.") else text
+
+
+def percent(share: float, space: str = " ") -> str:
+    """A share of a whole: ``72 %``; in a table, without ``space``, ``72%``."""
+    return f"{100 * share:.0f}{space}%"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """A number of things: ``1 step``, ``1,840 steps``."""
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def money(dollars: float | None, *, is_small: bool = False) -> str:
+    """Dollars and cents, or "" if unknown. A small amount has two digits also below ten cents."""
+    if dollars is None:
+        return ""
+    return f"${dollars:.2g}" if is_small and 0 < dollars < 0.1 else f"${dollars:,.2f}"
+
+
+def compact_number(value: float | None, width: int = 7) -> str:
+    """A number in at most ``width`` (≥ 6) characters with about four significant digits."""
+    if value is None:
+        return "–"
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    size = abs(value)
+    if size == 0:
+        return "0"
+    if size >= 1e9 or size < 1e-3:
+        return _scientific(value, width)
+    if size >= 1e6:
+        text = f"{value / 1e6:.4g}M"
+    elif size >= 1e4:
+        text = f"{value / 1e3:.4g}k"
+    elif size >= 1:
+        text = f"{value:.4g}"
+    else:
+        text = f"{value:.4f}".rstrip("0").rstrip(".")
+        if len(text) > width and size >= 10.0 ** (4 - width):  # one decimal fewer keeps two significant digits
+            text = f"{value:.{width - 3}f}".rstrip("0").rstrip(".")
+    return text if len(text) <= width else _scientific(value, width)
+
+
+def metric_value(value: float | None) -> str:
+    """A metric in at most 7 characters, with fixed decimals: a live value does not change its width."""
+    if value is None or not math.isfinite(value) or value == 0:
+        return compact_number(value)
+    size = abs(value)
+    if 1e-3 <= size < 10:
+        return f"{value:.3f}"
+    if 10 <= size < 1000:
+        return f"{value:.1f}"
+    return compact_number(value)
+
+
+def power_labels(levels: list[float]) -> tuple[list[str], str]:
+    """As :func:`tick_labels`, of an axis whose levels are exponents of ten; "" beyond the largest number."""
+    values = [10.0**level if abs(level) < 308 else math.inf for level in levels]
+    labels = [compact_number(value, 6) if math.isfinite(value) else "" for value in values]
+    return tick_labels(values) if len(set(labels)) < len(labels) and max(values) < math.inf else (labels, "")
+
+
+def tick_labels(levels: list[float]) -> tuple[list[str], str]:
+    """Labels of an axis and what is to be added to them, mostly "": every tick has the number of decimals that the tick
+    distance needs."""
+    if len(levels) < 2:
+        return [compact_number(level) for level in levels], ""
+    distance = min(high - low for low, high in itertools.pairwise(levels))
+    decimals = next((d for d in range(16) if math.isclose(round(distance * 10**d), distance * 10**d, rel_tol=1e-6)), 16)
+    compact = [compact_number(level) for level in levels]
+    exact = [f"{level:.{decimals}f}" if abs(level) > distance / 1e6 else "0" for level in levels]
+    is_large = max(map(abs, levels)) >= 1e4
+    for labels, room in ((exact, 0 if is_large else 7), (compact, 7), (exact, LONGEST_TICK)):
+        if max(map(len, labels)) <= room and len(set(labels)) == len(labels):
+            return labels, ""
+    size = 10.0 ** math.ceil(math.log10(levels[-1] - levels[0]))
+    base = math.floor(levels[0] / size + 1e-6) * size
+    above = [level - base if level - base > distance / 1e3 else 0.0 for level in levels]
+    return ["+" + _without_zeros(f"{each:.3g}") for each in above], f"{base:.15g}"
+
+
+def _without_zeros(text: str) -> str:
+    """``2e-08`` as ``2e-8``."""
+    mantissa, _, exponent = text.partition("e")
+    return f"{mantissa}e{int(exponent)}" if exponent else mantissa
+
+
+def _scientific(value: float, width: int) -> str:
+    for digits in (1, 0):
+        mantissa, _, exponent = f"{value:.{digits}e}".partition("e")
+        text = f"{mantissa.removesuffix('.0')}e{int(exponent)}"
+        if len(text) <= width:
+            break
+    return text
+
+
+def gibibytes(mib: float) -> str:
+    """A memory size in GiB, given in MiB."""
+    gib = mib / 1024
+    return f"{gib:.0f}" if gib >= 10 else f"{gib:.1f}"
+
+
+def byte_size(count: float) -> str:
+    """A size of a file: ``230 kB``, ``1.4 GB``, in at most 6 characters."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 999.5 or unit == "TB":
+            break
+        count /= 1000
+    return f"{count:.1f} {unit}" if count < 9.95 and unit != "B" else f"{count:.0f} {unit}"
+
+
+def bar(share: float, width: int) -> tuple[str, str]:
+    """A horizontal bar in eighths of a cell: the filled part and the rest of its track."""
+    share = min(1.0, max(0.0, share if math.isfinite(share) else 0.0))
+    full, eighths = divmod(round(share * width * 8), 8)
+    filled = "█" * full + (" ▏▎▍▌▋▊▉"[eighths] if eighths else "")
+    return filled, " " * (width - len(filled))
+
+
+def one_line(text: str) -> str:
+    """Text on one line, whitespace collapsed."""
+    return " ".join(text.split())
+
+
+def padded(text: str, width: int, *, is_left: bool = True) -> str:
+    """Text padded to ``width`` terminal cells, on its right where it ``is_left``; a wide character takes two."""
+    from rich.cells import cell_len
+
+    room = " " * max(0, width - cell_len(text))
+    return text + room if is_left else room + text
+
+
+def shortened(text: str, width: int) -> str:
+    """Text in at most ``width`` cells. Cut in the middle: the end tells names apart."""
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(text) <= width:
+        return text
+    if width <= 8:
+        return set_cell_size(text, max(0, width - 1)).rstrip() + "…"
+    end = text[-width:]
+    while cell_len(end) > width - 4:
+        end = end[1:]
+    return set_cell_size(text, 3) + "…" + end
+
+
+GAP = 2
+"""Cells between two columns."""
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A column and the cells that its content needs."""
+
+    id: str
+    width: int
+    """0: as many as each text has, without padding, in the last column."""
+    rank: int = 0
+    """The higher, the sooner it leaves."""
+    title: str = ""
+    is_left: bool = False
+    """Whether its texts are aligned to the left."""
+    gap: int = GAP
+    """Cells before it, unless it is the first one."""
+
+    def fitted(self, text: str) -> str:
+        """A text cut and padded to the width of the column."""
+        if not self.width:
+            return text
+        return padded(shortened(text, self.width), self.width, is_left=self.is_left)
+
+
+def fit(first: Sized, others: Iterable[Sized], room: int, least: int, wanted: int, firm: int = 0) -> list[Sized]:
+    """The first column, and those of the others that fit beside it, in their order.
+
+    The first one gets ``least`` cells beside columns up to the rank ``firm``, and ``wanted`` beside the others; then
+    what they leave of ``room``, up to its width.
+    """
+    others = list(others)
+    kept: set[str] = set()
+    used = 0
+    for column in sorted(others, key=lambda column: column.rank):
+        beside = least if column.rank <= firm else wanted
+        if beside + used + column.gap + column.width > room:
+            break
+        used += column.gap + column.width
+        kept.add(column.id)
+    width = max(1, min(room - used, first.width))
+    return [
+        Sized(first.id, width, first.rank, first.title, first.is_left),
+        *(column for column in others if column.id in kept),
+    ]
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a header and rows, numbers to the right."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    right = [all(is_number(row[index]) for row in rows) for index in range(len(columns))]
+    widths = [max(len(line[index]) for line in [columns, *rows]) for index in range(len(columns))]
+    for line in [columns, *rows]:
+        cells = (
+            cell.rjust(size) if is_right else cell.ljust(size)
+            for cell, size, is_right in zip(line, widths, right, strict=True)
+        )
+        text = "  ".join(cells).rstrip()
+        print(text[: width - 1] + "…" if width and len(text) > width else text)
+
+
+def is_number(text: str) -> bool:
+    """Whether a cell is a number, or empty: a column of them is aligned to the right."""
+    return not text or (text.lstrip("$+-.")[:1].isdigit() and text[4:5] != "-")

@@ -1,0 +1,1 @@
+"""Dialogs over the views: forms, lists, plans, confirmations."""

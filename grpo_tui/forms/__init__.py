@@ -1,1 +1,0 @@
-"""Forms: launch, evaluate, resume."""

@@ -1,1 +1,0 @@
-"""Dialogs and the help screen, which are over the views."""

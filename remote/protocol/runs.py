@@ -1,0 +1,175 @@
+"""The rows of runs, and requests about the runs of the list. Any field of a row may be missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeAlias, TypedDict
+
+from grpo_train.run_dir.notes import MAX_NOTE
+from remote.protocol.check import ConfigValue, Count, Label, Metric, Name, Quantity, Rule, Time
+from remote.protocol.jobs import ChangeRequest
+from remote.protocol.logs import Names
+
+
+class RunError(TypedDict, total=False):
+    """Why a run failed."""
+
+    code: Label
+    summary: str
+    rank: Count | None
+    signal: Label | None
+    console_tail: list[str]
+
+
+class HeldOut(TypedDict):
+    """Result of the last checkpoint of a run that was evaluated."""
+
+    accuracy: float
+    dataset: Label
+    step: Count
+
+
+class BackupState(TypedDict):
+    """How far a run is backed up, see :mod:`grpo_train.run_dir.backup_state`."""
+
+    destination: Label
+    same_disk: bool
+    step: Count
+    behind: Count
+    time: Quantity
+
+
+class Transfer(TypedDict):
+    """Progress of a command at work on the backups of a run, or of one that failed: :mod:`grpo_train.backup.job`."""
+
+    command: Label
+    phase: Label
+    """As in ``progress.jsonl``; ``failed`` also for a command that was killed."""
+    destination: Label
+    what: str
+    """The file at hand."""
+    bytes: Count
+    bytes_total: Count
+    proven: Count
+    files: Count
+    files_total: Count
+    seconds: Quantity
+    rate: Count
+    """Bytes per second of late; 0 = not known yet."""
+    error: str
+    again: str
+    """The command that continues, for a shell on the box."""
+
+
+class SlurmJob(TypedDict):
+    """The job of a run that is in SLURM's queue."""
+
+    id: Label
+    state: Label
+    """SLURM's word, such as ``PENDING``."""
+    reason: Label
+    """Why it is pending, such as ``Priority``; "" = SLURM gives none."""
+    nodes: Label
+    requeues: Count
+
+
+class WorkflowCount(TypedDict):
+    """How far a run with a workflow is."""
+
+    stages: Count
+    done: Count
+
+
+class _Run(TypedDict):
+    run: Name
+    state: Label
+
+
+class RunSummary(_Run, total=False):
+    """A row of :meth:`grpo_train.run_dir.RunDir.summary`."""
+
+    identity: Label | None
+    """See :mod:`grpo_train.run_dir.identity`."""
+    parent: Label | None
+    host: Label | None
+    layout: Label
+    step: Count | None
+    total_steps: Count | None
+    reward: Metric | None
+    step_seconds: Metric | None
+    logged_at: Time | None
+    updated_at: Time | None
+    launched_at: Time | None
+    sweep: Label | None
+    started_at: Time | None
+    run_seconds: Quantity | None
+    stage: Label | None
+    error: RunError | str | None
+    reason: Label | None
+    """Why it stopped by itself, or what failed in a workflow that is finished."""
+    restarts: Count | None
+    nproc: Count | None
+    device: Label | None
+    stop_asked: bool
+    held_out: HeldOut | None
+    alarm: str | None
+    note: str
+    backup: BackupState | None
+    transfer: Transfer | None
+    workflow: WorkflowCount | None
+    job: SlurmJob
+    unasked: Label
+    """Why SLURM could not be asked about its job: what the row says of it may be old."""
+
+
+class _RunFacts(TypedDict):
+    run: Name
+
+
+class RunFacts(_RunFacts, total=False):
+    """A run of a ``run_facts`` reply."""
+
+    config: dict[str, ConfigValue]
+    """``section.key`` to value."""
+    metrics: dict[str, Metric]
+
+
+Text: TypeAlias = Annotated[str, Rule("a non-empty string", bool)]
+Row: TypeAlias = dict[str, Any]
+Note: TypeAlias = Annotated[str, Rule(f"a text of at most {MAX_NOTE} characters", lambda value: len(value) <= MAX_NOTE)]
+MAX_FACTS = 100
+"""Runs of one ``run_facts`` request."""
+Runs: TypeAlias = Annotated[
+    list[Text], Rule(f"a list of at most {MAX_FACTS} names", lambda value: len(value) <= MAX_FACTS)
+]
+
+
+@dataclass(frozen=True)
+class RunFactsRequest:
+    """Configuration, and last values of metrics, of several runs."""
+
+    runs: Runs
+    metrics: Names = field(default_factory=list)
+    config: bool = True
+
+
+@dataclass(frozen=True)
+class NoteRequest(ChangeRequest):
+    """A note on a run, in place of its last one; an empty text removes it."""
+
+    run: Text
+    text: Note = ""
+    by: str = ""
+
+
+class RunFactsReply(TypedDict):
+    facts: list[Row]
+    """RunFacts; a run that cannot be read is left out."""
+    same: dict[str, ConfigValue]
+    """What is the same in the configuration of all of them, which their rows leave out."""
+
+
+class NoteReply(TypedDict):
+    run: str
+    note: str
+    """As it is kept, on one line."""
