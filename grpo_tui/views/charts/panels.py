@@ -107,6 +107,8 @@ class MetricsPanel(ListPanel):
     def empty(self) -> Text:
         if self.view.filter:
             return Text("no metric matches")
+        if self.store.selected is None:
+            return Text("no run selected")
         metrics = self.store.metrics
         return Text(EMPTY if metrics.is_known or not self.store.connected else metrics.asking.instead())
 
