@@ -138,8 +138,10 @@ class CompareScreen(PlotScreen):
         self.paired = PairedResults()
         self.logged: tuple[str, MetricTable] = ("", MetricTable())
         """The pinned run, and the metrics that it logs."""
-        self._seen: tuple[str, str | None] = ("", None)
+        self._seen = ("", "")
         """The runs that were highlighted and selected last."""
+        self._sent: list[str] = []
+        """Runs that this view asked to select, and that are not selected yet: then, no highlight changes."""
 
     def panels(self) -> Iterable[Widget]:
         store, comparison = self.store, self.comparison
@@ -199,12 +201,17 @@ class CompareScreen(PlotScreen):
 
     def _select_current(self) -> None:
         """Select a run that was highlighted, so that keys act on it; highlight one that was selected elsewhere."""
-        comparison, (highlighted, selected) = self.comparison, self._seen
-        if self.store.selected != selected and comparison.run(self.store.selected or "") is not None:
-            comparison.current = self.store.selected or ""
+        comparison, (highlighted, before) = self.comparison, self._seen
+        selected = self.store.selected or ""
+        is_elsewhere = selected != before and selected not in self._sent
+        if is_elsewhere and comparison.run(selected) is not None:
+            comparison.current = selected
         elif highlighted and comparison.current != highlighted and self.comparison.is_comparing:
+            self._sent.append(comparison.current)
             self.app.post_message(SelectRun(comparison.current))
-        self._seen = (comparison.current, self.store.selected)
+        if selected in self._sent:
+            del self._sent[: self._sent.index(selected) + 1]
+        self._seen = (comparison.current, selected)
 
     def _metrics(self) -> list[str]:
         """The metrics that can be shown: those chosen in the charts view, or its first ones."""
