@@ -316,9 +316,12 @@ def column(name: str) -> Column:
 
 
 def fact_value(cells: Cells, row: RunRow, name: str) -> Any:
-    """A value of a run's configuration, else the last value of a metric; None without either."""
-    value = cells.facts.config(row.name, name)
-    return cells.facts.metric(row.name, name) if value is None else value
+    """The last value of a metric, else a value of a run's configuration; None without either.
+
+    A name that is both, such as ``learning_rate``, is the metric; ``optimizer.learning_rate`` is what is configured.
+    """
+    value = cells.facts.metric(row.name, name)
+    return cells.facts.config(row.name, name) if value is None else value
 
 
 def _fact(cells: Cells, row: RunRow, name: str) -> str:

@@ -51,10 +51,6 @@ class RunFacts:
         found = [name for name in config if name.endswith(f".{key}")] if "." not in key else []
         return config[found[0]] if len(found) == 1 else None
 
-    def has_key(self, key: str) -> bool:
-        """Whether a run's configuration has a key."""
-        return any(self.config(run, key) is not None or key in config for run, config in self.configs.items())
-
     def keys(self) -> list[str]:
         """All keys of the configurations."""
         return list(dict.fromkeys(key for config in self.configs.values() for key in config))

@@ -225,11 +225,11 @@ class RunList:
         return f"no run has {name}{f': did you mean {near}?' if near else ''}"
 
     def _metrics(self) -> set[str]:
-        """What columns, order and filter name and no configuration has."""
+        """What columns, order and filter name, but full names of keys of a configuration."""
         if not self.facts.version:
             return set()
         asked = {*self.columns, self.order.column, *fields_of(self._query)}
-        return {*self.measured} | {name for name in asked if name not in KNOWN and not self.facts.has_key(name)}
+        return {*self.measured} | asked - {*KNOWN, *self.facts.keys()}
 
     def _sorted(self, rows: list[RunRow], cells: Cells) -> list[RunRow]:
         """In the chosen order; the box lists the newest first. Without a value: last, whatever the direction."""

@@ -182,6 +182,21 @@ async def test_the_filter_reads_metrics_and_config(start: Start) -> None:
             await session.press("escape")
 
 
+async def test_a_name_of_a_metric_and_of_a_key_is_the_metric(start: Start) -> None:
+    """Its full name is what is configured."""
+
+    def script(client: FakeClient) -> None:
+        learning_box(client)
+        client.facts[RUN] = {"config": {"optimizer.learning_rate": 2e-6}, "metrics": {"learning_rate": 1.5e-6}}
+
+    async with start(script, wait="87/200") as session:
+        by_text = {"learning_rate=1.5e-6": 1, "optimizer.learning_rate=2e-6": 1, "learning_rate=2e-6": 0}
+        for text, count in by_text.items():
+            await session.press("slash", *text)
+            await session.until_text(f"{count} of 4")
+            await session.press("escape")
+
+
 async def test_an_unknown_field_is_named(start: Start) -> None:
     async with start(wait="87/200") as session:
         for text, said in (("rewrd>1", "no run has rewrd: did you mean reward?"), ("foo=1", "no run has foo")):
