@@ -110,7 +110,7 @@ def test_the_main_journey(base: Path, root: Path, tmp_path: Path, is_laptop_olde
         laptop("launch", str(laptop.config), "--run-name", "one")
         run = open_run(root, "one")
         eventually(lambda: any(run.read_log("train_log.jsonl")), 90)
-        assert laptop.json("show", "one")["summary"]["state"] == "running"
+        eventually(lambda: laptop.json("show", "one")["summary"]["state"] == "running", 90)
         assert json.loads(laptop("tail", "one", "train_log", "-n", "1"))["step"] >= 1
         app = laptop.terminal()
         app.until("one  running")
