@@ -14,7 +14,7 @@ from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.suggest import did_you_mean
 from grpo_train.run_dir.version import FORMAT, VERSION
 from grpo_tui.history import history_file
-from grpo_tui.kit.terminal import end_with_terminal, report_crashes_clean
+from grpo_tui.kit.ending import end_with_terminal, report_crashes_clean
 
 if TYPE_CHECKING:
     from grpo_tui.files import Options

@@ -12,7 +12,7 @@ import pytest
 
 from grpo_tui import cli
 from grpo_tui.box.fleet import Fleet, priced_and_placed
-from grpo_tui.kit.terminal import _print_clean
+from grpo_tui.kit.ending import _print_clean
 from remote import providers
 from remote.base import BoxesError, Refused, Unreachable
 from remote.boxes import Box, Provider, add_box, parse_boxes

@@ -33,7 +33,7 @@ def test_model_and_actions_load_no_textual() -> None:
 
 def test_help_loads_no_textual() -> None:
     code = "from grpo_tui.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass"
-    assert not {*HEAVY, "textual", "rich"} & loaded_after(code)
+    assert not {*HEAVY, "textual", "rich", "asyncio", "remote"} & loaded_after(code)
 
 
 def test_first_frame_loads_nothing_heavy() -> None:
