@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, TypedDict
 
 from remote.protocol.check import Count, Label, Name, Quantity, Rule, Time
 from remote.protocol.jobs import CommandRequest, Text
 from remote.protocol.jobs import Count as Positive
+from remote.protocol.record import record
 
 Step: TypeAlias = Annotated[int, Rule("an integer of 0 or more", lambda value: value >= 0)]
 Row: TypeAlias = dict[str, Any]
@@ -16,7 +16,7 @@ Row: TypeAlias = dict[str, Any]
 # --------------------------------------------------------------------------------------------------------- requests
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class BackUpRequest(CommandRequest):
     """Backs up ``run`` and its evaluations."""
 
@@ -27,7 +27,7 @@ class BackUpRequest(CommandRequest):
     """A destination of the box's backup.yaml; "" = the first."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class RestoreRequest(CommandRequest):
     """Restores a run from a backup, or adds missing checkpoints to one that is on the box."""
 
@@ -45,7 +45,7 @@ class RestoreRequest(CommandRequest):
     """Then resume it, in the run's session."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ArchiveRequest(CommandRequest):
     """Archives a finished run, or a copy of one checkpoint, after a proven backup."""
 
@@ -55,7 +55,7 @@ class ArchiveRequest(CommandRequest):
     to: str = ""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class CleanUpRequest(CommandRequest):
     """Removes checkpoints that a backup holds, each after it was read back."""
 
@@ -65,7 +65,7 @@ class CleanUpRequest(CommandRequest):
     to: str = ""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class VerifyBackupRequest(CommandRequest):
     """Reads the backup of a run back, with its evaluations."""
 
@@ -73,7 +73,7 @@ class VerifyBackupRequest(CommandRequest):
     to: str = ""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ListBackupsRequest:
     """What a destination holds."""
 
@@ -81,7 +81,7 @@ class ListBackupsRequest:
     """"" = the first destination."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class StoredHistoryRequest:
     """The history of the runs in a destination, a page at a time."""
 
@@ -90,7 +90,7 @@ class StoredHistoryRequest:
     """``next`` of the page before; "" = read what is new in the destination, and return the first page."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PlanCleanupRequest:
     """What a cleanup would remove."""
 
@@ -224,12 +224,12 @@ MAX_SPARE = 5_000
 """Checkpoints of a ``spare_checkpoints`` reply."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class CheckpointSizesRequest:
     """Bytes of the checkpoints of each run. A request measures for a bounded time; the next one continues."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class SpareCheckpointsRequest:
     """The checkpoints that nothing needs."""
 
@@ -286,7 +286,7 @@ MAX_LISTED = 500
 """Obstacles of a reply."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class SafeToTerminateRequest:
     """Whether the box can be terminated without losing anything."""
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import binascii
 import zlib
-from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, TypedDict
 
 from remote.protocol.check import Rule
 from remote.protocol.frames import unpack
 from remote.protocol.logs import Bound, Row, Text
+from remote.protocol.record import record
 
 MAX_COLUMNS = 1_024
 GPU_COLUMNS = 5
@@ -24,12 +24,12 @@ Columns: TypeAlias = Annotated[
 Amount: TypeAlias = Annotated[float, Rule("a number from 0 to 10^15", lambda value: 0 <= value <= 1e15)]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class BoxFactsRequest:
     """Processor and memory since the last request, and the disks."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class GpuHistoryRequest:
     """The samples of a run's ``gpu.jsonl`` in a range of time, reduced to ``columns`` per GPU."""
 
@@ -103,7 +103,7 @@ Runs: TypeAlias = Annotated[
 Price: TypeAlias = Annotated[float, Rule("a number of 0 or more", lambda value: value >= 0)]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ReportRequest:
     """A report of one run, or a comparison of several."""
 

@@ -12,11 +12,11 @@ import functools
 import math
 import types
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from grpo_train.run_dir.files import parse_time
 from remote.protocol.frames import RemoteError
+from remote.protocol.record import record
 
 MAX_ITEMS = 10_000
 MAX_INTEGER = 2**63
@@ -25,7 +25,7 @@ SECRET: Mapping[str, bool] = types.MappingProxyType({"secret": True})
 """Metadata of a field that may hold secrets: no message shows its value."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Rule:
     """A restriction on a value, and the description of what it allows."""
 

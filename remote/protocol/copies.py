@@ -30,7 +30,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.files import fsync_path, remove_tree
 from grpo_train.run_dir.manifest import MANIFEST
 from remote.protocol.frames import ProtocolError, RemoteError
+from remote.protocol.record import record
 
 PIPE_BYTES = 1 << 20
 """Size of a pipe, where the system allows it (Linux; 64 KiB is its default, 1 MiB what any user may have)."""
@@ -65,7 +66,7 @@ class CopyInterrupted(Exception):
     """The connection ended early. Both ends keep what has arrived, and the next copy continues from there."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Item:
     """A file, or a link to another entry of its own folder."""
 
@@ -207,7 +208,7 @@ def take_items(wire: CopyStream) -> list[Item]:
     return list(items.values())
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Begun:
     """What the receiver has of a file."""
 

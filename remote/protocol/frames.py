@@ -15,6 +15,7 @@ from typing import Any
 
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.version import FORMAT, VERSION
+from remote.protocol.record import record
 
 PROTOCOL_VERSION = 1
 VALUE_TOPICS = ("runs", "sessions", "gpu")
@@ -85,7 +86,7 @@ class Cursor:
         )
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Settings:
     """A box's settings (from boxes.yaml), sent to its agent with hello."""
 
@@ -284,7 +285,7 @@ READABLE_FORMATS = (FORMAT - 1, FORMAT)
 """See :mod:`grpo_train.run_dir.formats`."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class EngineVersion:
     """Version of a box's engine and the format of what it writes; ``("", 0)`` = unknown."""
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Annotated, Any, TypeAlias, TypedDict
 
 from grpo_train.run_dir.suggest import did_you_mean
 from remote.protocol.check import SECRET, Label, Quantity, Rule
 from remote.protocol.copies import NOW, THEN
 from remote.protocol.frames import RemoteError
+from remote.protocol.record import record
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class JobOptions:
     """Resources of a job. What is not set is the cluster's default."""
 
@@ -97,7 +98,7 @@ Choice: TypeAlias = Annotated[str, Rule("then, now or empty", lambda value: valu
 NonNegative: TypeAlias = Annotated[float, Rule("a number of 0 or more", lambda value: value >= 0)]
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(frozen=True, kw_only=True)
 class ChangeRequest:
     """A request that changes state; :mod:`remote.protocol.operations` says what a key and ``recall`` do."""
 
@@ -105,7 +106,7 @@ class ChangeRequest:
     recall: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(frozen=True, kw_only=True)
 class CommandRequest(ChangeRequest):
     """A request that starts a command of the engine."""
 
@@ -113,7 +114,7 @@ class CommandRequest(ChangeRequest):
     """Answer what would be started, and start nothing."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class LaunchRequest(CommandRequest):
     config_text: Text
     config_name: str = ""
@@ -130,7 +131,7 @@ class LaunchRequest(CommandRequest):
     """``key=value`` words that change what the job asks for, on a box with ``scheduler: slurm``."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ResumeRequest(CommandRequest):
     run: Text
     from_step: int | str = "latest"
@@ -145,7 +146,7 @@ class ResumeRequest(CommandRequest):
     differ."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PlanResumeRequest:
     """What a resume with these fields would do."""
 
@@ -156,7 +157,7 @@ class PlanResumeRequest:
     overrides: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class EvaluateRequest(CommandRequest):
     """Evaluates checkpoints of ``run``, or the one at ``ckpt_path``."""
 
@@ -183,13 +184,13 @@ class EvaluateRequest(CommandRequest):
             raise RemoteError("bad_request", "'run' or 'ckpt_path' is required")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class StopRequest(ChangeRequest):
     run: Text
     by: str = ""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class KillRequest(ChangeRequest):
     """Ends ``run``, or an evaluation by its ``session``."""
 
@@ -297,7 +298,7 @@ Checkpoints: TypeAlias = Annotated[
 Device: TypeAlias = Annotated[str, Rule("'cpu', 'cuda' or ''", lambda value: value in ("", "cpu", "cuda"))]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class OpenAskRequest(CommandRequest):
     """Starts the process in the session ``ask_<run>``; the key is required, and names the process."""
 
@@ -308,7 +309,7 @@ class OpenAskRequest(CommandRequest):
     """"" = as the run's config, but no GPU of a run that is training."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class AskRequest(ChangeRequest):
     """Asks a question, or a held-out problem by its number."""
 
@@ -325,7 +326,7 @@ class AskRequest(ChangeRequest):
             raise RemoteError("bad_request", "either 'prompt' or 'index' is required")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class CancelAnswerRequest(ChangeRequest):
     """Stops the answer to one question; the process stays. An engine that does not know this answers to the end."""
 
@@ -333,7 +334,7 @@ class CancelAnswerRequest(ChangeRequest):
     question: QuestionId
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class CloseAskRequest(ChangeRequest):
     """Ends the process and removes its questions and answers."""
 
@@ -368,7 +369,7 @@ Line: TypeAlias = Annotated[
 ]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class OpenShellRequest(ChangeRequest):
     """Opens a tmux session with the login shell of the account."""
 
@@ -377,7 +378,7 @@ class OpenShellReply(TypedDict):
     session: Label
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class SendLineRequest(ChangeRequest):
     """Types a line into a session, and Enter."""
 
@@ -392,7 +393,7 @@ class SendLineReply(TypedDict):
 Port: TypeAlias = Annotated[int, Rule("a port number", lambda value: 0 < value < 65_536)]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class OpenTensorBoardRequest(ChangeRequest):
     """Starts it in the session ``tensorboard_<run>``, or finds the one that runs. It ends without connections."""
 
@@ -410,7 +411,7 @@ class OpenTensorBoardReply(TypedDict):
 MAX_ENV_BYTES = 16_384
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class PlaceEnvRequest(ChangeRequest):
     """Replaces the ``.env`` of the account on the box (:mod:`grpo_train.run_dir.env_file`)."""
 
@@ -424,6 +425,6 @@ class PlaceEnvReply(TypedDict):
     """Whether there was one before."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class SetUpRequest(CommandRequest):
     """Installs the engine of the checkout in a tmux session, or finds the one that is at it."""

@@ -18,11 +18,11 @@ import base64
 import binascii
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, TypedDict
 
 from remote.protocol.check import ConfigValue, Rule
 from remote.protocol.frames import Cursor, RemoteError, pack, unpack
+from remote.protocol.record import record
 
 MAX_METRICS = 64
 MAX_WIDTH = 4_096
@@ -70,7 +70,7 @@ Hash: TypeAlias = Annotated[str, Rule("a hash", lambda value: (len(value) <= 64 
 # --------------------------------------------------------------------------------------------------------- requests
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class SeriesRequest:
     """Metrics of a run, reduced to ``width`` pixel columns."""
 
@@ -92,12 +92,12 @@ class SeriesRequest:
             raise RemoteError("bad_request", "'low' is above 'high'")
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class MetricsRequest:
     run: Text
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ShowStepRequest:
     """The row nearest to an x."""
 
@@ -106,7 +106,7 @@ class ShowStepRequest:
     x: Axis = "step"
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class RolloutStepsRequest:
     """The steps in a range that have rollouts; of more than MAX_STEPS, the last ones."""
 
@@ -116,14 +116,14 @@ class RolloutStepsRequest:
     folder: Folder = ""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class RolloutStepRequest:
     run: Text
     step: int
     folder: Folder = ""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class SamplesRequest:
     run: Text
     offsets: Offsets
@@ -132,7 +132,7 @@ class SamplesRequest:
     folder: Folder = ""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class SearchRolloutsRequest:
     """A page of the samples that meet a condition, newest first.
 
@@ -275,7 +275,7 @@ class SearchRolloutsReply(_IndexReply):
 # --------------------------------------------------------------------------------------------------------- unpacked
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Columns:
     """One metric per pixel column, all ``width`` long and finite. Where ``count`` is 0, the other columns but ``gaps``
     mean nothing."""
@@ -293,7 +293,7 @@ class Columns:
     """The moving average at the column's last finite value."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class StepTable:
     """Steps with rollouts, in order. What follows ``samples`` leaves out discarded ones."""
 
@@ -378,14 +378,14 @@ Around: TypeAlias = Annotated[
 ]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class LogFilesRequest:
     """The files under the run's ``logs/`` and its evaluations."""
 
     run: Text
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ReadLogRequest:
     """Lines around a place: the line that has the byte ``at``, else the one with the number ``line`` (from 1), else the
     one at the ``share`` of the file's bytes, else its end."""
@@ -408,7 +408,7 @@ class ReadLogRequest:
     """Maximum of each line."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class SearchLogRequest:
     """A search for a regular expression, line by line. Without a capital letter, it matches both cases."""
 
@@ -420,7 +420,7 @@ class SearchLogRequest:
     level: Level = ""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class LogBytesRequest:
     run: Text
     path: Text

@@ -11,7 +11,7 @@ request with a key may be sent again after a broken link. ``recall`` asks what b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Annotated, Any, TypeAlias, TypedDict
 
 from remote.protocol.backups import (
@@ -105,6 +105,7 @@ from remote.protocol.logs import (
     unpack_rollout_steps,
     unpack_series,
 )
+from remote.protocol.record import record
 from remote.protocol.runs import NoteReply, NoteRequest, RunFactsReply, RunFactsRequest
 
 MAX_COMPARED = 32
@@ -119,12 +120,12 @@ Row: TypeAlias = dict[str, Any]
 # --------------------------------------------------------------------------------------------------------- requests
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class NoParameters:
     """A request without parameters."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class DoctorRequest:
     """Checks of the box, and of the room for a run of a config where its text is given."""
 
@@ -133,12 +134,12 @@ class DoctorRequest:
     """``section.key=value``, over the config's values."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ShowRunRequest:
     run: Text
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class CompareEvaluationsRequest:
     """Evaluated steps of ``others`` against the same steps of ``run``, on the problems that both have."""
 
@@ -148,19 +149,19 @@ class CompareEvaluationsRequest:
     """Empty = all that are evaluated."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class ReadConfigRequest:
     name: Text
     """A name that ``list_configs`` lists."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class CheckWeightsRequest:
     path: Text
     """A directory on the box, absolute or relative to the root."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class CapturePaneRequest:
     session: Text
     lines: Count = 200
@@ -254,7 +255,7 @@ class CapturePaneReply(TypedDict):
 # ------------------------------------------------------------------------------------------------------------ table
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Operation:
     """One row of the table."""
 

@@ -7,7 +7,6 @@ except a row's name.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, TypedDict
 
 from remote.protocol.backups import BackupRow, DestinationRow, ObstacleRow, PlannedRow, RecordRow, SizeRow, SpareRow
@@ -15,6 +14,7 @@ from remote.protocol.box import DiskRow, GpuHistoryRow
 from remote.protocol.check import Count, Label, Metric, Name, Quantity, Rule, Time
 from remote.protocol.jobs import StageRow
 from remote.protocol.logs import LogFile, LogLine
+from remote.protocol.record import record
 from remote.protocol.runs import RunFacts, RunSummary
 
 UNREADABLE = "unreadable"
@@ -334,7 +334,7 @@ class GroupRow(_Group, total=False):
     """At most 200 characters: without what all prompts of the step begin and end with, or else the last ones."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class RowKind:
     """Rows of one list."""
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, TypeAlias, TypedDict
 
 from grpo_train.run_dir.notes import MAX_NOTE
 from remote.protocol.check import ConfigValue, Count, Label, Metric, Name, Quantity, Rule, Time
 from remote.protocol.jobs import ChangeRequest
 from remote.protocol.logs import Names
+from remote.protocol.record import record
 
 
 class RunError(TypedDict, total=False):
@@ -144,7 +145,7 @@ Runs: TypeAlias = Annotated[
 ]
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class RunFactsRequest:
     """Configuration, and last values of metrics, of several runs."""
 
@@ -153,7 +154,7 @@ class RunFactsRequest:
     config: bool = True
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class NoteRequest(ChangeRequest):
     """A note on a run, in place of its last one; an empty text removes it."""
 
