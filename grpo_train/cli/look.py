@@ -14,6 +14,7 @@ from grpo_train.run_dir import list_baselines, list_evaluations, list_older_runs
 from grpo_train.run_dir.backed_up import steps_in_backup
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.evaluations import trouble_of
+from grpo_train.run_dir.verdict import VERDICTS, verdict_of
 from grpo_train.tasks import task_kinds
 from grpo_train.tracking.wandb.process import failure_of
 
@@ -53,6 +54,7 @@ def show(run: RunArgument, as_json: AsJson = False, root: Root = None) -> None:
     facts: dict[str, Any] = {
         **found.summary(),
         "path": str(found.path),
+        "verdict": None if (verdict := verdict_of(found)) is None else verdict.to_json(),
         "health": found.last_step_row().get("health", []),
         "launch": found.read_launch(),
         "checkpoints": [
@@ -102,6 +104,8 @@ def _show_tables(facts: dict[str, Any]) -> None:
     numbers = f"  step {_progress(facts)}  reward {_reward(facts.get('reward'))}  {facts.get('device') or ''}"
     console.print(Text.assemble((facts["run"], "bold"), "  ", state, numbers))
     console.print(Text(facts["path"], style="dim"))
+    if verdict := facts["verdict"]:
+        console.print(styled(_verdict_line(verdict), VERDICTS[verdict["word"]][1]))
     for record in facts["health"]:
         console.print(styled(f"{record['level']}: {record['message']}", record["level"]))
     if facts.get("reason"):
@@ -130,6 +134,8 @@ def _show_tables(facts: dict[str, Any]) -> None:
 def _plain_facts(facts: dict[str, Any]) -> Iterator[str]:
     yield f"{facts['run']}: {facts['state']}, step {_progress(facts)}, reward {_reward(facts.get('reward'))}"
     yield f"  {facts['path']}"
+    if verdict := facts["verdict"]:
+        yield f"  {_verdict_line(verdict)}"
     for record in facts["health"]:
         yield f"  {record['level']}: {record['message']}"
     if facts.get("reason"):
@@ -149,6 +155,10 @@ def _plain_facts(facts: dict[str, Any]) -> Iterator[str]:
             yield f"  {trouble}"
         for row in evaluation["metrics"]:
             yield f"  {evaluation['name']}: step {row['step']} accuracy {row['accuracy']}"
+
+
+def _verdict_line(verdict: dict[str, Any]) -> str:
+    return f"{VERDICTS[verdict['word']][0]} {verdict['word']}: {verdict['text']}"
 
 
 def _backup_trouble(facts: Any) -> str:

@@ -41,6 +41,8 @@ MAX_CHARTS = 120
 """Further metrics are in no chart; a run logs about 50."""
 MAX_POINTS = 300
 """Evaluated steps of a run on a dataset; of more, the last ones."""
+LEVELS = {"bad": "alarm", "warn": "warning", "good": ""}
+"""Of a note, by the tone of a verdict."""
 PAIR_HEAD = ("dataset", "step", "against", "accuracy", "difference", "95 % interval", "gained", "lost", "problems", "p")
 
 
@@ -90,6 +92,8 @@ def _head(report: Report) -> Iterator[Block]:
         yield Facts([*_results(report.runs[0]), *overview(report.runs[0], report.price)])
     for run in report.runs:
         where = f"{_label(run)}: " if run.letter else ""
+        if run.verdict is not None:
+            yield Note(f"{where}{run.verdict.mark} {run.verdict.word}: {run.verdict.text}", LEVELS[run.verdict.tone])
         error = (run.summary.get("error") or {}).get("summary")
         if error and run.summary["state"] != "unreadable":
             yield Note(f"{where}{error}", "alarm")

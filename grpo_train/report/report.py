@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +25,10 @@ from grpo_train.report.train_log import TrainLog, read_train_log
 from grpo_train.run_dir import RunDir, RunDirError, open_run
 from grpo_train.run_dir.display import duration
 from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.evaluations import list_evaluations
 from grpo_train.run_dir.files import last_jsonl, read_json, to_float, to_json, utc_now
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, read_bytes
+from grpo_train.run_dir.verdict import Evidence, RunVerdict, held_out, judge
 from grpo_train.run_dir.version import VERSION
 
 LETTERS = "ABCDEFGHIJKL"
@@ -84,6 +87,7 @@ class RunReport:
     """Run time, over all its starts."""
     cost: float | None
     """In dollars; None without a price or a run time."""
+    verdict: RunVerdict | None = None
 
 
 @dataclass(frozen=True)
@@ -166,7 +170,29 @@ def _report_of(run: RunDir, letter: str, price: float | None) -> RunReport:
         facts=_facts(run, summary),
         seconds=seconds,
         cost=dollars(price, seconds) if price is not None and seconds is not None else None,
+        verdict=_verdict(run, log, summary),
     )
+
+
+def _verdict(run: RunDir, log: TrainLog, summary: dict[str, Any]) -> RunVerdict | None:
+    """As :func:`grpo_train.run_dir.verdict.verdict_of`, from a log that was read already."""
+    reward = log.metrics.get("reward")
+    if reward is None:
+        return None
+    steps = [int(step) for step in reward.steps]
+
+    def column(name: str) -> list[float]:
+        metric = log.metrics.get(name)
+        found = {} if metric is None else dict(zip(metric.steps.tolist(), metric.values.tolist(), strict=True))
+        return [found.get(step, math.nan) for step in steps]
+
+    try:
+        evaluations = held_out(list_evaluations(run.root, run.name))
+        events = [event for _, event in run.events()]
+    except OSError:
+        return None  # the problems name the file
+    total = summary.get("total_steps")
+    return judge(Evidence(steps, column, evaluations, events, summary["state"] == "finished", int(total or 0)))
 
 
 def read_config(run: RunDir) -> dict[str, str]:

@@ -1,0 +1,141 @@
+"""The verdict on a run: each word on a curve that a person would call so, and none where it is too early."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from grpo_train.run_dir.verdict import Evidence, HeldOutAccuracy, RunVerdict, judge
+
+Curve = Callable[[int], float]
+
+
+def curve(steps: int, shape: Curve, noise: float = 0.03, seed: int = 1) -> list[float]:
+    """A value a step, from step 1 on."""
+    random = Random(seed)
+    return [shape(step) + random.gauss(0, noise) for step in range(1, steps + 1)]
+
+
+def verdict(rewards: Sequence[float], **more: Any) -> RunVerdict | None:
+    """Of a run with these rewards. ``metrics``: further columns; the rest is of :class:`Evidence`."""
+    columns = {"reward": rewards, **more.pop("metrics", {})}
+    missing = [math.nan] * len(rewards)
+    return judge(Evidence(range(1, len(rewards) + 1), lambda name: columns.get(name, missing), **more))
+
+
+def rising(step: int) -> float:
+    return 1.84 / (1 + math.exp((20 - step) / 5))
+
+
+def word(found: RunVerdict | None) -> str:
+    return found.word if found else ""
+
+
+RESUMED = {
+    "event": "resumed",
+    "step": 40,
+    "changes": {"optimizer.learning_rate": [1e-4, 2e-3], "run.save_every": [5, 9]},
+}
+
+
+def test_a_collapse_names_steps_and_cause() -> None:
+    fallen = curve(60, lambda step: rising(step) if step <= 40 else max(0.0, 1.84 - 0.25 * (step - 40)), noise=0.01)
+    found = verdict(fallen, events=[RESUMED])
+    assert found is not None
+    assert (found.word, found.mark, found.tone) == ("collapsed", "▼", "bad")
+    assert abs(found.since - 43) <= 3
+    assert abs(found.until - 48) <= 3
+    assert found.text.startswith(f"reward {found.before:.2f} ▼ 0.00, steps {found.since}–{found.until}, ")
+    assert found.text.endswith(f"{found.since - 40} steps after learning_rate 0.0001→0.002")
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+@pytest.mark.parametrize("rows", [2, 6, 9, 25])
+def test_a_finished_collapse_is_still_one(rows: int) -> None:
+    fallen = curve(40 + rows, lambda step: rising(step) if step <= 40 else 0.0)
+    assert word(verdict(fallen, is_finished=True)) == ("collapsed" if rows > 7 else "done")
+
+
+def test_a_dip_that_recovers_is_not_a_collapse() -> None:
+    dipped = curve(90, lambda step: 0.3 if 50 <= step < 54 else rising(step))
+    for rows in range(30, 91):
+        assert word(verdict(dipped[:rows])) in ("improving", ""), rows
+
+
+def test_harder_prompts_are_not_a_collapse() -> None:
+    fallen = curve(80, lambda step: rising(step) if step <= 40 else 0.9)
+    held = [HeldOutAccuracy(step, 0.6, 500) for step in (20, 40, 60, 80)]
+    assert word(verdict(fallen)) == "collapsed"
+    assert word(verdict(fallen, evaluations=held)) != "collapsed"
+
+
+@pytest.mark.parametrize(
+    ("metric", "values"),
+    [
+        ("kl", lambda step: 0.02 * math.exp(max(0, step - 40) / 4)),
+        ("ess/token", lambda step: 0.95 if step <= 40 else 0.35),
+        ("grad_norm", lambda step: 0.5 if step <= 40 else 20.0),
+        ("grad_norm", lambda step: 0.5 if step <= 40 else math.nan),
+    ],
+)
+def test_diverging(metric: str, values: Curve) -> None:
+    metrics = {metric: [values(step) for step in range(1, 65)]}
+    found = verdict(curve(64, rising), metrics=metrics)
+    assert found is not None
+    assert (found.word, found.metric) == ("diverging", metric)
+    assert abs(found.since - 43) <= 3
+    assert word(verdict(curve(40, rising), metrics={metric: metrics[metric][:40]})) == "improving"
+
+
+def test_a_single_spike_of_the_gradient() -> None:
+    spiked = [20.0 if step == 30 else 0.5 for step in range(1, 61)]
+    assert word(verdict(curve(60, rising), metrics={"grad_norm": spiked})) == "improving"
+
+
+def test_held_out_down_is_suspicious() -> None:
+    accuracies = {10: 0.3, 20: 0.5, 30: 0.6, 40: 0.55, 50: 0.48, 60: 0.4}
+    held = [HeldOutAccuracy(step, accuracy, 400) for step, accuracy in accuracies.items()]
+    found = verdict(curve(60, lambda step: 0.02 * step), evaluations=held)
+    assert found is not None
+    assert (found.word, found.since, found.before, found.after) == ("suspicious", 40, 0.6, 0.4)
+    assert word(verdict(curve(40, lambda step: 0.02 * step), evaluations=held[:4])) == "improving"
+
+
+@pytest.mark.parametrize(("column", "how"), [("all_wrong", "all wrong"), ("all_correct", "all correct")])
+def test_no_signal_says_which_way(column: str, how: str) -> None:
+    dead = curve(60, lambda step: 0.3 if step <= 30 else 0.97, noise=0.02)
+    metrics = {"frac_reward_zero_std": dead, f"groups/{column}": dead}
+    found = verdict(curve(60, lambda step: 0.5), metrics=metrics)
+    assert found is not None
+    assert (found.word, found.how) == ("no signal", how)
+    assert abs(found.since - 31) <= 3
+    assert found.text == f"97% of the groups are {how} since step {found.since}"
+
+
+def test_a_slow_rise_is_not_flat() -> None:
+    level = curve(200, lambda step: 0.5)
+    assert word(verdict(level[:60])) == ""
+    assert word(verdict(level, total_steps=200)) == "flat"
+    assert word(verdict(curve(200, lambda step: 0.4 + step / 1000))) == "improving"
+    mastered = {"accuracy": [0.95] * 200}
+    assert word(verdict(curve(200, lambda step: 0.95), metrics=mastered)) == ""
+    assert word(verdict(curve(200, lambda step: 0.95), metrics=mastered, is_finished=True)) == "done"
+
+
+def test_too_few_rows_or_none() -> None:
+    assert verdict([]) is None
+    assert verdict([1.0, 0.0]) is None
+    assert verdict([math.nan] * 50) is None
+    assert verdict([0.0] * 50) is None
+
+
+def test_long_logs_are_reduced() -> None:
+    found = verdict(curve(50_000, lambda step: 1.8 if step <= 30_000 else 0.1))
+    assert found is not None
+    assert found.word == "collapsed"
+    assert abs(found.since - 30_000) <= 100
