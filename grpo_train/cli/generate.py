@@ -84,7 +84,11 @@ def generate(
     output: Output = JsonOutput() if as_json else TextOutput(len(checkpoints), count)
     output.ready(checkpoints)
     failed = False
-    for question in [first] if first else _questions(session, output):
+    for question in [first] if first else _questions(session):
+        if isinstance(question, UserError):
+            output.error(question)
+            failed = True
+            continue
         output.question(question, checkpoints[0])
         for checkpoint in checkpoints:
             output.checkpoint(checkpoint.name)
@@ -96,12 +100,14 @@ def generate(
     raise typer.Exit(1 if failed else 0)
 
 
-def _questions(session: Session, output: Output) -> Iterator[Question]:
-    """The lines of standard input; one that cannot be asked is named, and the next one follows."""
-    from grpo_train.ask.questions import lines_of
+def _questions(session: Session) -> Iterator[Question | UserError]:
+    """The lines of standard input; in place of one that cannot be asked, why."""
+    from grpo_train.ask.questions import QuestionError, lines_of
 
-    for line in lines_of(sys.stdin.fileno(), IDLE_S):
+    for number, line in enumerate(lines_of(sys.stdin.fileno(), IDLE_S), 1):
         try:
+            if "\ufffd" in line:
+                raise QuestionError(f"standard input, line {number}: not UTF-8 text")
             yield session.question(line)
         except UserError as error:
-            output.error(error)
+            yield error

@@ -55,6 +55,7 @@ def track(
         if error.code == "no_run":
             fail(f"{error}; to send a run from its backup, add --from DESTINATION", 2)
         raise
+    run.launched()  # W&B's id of the run is made from it
     _send(run, mode, run.observed_state().state, run.path)
 
 

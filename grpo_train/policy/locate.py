@@ -135,11 +135,7 @@ def check_files(folder: Path) -> None:
     """
     if not folder.is_dir():
         return
-    for name in ("adapter_config.json", "config.json"):
-        try:
-            read_object(folder / name)
-        except (Unreadable, OSError) as error:
-            raise PolicyError(f"{folder / name} cannot be read ({error}); copy the model there again") from error
+    check_configs(folder)
     weights = ("adapter_model.*",) if adapter_of(folder) == "lora" else ("*.safetensors", "pytorch_model*.bin")
     if not _holds(folder, weights):
         raise PolicyError(f"{folder} holds no weights ({' or '.join(weights)}); copy them there")
@@ -151,6 +147,15 @@ def check_files(folder: Path) -> None:
         raise PolicyError(
             f"{folder} holds no tokenizer (tokenizer.json or a vocabulary); copy the tokenizer of its base model there"
         )
+
+
+def check_configs(folder: Path) -> None:
+    """Raise PolicyError when the config of a model or adapter directory is unreadable: libraries load without it."""
+    for name in ("adapter_config.json", "config.json"):
+        try:
+            read_object(folder / name)
+        except (Unreadable, OSError) as error:
+            raise PolicyError(f"{folder / name} cannot be read ({error}); copy the model there again") from error
 
 
 def positions_of(config: Mapping[str, Any]) -> int | None:

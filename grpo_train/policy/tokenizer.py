@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_train.policy.locate import PolicyError, hub_id, resolve_backbone
+from grpo_train.policy.locate import PolicyError, check_configs, hub_id, resolve_backbone
 from grpo_train.tasks.shared.hub import hub_answers
 
 
@@ -16,6 +16,8 @@ def load_tokenizer(backbone: str, root: Path) -> Any:
 
     source = resolve_backbone(backbone, root)
     is_local = Path(source).is_dir()
+    if is_local:
+        check_configs(Path(source))
     name, commit = (source, None) if is_local else hub_id(source)
     cache_only = not is_local and not hub_answers(name, commit=commit)
     try:

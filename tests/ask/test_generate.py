@@ -102,6 +102,16 @@ def test_questions_come_from_standard_input(run: RunDir) -> None:
         process.kill()
 
 
+def test_a_line_that_is_not_text_is_named(run: RunDir) -> None:
+    words = [sys.executable, "-m", "grpo_train.cli", "generate", "--training-run", run.name, "-"]
+    done = subprocess.run(
+        words, input=b"\xff\xfe1\n1+2\n", capture_output=True, env=environment(run.root), cwd=REPOSITORY
+    )
+    assert done.returncode == 1
+    assert done.stderr.decode().splitlines() == ["error: standard input, line 1: not UTF-8 text"]
+    assert done.stdout.startswith(b"1+2")
+
+
 def test_a_reader_sees_the_verdict(run: RunDir) -> None:
     done = command_here("generate", "--training-run", run.name, "--index", 2, root=run.root)
     assert done.returncode == 0, done.stderr

@@ -690,7 +690,10 @@ def failures(
             silent = {place for kind in SILENT.get(command.name, ()) for place in FILES[kind]}
             must_name = broken.how in UNREADABLE and broken.place in {*reads} - silent
             is_left = must_name and _state(path) == before
-            problem, code = problem_of(done, path.name if is_left else ""), done.returncode
+            name = path.name
+            if broken.place == command.stdin:  # a shell opens it, and a command cannot know its name
+                name = "" if broken.how == "link to itself" else "standard input"
+            problem, code = problem_of(done, name if is_left else ""), done.returncode
             problem += f": {done.stderr[-2000:]}" if problem else ""
         if exits is not None:
             exits[code] += 1

@@ -159,3 +159,12 @@ def test_auto_depends_on_key_and_route(tmp_path: Path, monkeypatch: pytest.Monke
     assert settings.resolve("auto", {"WANDB_API_KEY": "k"}) == "off"
     with pytest.raises(UserError, match=re.escape(install_command("wandb"))):
         settings.check("online")
+
+
+def test_settings_that_wandb_would_ignore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path))
+    settings.check("offline")
+    (tmp_path / "settings").mkdir()
+    with pytest.raises(settings.WandbError, match="settings is not a file"):
+        settings.check("offline")
+    settings.check("off")

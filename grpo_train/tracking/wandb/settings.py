@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from grpo_train.config.schema import Config
@@ -64,9 +65,14 @@ def resolve(mode: str, environment: Mapping[str, str] = os.environ) -> str:
 
 
 def check(mode: str) -> None:
-    """Raise WandbError if a mode needs a package that is not installed."""
-    if mode in ("offline", "online") and not is_installed():
+    """Raise WandbError if a mode needs a package that is not installed, or W&B would ignore the user's settings."""
+    if mode not in ("offline", "online"):
+        return
+    if not is_installed():
         raise WandbError(f"tracking.wandb: {mode} needs the package wandb:  {install_command('wandb')}")
+    own = Path(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb").expanduser() / "settings"
+    if os.path.lexists(own) and not own.is_file():
+        raise WandbError(f"{own} is not a file, so W&B would ignore it: remove it")
 
 
 def is_installed() -> bool:
