@@ -43,7 +43,7 @@ LOST = 0.4
 CLEAR = 6.0
 """Standard errors that a fall takes to be one."""
 DEAD = 0.88
-"""Share of groups with equal rewards above which there is no signal."""
+"""Share of groups with equal rewards from which on a step carries no signal."""
 DEAD_ROWS = 10
 DEAD_GROUPS = "frac_reward_zero_std"
 LOW_ESS = 0.5
@@ -71,6 +71,12 @@ NEAR_EVENT = 5
 """Steps within which a resume that changed something explains a change."""
 EXPLAIN = ("optimizer.", "algorithm.", "rollout.", "task.", "model.")
 """Sections of the config whose keys change what is learned."""
+WAYS = {"all correct": "groups/all_correct", "all wrong": "groups/all_wrong", "equal": "groups/all_equal"}
+SIGNS = ("hacking/multiple_answers", "hacking/hardcoded")
+METRICS = (
+    "reward", "reward_std", "accuracy", "kl", "grad_norm", "ess/token", DEAD_GROUPS, *WAYS.values(), *SIGNS,
+)  # fmt: skip
+"""What a verdict reads of each step."""
 Column = list[float]
 
 
@@ -121,7 +127,7 @@ class RunVerdict:
     """The event that came before, such as ``learning_rate 0.0001→0.002``."""
     cause_step: int = 0
     how: str = ""
-    """More words, such as which way groups are equal."""
+    """Which way groups are equal; ``not finite`` for a gradient whose ``after`` is its highest finite value."""
 
     @property
     def mark(self) -> str:
@@ -140,7 +146,8 @@ class RunVerdict:
     @property
     def _change(self) -> str:
         size = max(abs(self.before), abs(self.after))
-        values = f"{self.metric} {_shown(self.before, size)} {{}} {_shown(self.after, size)}"
+        after = self.how if self.word == "diverging" and self.how else _shown(self.after, size)
+        values = f"{self.metric} {_shown(self.before, size)} {{}} {after}"
         if self.word == "collapsed":
             steps = f"steps {self.since}–{self.until}" if self.until > self.since else f"step {self.since}"
             return f"{values.format('▼')}, {steps}"
@@ -178,13 +185,19 @@ def judge(evidence: Evidence) -> RunVerdict | None:
 
 def verdict_of(run: RunDir) -> RunVerdict | None:
     """The verdict on a run on this disk. Its logs are read whole; lines that cannot be read are left out."""
-    rows = [row for row in run.read_log("train_log.jsonl") if isinstance(row.get("step"), int)]
-    status = run.read_status() or {}
-    total = status.get("total_steps")
+    steps: list[float] = []
+    columns: dict[str, list[float]] = {name: [] for name in METRICS}
+    for row in run.read_log("train_log.jsonl"):
+        if (step := to_float(row.get("step"))) is None or not math.isfinite(step):
+            continue
+        steps.append(step)
+        for name, values in columns.items():
+            values.append(math.nan if (value := to_float(row.get(name))) is None else value)
+    total = (run.read_status() or {}).get("total_steps")
     return judge(
         Evidence(
-            [row["step"] for row in rows],
-            lambda name: [math.nan if (value := to_float(row.get(name))) is None else value for row in rows],
+            steps,
+            columns.__getitem__,
             held_out(list_evaluations(run.root, run.name)),
             [event for _, event in run.events()],
             run.observed_state().state == "finished",
@@ -463,8 +476,9 @@ def _grown(run: _Run, metric: str, least: float) -> RunVerdict | None:
     while onset > 1 and median(values[max(0, onset - 3) : onset]) > 2 * max(calm, 1e-12):
         onset -= 1
     cause, at = run.cause(run.step(onset))
-    after = median(values[-5:])
-    return RunVerdict("diverging", run.step(onset), run.step(row), metric, normal, after, cause, at)
+    how = "not finite" if sum(value != value for value in raw[-5:]) > 2 else ""
+    after = highest if how else median(values[-5:])
+    return RunVerdict("diverging", run.step(onset), run.step(row), metric, normal, after, cause, at, how)
 
 
 def _suspicious(run: _Run) -> RunVerdict | None:
@@ -492,7 +506,7 @@ def _overfitted(run: _Run) -> RunVerdict | None:
 
 
 def _hacked(run: _Run) -> RunVerdict | None:
-    for metric in ("hacking/multiple_answers", "hacking/hardcoded"):
+    for metric in SIGNS:
         values = _filled(run.column(metric)) if run.has(metric) else []
         if len(values) < HIGH_ROWS or sum(value > HACKING for value in values[-HIGH_ROWS:]) < HIGH_ROWS - 1:
             continue
@@ -513,8 +527,7 @@ def _no_signal(run: _Run) -> RunVerdict | None:
     row = len(values) - DEAD_ROWS
     while row > 0 and sum(values[row - 1 : row + 4]) >= DEAD * 5 - 1e-9:
         row -= 1
-    ways = {"all correct": "groups/all_correct", "all wrong": "groups/all_wrong", "equal": "groups/all_equal"}
-    shares = {way: median(_filled(run.column(name))[row:] or [0.0]) for way, name in ways.items() if run.has(name)}
+    shares = {way: median(_filled(run.column(name))[row:] or [0.0]) for way, name in WAYS.items() if run.has(name)}
     how = max(shares, key=lambda way: shares[way]) if shares else "equal"
     if how == "all correct" and run.given.is_finished:
         return None
@@ -536,7 +549,7 @@ def _is_good(run: _Run, values: Column) -> bool:
 def _flat(run: _Run) -> RunVerdict | None:
     """The longest last part of the run in which no change beyond noise is seen, and in which one would be seen.
 
-    What was seen some rows ago still holds while the rows since then are no better: a verdict does not flicker.
+    A finding of some rows ago holds while the rows since then are not better, so that the verdict does not flicker.
     """
     values, count = run.reward, run.count
     least = _least_flat(run)
@@ -588,19 +601,17 @@ def _line(values: Column) -> tuple[float, float]:
 
 
 def _error(values: Column, window: int) -> float:
-    """Standard error of a mean over so many neighboring values.
+    """Standard error of a mean over ``window`` neighboring values.
 
     From the means of neighbors where there are enough: prompts come in waves, and the values of one wave are alike.
     """
-    found = _noise(values) / math.sqrt(window)
+    slow = 0.0
     for size in (5, 10, 20, 40):
         blocks = [_mean(values[end - size : end]) for end in range(len(values), size - 1, -size)]
         if size > window or len(blocks) < 7:
             break
         slow = _noise(blocks) * math.sqrt(size / window)
-    else:
-        size = 80
-    return max(found, slow) if size > 5 else found
+    return max(_noise(values) / math.sqrt(window), slow)
 
 
 def _mean(values: Column) -> float:

@@ -295,7 +295,7 @@ class _Draft:
         self.rise = np.where(gain > 0.015 * self.task.span, gain / np.sqrt(spread + 1e-12), 0)
         self.is_flat = np.zeros(self.steps, bool)
         if self.steps >= _FLAT_STEPS:
-            lasting = np.where(self.dips < 1, np.nan, self.expected)  # a dip that comes back is no change
+            lasting = np.where(self.dips < 1, np.nan, self.expected)  # a dip that recovers does not count
             windows = np.lib.stride_tricks.sliding_window_view(lasting, _FLAT_STEPS)
             ranges = np.fmax.reduce(windows, axis=1) - np.fmin.reduce(windows, axis=1)
             self.is_flat[_FLAT_STEPS - 1 :] = ranges <= _FLAT_BAND * self.task.span

@@ -88,6 +88,7 @@ def test_diverging(metric: str, values: Curve) -> None:
     found = verdict(curve(64, rising), metrics=metrics)
     assert found is not None
     assert (found.word, found.metric) == ("diverging", metric)
+    assert ("not finite" in found.text) == math.isnan(metrics[metric][-1])
     assert abs(found.since - 43) <= 3
     assert word(verdict(curve(40, rising), metrics={metric: metrics[metric][:40]})) == "improving"
 
