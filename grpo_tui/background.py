@@ -261,7 +261,7 @@ async def ask_resume_step(app: Desk, needs: Needs, need: Need) -> None:
     """Request where a resume of a failed run continues."""
     with suppress(RemoteError):  # then it is not said
         views = checkpoint_views(need.run, await app.request("show_run", timeout=15.0, run=need.run))
-        needs.answered(need.key, max((view.step or 0 for view in views if view.is_complete), default=0))
+        needs.answered(need, views)
 
 
 async def refresh_metrics(app: Desk, run: str, table: MetricTable) -> None:

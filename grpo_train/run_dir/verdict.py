@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate
 from statistics import median
 from typing import Any, NamedTuple
@@ -141,34 +141,50 @@ class RunVerdict:
     @property
     def text(self) -> str:
         """The evidence in one line: ``reward 1.84 ▼ 0.00, steps 41–50, 1 step after learning_rate 0.0001→0.002``."""
-        return f"{self._change}{self._after}"
+        return f"{self.change}{', ' if self.word == 'collapsed' else ' '}{self.when}".rstrip()
 
     @property
-    def _change(self) -> str:
+    def change(self) -> str:
+        """What changed: ``reward 1.84 ▼ 0.00``."""
         size = max(abs(self.before), abs(self.after))
-        after = self.how if self.word == "diverging" and self.how else _shown(self.after, size)
-        values = f"{self.metric} {_shown(self.before, size)} {{}} {after}"
-        if self.word == "collapsed":
-            steps = f"steps {self.since}–{self.until}" if self.until > self.since else f"step {self.since}"
-            return f"{values.format('▼')}, {steps}"
         if self.word == "no signal":
-            return f"{self.after:.0%} of the groups are {self.how} since step {self.since}"
+            return f"{self.after:.0%} of groups are {self.how}"
         if self.word == "flat":
-            return f"reward {_shown(self.after, size)} since step {self.since}: no change beyond noise"
-        if self.word == "suspicious" and self.metric == HELD_OUT:
-            return f"{values.format('▼')} since step {self.since} while the reward does not fall"
-        return values.format("→") + (f" since step {self.since}" if self.tone == "bad" else "")
+            return f"reward {_shown(self.after, size)}"
+        after = self.how if self.word == "diverging" and self.how else _shown(self.after, size)
+        arrow = "▼" if self.word == "collapsed" or self.metric == HELD_OUT else "→"
+        return f"{self.metric} {_shown(self.before, size)} {arrow} {after}"
 
     @property
-    def _after(self) -> str:
-        if not self.cause:
+    def when(self) -> str:
+        """Since when, and after what: ``steps 41–50, 1 step after learning_rate 0.0001→0.002``."""
+        if self.tone == "good":
             return ""
+        since = f"since step {self.since}"
+        if self.word == "collapsed":
+            since = f"steps {self.since}–{self.until}" if self.until > self.since else f"step {self.since}"
+        if self.word == "flat":
+            since += ": no change beyond noise"
+        if self.word == "suspicious" and self.metric == HELD_OUT:
+            since += " while the reward does not fall"
+        if not self.cause:
+            return since
         steps = self.since - self.cause_step
-        return f", {steps} step{'s' * (steps != 1)} after {self.cause}" if steps > 0 else f", after {self.cause}"
+        distance = f"{steps} step{'s' * (steps != 1)} " if steps > 0 else ""
+        return f"{since}, {distance}after {self.cause}"
 
     def to_json(self) -> dict[str, Any]:
         """As ``--json`` has it; numbers are finite."""
         return {**vars(self), "text": self.text}
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any] | None) -> RunVerdict | None:
+        """Of ``to_json()``; None without one, and for a word of a later version."""
+        if row is None or row.get("word") not in VERDICTS:
+            return None
+        found = cls(**{one.name: row[one.name] for one in fields(cls) if one.name in row})
+        steps = (int(found.since), int(found.until), int(found.cause_step))
+        return replace(found, since=steps[0], until=steps[1], cause_step=steps[2])
 
 
 def judge(evidence: Evidence) -> RunVerdict | None:
@@ -193,11 +209,16 @@ def verdict_of(run: RunDir) -> RunVerdict | None:
         steps.append(step)
         for name, values in columns.items():
             values.append(math.nan if (value := to_float(row.get(name))) is None else value)
+    return judge_run(run, steps, columns.__getitem__)
+
+
+def judge_run(run: RunDir, steps: Sequence[float], column: Callable[[str], Sequence[float]]) -> RunVerdict | None:
+    """The verdict on a run on this disk whose curves are read already."""
     total = (run.read_status() or {}).get("total_steps")
     return judge(
         Evidence(
             steps,
-            columns.__getitem__,
+            column,
             held_out(list_evaluations(run.root, run.name)),
             [event for _, event in run.events()],
             run.observed_state().state == "finished",

@@ -13,7 +13,7 @@ from grpo_train.run_dir.files import to_float
 from grpo_tui.box.asking import monotonic
 from grpo_tui.box.events import Rule
 from grpo_tui.box.formatting import metric_value, money, one_line, shortened
-from grpo_tui.box.rows import NAME_IN_TOAST, RunRow, command_of, done_notice, failure_title
+from grpo_tui.box.rows import NAME_IN_TOAST, CheckpointView, RunRow, command_of, done_notice, failure_title
 from grpo_tui.box.run_facts import RunFacts
 from grpo_tui.box.store import Store
 
@@ -27,6 +27,10 @@ End = TypeVar("End")
 def end_notice(store: Store, row: RunRow, eval_key: str) -> tuple[str, str, bool]:
     """Title and message that announce the end of a run, and whether it ended badly."""
     glyph, word, tone = state_label(row.state)
+    verdict = row.verdict
+    if tone != "bad" and verdict is not None and verdict.tone != "good":
+        title = f"{verdict.mark} {shortened(row.name, NAME_IN_TOAST)} {word}: {verdict.word}"
+        return title, verdict.text, verdict.tone == "bad"
     message = one_line(row.error.get("summary") or "")[:TOAST_LENGTH] or f"at step {row.step}"
     shown = row.name == store.selected
     if row.state == "finished" and shown and not any(view.evaluations for view in store.checkpoints()):
@@ -109,6 +113,18 @@ IDLE_S = 600.0
 IDLE_PERCENT = 5.0
 SUMMARY_LENGTH = 300
 GLYPHS = {"bad": "✖", "warn": "▲", "good": "✔"}
+TOLD = {
+    "diverging": "diverges",
+    "suspicious": "looks better than it is",
+    "no signal": "learns nothing",
+    "flat": "is flat",
+}
+"""What a run does, for the words of verdicts that do not follow its name."""
+NEXT = {
+    ("no signal", "all correct"): "try harder problems",
+    ("no signal", "all wrong"): "try easier problems",
+}
+"""What helps, by word and way."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +143,9 @@ class Need:
     detail: str
     then: str = ""
     """What a key would do; it stays where the detail is too long."""
+    before: int = 0
+    """A resume is useful from a checkpoint before this step only; 0 = from any."""
+    is_first: bool = False
 
 
 @dataclass
@@ -159,8 +178,11 @@ class Needs:
         self._failed: dict[str, float] = {}
         """Key of a failed transfer to the time since when it is known."""
         self.entries: list[Need] = []
-        self.asked: dict[str, int | None] = {}
-        """Key of a failed run's entry to the step that a resume continues from; None while the box is asked."""
+        self.asked: dict[str, CheckpointView | None] = {}
+        """Key of a failed run's entry to the checkpoint that a resume continues from, or one of step 0 where there is
+        none; None while the box is asked."""
+        self._judged: dict[str, float] = {}
+        """Key of a verdict on a live run to the time since when it is known."""
         self._idle: dict[int, float] = {}
         """GPU to the time since when it is idle."""
         self._made_of: object = None
@@ -180,9 +202,10 @@ class Needs:
         alarms = [*self._alarms(store, names), *self._broken_rules(store, names)]
         found = [*self._ended(store, names, resume, evaluate), *alarms, *self._gpus(store, box)]
         found += [*self._stalled(store, names), *self._transfers(store, names)]
+        found += self._verdicts(store, names, resume)
         since = max(self.look.since, store.now() - OLDEST_S)
         found = [need for need in found if need.at >= since and need.key not in self.look.dismissed]
-        self.entries = sorted(found, key=lambda need: -need.at)[:MOST]
+        self.entries = sorted(found, key=lambda need: (not need.is_first, -need.at))[:MOST]
 
     def dismiss(self, key: str) -> None:
         """Remove an entry for good."""
@@ -197,9 +220,10 @@ class Needs:
             self.asked[need.key] = None
         return need
 
-    def answered(self, key: str, step: int) -> None:
-        """The newest complete checkpoint of a failed run; 0 without one."""
-        self.asked[key] = step
+    def answered(self, need: Need, checkpoints: Iterable[CheckpointView]) -> None:
+        """The checkpoints of a run: the newest one that a resume is useful from is named."""
+        usable = [one for one in checkpoints if one.is_complete and (not need.before or (one.step or 0) < need.before)]
+        self.asked[need.key] = max(usable, key=lambda one: one.step or 0, default=CheckpointView(0))
 
     def _ended(self, store: Store, names: Mapping[str, str], resume: str, evaluate: str) -> Iterable[Need]:
         for row in store.runs or ():
@@ -212,12 +236,14 @@ class Needs:
             if row.state in ("crashed", "lost"):
                 why = one_line(str(row.error.get("summary") or ""))[:SUMMARY_LENGTH]
                 text = f"{name} crashed at step {row.step}" if row.state == "crashed" else f"{name} is lost"
-                yield Need(key, at, "bad", row.name, text, why, self._resumes(key, row, resume))
+                yield Need(key, at, "bad", row.name, text, why, self._resumes(key, resume))
             elif row.reason:
                 what = "stopped by itself" if row.state == "stopped" else "finished with failures"
                 yield Need(key, at, "warn", row.name, f"{name} {what} at step {row.step}", one_line(row.reason))
             elif row.state == "finished" and row.has_workflow:
                 yield Need(key, at, "good", row.name, f"{name} finished its workflow", f"step {row.step}")
+            elif row.verdict is not None and row.verdict.tone != "good":
+                continue
             elif row.state == "finished" and not _is_evaluated(store, row):
                 detail = "its last checkpoint is not evaluated"
                 yield Need(key, at, "good", row.name, f"{name} finished", detail, f"{evaluate} evaluates it")
@@ -242,11 +268,32 @@ class Needs:
                 yield Need(key, failed[key], "bad", row.name, text, one_line(transfer.error)[:SUMMARY_LENGTH])
         self._failed = failed
 
-    def _resumes(self, key: str, row: RunRow, resume: str) -> str:
-        step = self.asked.get(key)
-        if step is None:
+    def _resumes(self, key: str, resume: str, before: int = 0) -> str:
+        checkpoint = self.asked.get(key)
+        if checkpoint is None:
             return ""
-        return f"{resume} resumes at {step}" if step else "no complete checkpoint to resume from"
+        if not checkpoint.step:
+            return "no complete checkpoint to resume from" if not before else "no checkpoint from before is left"
+        held_out = next((f" (held-out {one.figure})" for one in checkpoint.evaluations if one.accuracy is not None), "")
+        return f"{resume} resumes at {checkpoint.step}{held_out}"
+
+    def _verdicts(self, store: Store, names: Mapping[str, str], resume: str) -> Iterable[Need]:
+        """Runs that train, or have finished, and are not well."""
+        judged: dict[str, float] = {}
+        for row in store.runs or ():
+            verdict = row.verdict
+            if verdict is None or verdict.tone == "good" or not (row.is_live or row.state in ("finished", "stopped")):
+                continue
+            key, name = f"verdict {row.name} {row.started} {verdict.word}", names.get(row.name, row.name)
+            age = None if row.is_live else store.age(row.updated_at)
+            judged[key] = at = self._judged.get(key, store.now()) if age is None else store.now() - age
+            is_bad = verdict.tone == "bad"
+            then = self._resumes(key, resume, verdict.since) if is_bad else NEXT.get((verdict.word, verdict.how), "")
+            text, detail = f"{name} {TOLD.get(verdict.word, verdict.word)}", verdict.text
+            if is_bad:
+                text, detail = f"{text}: {verdict.change}", verdict.when
+            yield Need(key, at, verdict.tone, row.name, text, detail, then, verdict.since, is_bad)
+        self._judged = judged
 
     def _alarms(self, store: Store, names: Mapping[str, str]) -> Iterable[Need]:
         for row in store.live_runs():

@@ -14,6 +14,7 @@ from grpo_train.run_dir import LIVE_STATES
 from grpo_train.run_dir.display import state_label
 from grpo_train.run_dir.files import parse_time, to_float
 from grpo_train.run_dir.sessions import session_name
+from grpo_train.run_dir.verdict import RunVerdict
 from grpo_train.run_dir.workflow_file import is_workflow
 from grpo_tui.box.formatting import byte_size, counted, fraction, one_line, percent, short_duration, shortened
 from remote.protocol.rows import UNREADABLE
@@ -221,6 +222,8 @@ class RunRow:
     held_out: HeldOut | None = None
     alarm: str = ""
     """The alarm of its last step."""
+    verdict: RunVerdict | None = None
+    """None where it is too early to say, or not known yet."""
     note: str = ""
     reason: str = ""
     """Why it stopped by itself, or what failed in a workflow that is finished."""
@@ -242,6 +245,8 @@ class RunRow:
     def label(self) -> tuple[str, str, str]:
         """Glyph, words and tone of the state: ``running on node1 requeued 2×``, ``pending (Priority)``."""
         glyph, word, tone = state_label(self.shown_state, self.host)
+        if tone == "good" and self.verdict is not None and self.verdict.tone != "good":
+            tone = "rest"
         if self.job and self.state == "pending" and self.job.reason:
             word += f" ({self.job.reason})"
         if self.job and self.job.requeues:
@@ -289,6 +294,7 @@ class RunRow:
             launched_at=_time(row.get("launched_at")),
             started=row.get("started_at") or "",
             alarm=row.get("alarm") or "",
+            verdict=RunVerdict.from_json(row.get("verdict")),
             reason=row.get("reason") or "",
             note=" ".join((row.get("note") or "").split()),
             held_out=HeldOut(held["accuracy"], held["dataset"], int(held["step"])) if held else None,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from grpo_train.run_dir.display import STATES
+from grpo_train.run_dir.verdict import VERDICTS
 from grpo_tui.box.formatting import (
     compact_number,
     counted,
@@ -177,7 +178,7 @@ TEXT_WIDTH = 18
 """Maximum cells of a config value or a state."""
 DATASET_WIDTH = 12
 NOTE_WIDTH = 30
-DEFAULT = ("state", "step", "eta", "reward", "trend", "held_out", "took", "cost", "age")
+DEFAULT = ("state", "verdict", "step", "eta", "reward", "trend", "held_out", "took", "cost", "age")
 
 
 @dataclass(frozen=True)
@@ -242,6 +243,15 @@ def _cost(cells: Cells, row: RunRow) -> str:
     return money(dollars).removeprefix("$")
 
 
+def verdict_label(row: RunRow) -> str:
+    """``▼ collapsed``; "" where it is too early to say."""
+    return "" if row.verdict is None else f"{row.verdict.mark} {row.verdict.word}"
+
+
+def _urgency(cells: Cells, row: RunRow) -> int | None:
+    return None if row.verdict is None else list(VERDICTS).index(row.verdict.word)
+
+
 def backup_label(row: RunRow) -> str:
     """State of a run's backup, with a sign that needs no color; of a command at work on it or failed, that."""
     if row.transfer is not None:
@@ -278,6 +288,7 @@ KNOWN = {
             "state", "state", 4, lambda c, r: shortened(r.label[1], TEXT_WIDTH), _state_order,
             is_left=True,
         ),
+        Column("verdict", "verdict", 2, lambda c, r: verdict_label(r), _urgency, is_left=True),
         Column("step", "step", 0, _steps, lambda c, r: step_of(c.store, r)),
         Column(
             "eta", "ETA", 5, lambda c, r: short_duration(eta(c.store, r)),

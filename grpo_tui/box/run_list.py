@@ -46,6 +46,7 @@ SHORT = {"held-out": "held_out", "task": "task.name", "model": "model.backbone",
 """Other names of fields."""
 FIELDS: dict[str, Callable[[Cells, RunRow], Any]] = {
     "state": lambda cells, row: row.shown_state,
+    "verdict": lambda cells, row: row.verdict.word if row.verdict is not None else "",
     "name": lambda cells, row: row.name,
     "note": lambda cells, row: row.note,
     "device": lambda cells, row: row.device,
@@ -55,7 +56,7 @@ FIELDS: dict[str, Callable[[Cells, RunRow], Any]] = {
 }
 """Fields that are not columns, or that compare as something else."""
 ORDERS = ("<", "<=", ">", ">=")
-TEXTS = ("state", "name", "note", "device", "error", "backup")
+TEXTS = ("state", "verdict", "name", "note", "device", "error", "backup")
 
 
 def not_numbers(node: Node) -> list[Comparison]:
@@ -104,7 +105,8 @@ def _holds(leaf: Leaf, cells: Cells, row: RunRow) -> bool:
     if isinstance(leaf, Word):
         word = leaf.text.lower()
         task = cells.facts.config(row.name, "task.name")
-        return word in f"{row.name} {row.shown_state} {task or ''} {row.note}".lower()
+        verdict = FIELDS["verdict"](cells, row)
+        return word in f"{row.name} {row.shown_state} {verdict} {task or ''} {row.note}".lower()
     return holds(leaf, value_of(cells, row, leaf.field))
 
 
@@ -133,7 +135,7 @@ class Order:
         """Sorted by a column; by the same one again, the other way round."""
         if name == self.column:
             return Order(name, not self.descending)
-        return Order(name, descending=name not in ("name", "state", "eta", "age"))
+        return Order(name, descending=name not in ("name", "state", "verdict", "eta", "age"))
 
     @property
     def arrow(self) -> str:

@@ -118,6 +118,8 @@ class HeaderBar(Line):
             word, tone = f"{word} when last seen", "rest"
         name = shortened(row.name, max(16, width // 2 - 8))
         left = part(" ", (glyph, TONES[tone]), " ", (name, "bold"), "  ", (word, TONES[tone]))
+        if (verdict := row.verdict) is not None and verdict.tone != "good":
+            left += part(" ", (f"{verdict.mark} {verdict.word}", TONES[verdict.tone]))
         if row.device:
             device = one_line(row.device.removeprefix("NVIDIA "))[:24]
             left += part(" ", (f"· {device}", MUTED))

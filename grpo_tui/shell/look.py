@@ -20,6 +20,7 @@ from grpo_tui.box.formatting import print_table
 from grpo_tui.box.gpus import unlisted
 from grpo_tui.box.link import TENSORBOARD_PORT, TENSORBOARD_S
 from grpo_tui.box.rows import RunRow
+from grpo_tui.box.run_columns import verdict_label
 from grpo_tui.kit.attach import attach_command, call_in_foreground, plan_job
 from grpo_tui.shell.connection import ShellConnection
 from remote.boxes import Box
@@ -37,19 +38,20 @@ MAX_CAPTURED = 5_000
 def runs(box: Box, arguments: argparse.Namespace) -> int:
     """Print the runs of a box; returns 1 where SLURM could not be asked about one."""
     with ShellConnection(box, readonly=True) as connection:
-        rows = connection.request("list_runs")["runs"]
+        rows = connection.request("list_runs", verdicts=True)["runs"]
     if arguments.json:
         print(json.dumps(rows, indent=1))
     elif rows:
-        print_table(("run", "state", "step", "reward", "device"), [_run_cells(row) for row in rows])
+        print_table(("run", "state", "verdict", "step", "reward", "device"), [_run_cells(row) for row in rows])
     else:
         print(f"no runs on {box.name}")
     return int(any(row.get("unasked") for row in rows))
 
 
 def _run_cells(row: dict[str, Any]) -> list[str]:
-    state = RunRow.from_summary(row).label[1]
-    return [str(row["run"]), state, _progress(row), _number(row.get("reward")), str(row.get("device") or "")]
+    run = RunRow.from_summary(row)
+    reward, device = _number(row.get("reward")), str(row.get("device") or "")
+    return [str(row["run"]), run.label[1], verdict_label(run), _progress(row), reward, device]
 
 
 def _progress(row: dict[str, Any]) -> str:
@@ -63,7 +65,7 @@ def _number(value: Any) -> str:
 def show(box: Box, arguments: argparse.Namespace) -> int:
     """Print everything about a run."""
     with ShellConnection(box, readonly=True) as connection:
-        reply = connection.request("show_run", run=arguments.run)
+        reply = connection.request("show_run", run=arguments.run, verdict=True)
         reply["summary"] = {**reply["summary"], **queued(connection, arguments.run)}
     print(json.dumps(reply, indent=1) if arguments.json else "\n".join(_facts(reply)))
     return 0
@@ -79,7 +81,9 @@ def queued(connection: ShellConnection, run: str) -> dict[str, Any]:
 def _facts(reply: dict[str, Any]) -> Iterator[str]:
     row = {"run": reply["run"], **reply["summary"]}
     cells = _run_cells(row)
-    yield f"{cells[0]}: {cells[1]}, step {cells[2]}, reward {cells[3] or '-'}"
+    if (verdict := RunRow.from_summary(row).verdict) is not None:
+        yield f"{verdict.mark} {verdict.word}: {verdict.text}"
+    yield f"{cells[0]}: {cells[1]}, step {cells[3]}, reward {cells[4] or '-'}"
     yield f"  {reply['path']}"
     if error := row.get("error"):
         yield f"  error: {error.get('summary')}"

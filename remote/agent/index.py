@@ -162,6 +162,11 @@ def command() -> list[str]:
 _INDEX = Index()
 
 
+def request(box: BoxContext, op: str, run: str, params: dict[str, Any]) -> Any:
+    """The reply of this agent's child. Raises RemoteError, and RunDirError for an unknown run."""
+    return _INDEX.request(box, op, run, params)
+
+
 def handler(op: str) -> Callable[[BoxContext, Any], Any]:
     """The handler that passes an operation's request on to the child, and its reply back. Typed by the table."""
 

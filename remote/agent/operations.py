@@ -46,6 +46,7 @@ from remote.protocol.operations import (
     CompareEvaluationsRequest,
     ListConfigsReply,
     ListRunsReply,
+    ListRunsRequest,
     ListSessionsReply,
     ListTasksReply,
     NoParameters,
@@ -59,11 +60,18 @@ from remote.protocol.operations import (
 MAX_EVENTS = 200
 MAX_CAPTURED_LINES = 5_000
 TASKS_WAIT_S = 20.0
+VERDICTS_S = 15.0
 COMPARE_WAIT_S = 90.0
 
 
-def list_runs(box: BoxContext, request: NoParameters) -> ListRunsReply:
-    return {"runs": RunTable(box).rows()}
+def list_runs(box: BoxContext, request: ListRunsRequest) -> ListRunsReply:
+    """The rows of the ``runs`` topic; with verdicts, as many of them as are known within :data:`VERDICTS_S`."""
+    table = RunTable(box)
+    rows = table.rows()
+    if request.verdicts:
+        table.verdicts.join(VERDICTS_S)
+        rows = table.rows()
+    return {"runs": rows}
 
 
 def show_run(box: BoxContext, request: ShowRunRequest) -> ShowRunReply:
@@ -75,6 +83,10 @@ def show_run(box: BoxContext, request: ShowRunRequest) -> ShowRunReply:
         if "/" in request.run or not older.is_dir():
             raise
         return _show_older(box, older)
+    summary = run.summary()
+    if request.verdict:
+        with suppress(RemoteError):  # its log cannot be indexed, or takes long: the other facts stay
+            summary["verdict"] = index.request(box, "verdict", run.name, {"run": run.name})["verdict"]
     events = deque((row for _, row in run.events()), maxlen=MAX_EVENTS)
     evaluations = list_evaluations(box.root, run.name)
     config_text, config_problem = _config_text(run)
@@ -82,7 +94,7 @@ def show_run(box: BoxContext, request: ShowRunRequest) -> ShowRunReply:
         "run": printable(run.name),
         "layout": "run",
         "path": box.relative(run.path),
-        "summary": run.summary(),
+        "summary": summary,
         "status": run.read_status() or {},
         "launch": run.read_launch(),
         "config_text": config_text,
@@ -223,8 +235,8 @@ def capture_pane(box: BoxContext, request: CapturePaneRequest) -> CapturePaneRep
 
 
 INDEXED = (
-    "series", "metrics", "show_step", "rollout_steps", "rollout_step", "samples", "search_rollouts", "log_files",
-    "read_log", "search_log", "log_bytes", "gpu_history",
+    "series", "metrics", "show_step", "verdict", "rollout_steps", "rollout_step", "samples", "search_rollouts",
+    "log_files", "read_log", "search_log", "log_bytes", "gpu_history",
 )  # fmt: skip
 """The operations that the process of indexes answers."""
 READS: dict[str, Callable[[BoxContext, Any], Any]] = {

@@ -39,6 +39,7 @@ from remote.agent.outbox import Outbox
 from remote.agent.sessions import Sessions
 from remote.agent.slurm import Jobs
 from remote.agent.start import Ends
+from remote.agent.verdicts import Verdicts
 from remote.protocol import VALUE_TOPICS, RemoteError
 from remote.protocol.rows import UNREADABLE
 from remote.protocol.runs import RunFactsReply, RunFactsRequest
@@ -114,12 +115,13 @@ class RunTable:
         self._ends = Ends(box)
         self._held_out = HeldOutResults(box.root, box.clock)
         self._transfers = Transfers(box.root, box.clock)
+        self.verdicts = Verdicts(box)
         self._jobs = Jobs(box) if box.settings.scheduler == "slurm" else None
 
     def rows(self) -> list[dict[str, Any]]:
         """``RunDir.summary()`` of every run, newest first, then the runs of the older layout.
 
-        Each with ``held_out`` and ``transfer``.
+        Each with ``held_out``, ``transfer`` and, once it is known, ``verdict``.
 
         Raises RemoteError when the root cannot be read.
         """
@@ -141,8 +143,11 @@ class RunTable:
         self._known = known
         rows.sort(key=lambda row: row[:2], reverse=True)
         held_out, transfers = self._held_out.results(), self._transfers.results()
-        listed = [row for _, _, row in rows] + self._older_rows()
-        return _bounded([_with(_with(row, "held_out", held_out), "transfer", transfers) for row in listed])
+        listed = [_with(row, "held_out", held_out) for _, _, row in rows]
+        verdicts = self.verdicts.results(listed)
+        listed = [_with(row, "verdict", verdicts) for row in listed]
+        listed += [_with(row, "held_out", held_out) for row in self._older_rows()]
+        return _bounded([_with(row, "transfer", transfers) for row in listed])
 
     def _runs(self) -> list[RunDir]:
         """The runs of the root; those known before are the same objects."""

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.clock import CLOCK, Clock
+from grpo_train.run_dir.verdict import judge_run
 from remote.agent.follow import open_log, resolve_log
 from remote.index import rollout_answers, store
 from remote.index.lines import MAX_LINE, read_line
@@ -25,6 +26,7 @@ from remote.index.store import Busy, NoIndex, Store, Unwritable
 from remote.index.train_log import OFFSET, STEP, Probes, Snapshot, TrainLogIndex
 from remote.protocol import RemoteError
 from remote.protocol.logs import MetricsRequest, SearchRolloutsRequest, SeriesRequest, ShowStepRequest
+from remote.protocol.runs import VerdictRequest
 
 MAX_BYTES = 4 << 20
 """Of a summary."""
@@ -185,6 +187,7 @@ class IndexAnswers:
             "series": self._series,
             "metrics": self._metrics,
             "show_step": self._show_step,
+            "verdict": _verdict,
         }
         self._of_rollouts: dict[str, Handler[RolloutIndex]] = {
             "rollout_steps": rollout_answers.rollout_steps,
@@ -272,6 +275,14 @@ class IndexAnswers:
             "previous": xs[place - 1] if place else None,
             "next": xs[place + 1] if place + 1 < len(xs) else None,
         }
+
+
+def _verdict(index: TrainLogIndex, source: Source | None, request: VerdictRequest) -> dict[str, Any]:
+    if source is not None and not index.whole:
+        return {"is_known": False, "verdict": None}
+    rows = Snapshot(index, None)
+    found = judge_run(index.run, rows.column(STEP), rows.column)
+    return {"is_known": True, "verdict": found and found.to_json()}
 
 
 def _search(index: RolloutIndex, source: Source | None, request: SearchRolloutsRequest) -> dict[str, Any]:

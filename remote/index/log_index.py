@@ -32,19 +32,19 @@ class Superseded:
     """The superseded byte ranges of a run's logs, read again when its events changed."""
 
     def __init__(self, run: RunDir) -> None:
-        self._run = run
+        self.run = run
         self._seen: tuple[int, ...] = ()
         self._ranges: dict[str, list[tuple[int, int]]] = {}
 
     def of(self, file: str) -> Ranges:
         """Disjoint ranges in order."""
         try:
-            facts = os.stat(self._run.events_file)
+            facts = os.stat(self.run.events_file)
             seen: tuple[int, ...] = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns)
         except (FileNotFoundError, NotADirectoryError):
             seen = ()
         if seen != self._seen:
-            self._ranges, self._seen = (self._run.superseded() if seen else {}), seen
+            self._ranges, self._seen = (self.run.superseded() if seen else {}), seen
         return merged(self._ranges.get(file, []))
 
 
@@ -110,7 +110,7 @@ class LogIndex:
     """Where it is kept; set before it is used."""
 
     def __init__(self, run: RunDir, root: Path, follow_links: bool) -> None:
-        self._run, self._root, self._follow_links = run, root, follow_links
+        self.run, self._root, self._follow_links = run, root, follow_links
         self._superseded = Superseded(run)
         self.header: dict[str, Any] = self.empty()
         self.ranges: Ranges = []
@@ -154,7 +154,7 @@ class LogIndex:
     @property
     def path(self) -> Path:
         """The log."""
-        return self._run.logs / self.file
+        return self.run.logs / self.file
 
     def open(self) -> Source | None:
         """The log; None if there is none. Raises RemoteError for what is not a log, and OSError."""

@@ -289,7 +289,7 @@ class EvaluationIndex(RolloutIndex):
 
     @property
     def path(self) -> Path:
-        return self._run.path / self.file
+        return self.run.path / self.file
 
 
 def _counted(tables: dict[str, Any], samples: int, segments: int) -> dict[str, Any]:

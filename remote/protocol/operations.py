@@ -106,7 +106,14 @@ from remote.protocol.logs import (
     unpack_series,
 )
 from remote.protocol.record import record
-from remote.protocol.runs import NoteReply, NoteRequest, RunFactsReply, RunFactsRequest
+from remote.protocol.runs import (
+    NoteReply,
+    NoteRequest,
+    RunFactsReply,
+    RunFactsRequest,
+    VerdictReply,
+    VerdictRequest,
+)
 
 MAX_COMPARED = 32
 """Runs that one is compared with."""
@@ -126,6 +133,12 @@ class NoParameters:
 
 
 @record(frozen=True)
+class ListRunsRequest:
+    verdicts: bool = False
+    """Wait for the verdicts on the runs."""
+
+
+@record(frozen=True)
 class DoctorRequest:
     """Checks of the box, and of the room for a run of a config where its text is given."""
 
@@ -137,6 +150,8 @@ class DoctorRequest:
 @record(frozen=True)
 class ShowRunRequest:
     run: Text
+    verdict: bool = False
+    """Add the verdict on the run to its summary."""
 
 
 @record(frozen=True)
@@ -276,7 +291,7 @@ OPERATIONS: dict[str, Operation] = {
     operation.name: operation
     for operation in (
         Operation("doctor", DoctorRequest, DoctorReply),
-        Operation("list_runs", NoParameters, ListRunsReply),
+        Operation("list_runs", ListRunsRequest, ListRunsReply),
         Operation("show_run", ShowRunRequest, ShowRunReply),
         Operation("compare_evaluations", CompareEvaluationsRequest, CompareEvaluationsReply),
         Operation("report", ReportRequest, ReportReply, unpack=unpack_page),
@@ -290,6 +305,7 @@ OPERATIONS: dict[str, Operation] = {
         Operation("capture_pane", CapturePaneRequest, CapturePaneReply),
         Operation("series", SeriesRequest, SeriesReply, unpack=unpack_series),
         Operation("metrics", MetricsRequest, MetricsReply),
+        Operation("verdict", VerdictRequest, VerdictReply),
         Operation("show_step", ShowStepRequest, ShowStepReply),
         Operation("rollout_steps", RolloutStepsRequest, RolloutStepsReply, unpack=unpack_rollout_steps),
         Operation("rollout_step", RolloutStepRequest, RolloutStepReply),

@@ -81,6 +81,21 @@ class WorkflowCount(TypedDict):
     done: Count
 
 
+class VerdictRow(TypedDict):
+    """What the curves, evaluations and events of a run say, see :class:`grpo_train.run_dir.verdict.RunVerdict`."""
+
+    word: Label
+    since: Count
+    until: Count
+    metric: Label
+    before: float
+    after: float
+    cause: str
+    cause_step: Count
+    how: Label
+    text: str
+
+
 class _Run(TypedDict):
     run: Name
     state: Label
@@ -114,6 +129,8 @@ class RunSummary(_Run, total=False):
     stop_asked: bool
     held_out: HeldOut | None
     alarm: str | None
+    verdict: VerdictRow | None
+    """None where it is too early to say, or not known yet."""
     note: str
     backup: BackupState | None
     transfer: Transfer | None
@@ -155,6 +172,13 @@ class RunFactsRequest:
 
 
 @record(frozen=True)
+class VerdictRequest:
+    """What the curves, evaluations and events of a run say about it."""
+
+    run: Text
+
+
+@record(frozen=True)
 class NoteRequest(ChangeRequest):
     """A note on a run, in place of its last one; an empty text removes it."""
 
@@ -168,6 +192,13 @@ class RunFactsReply(TypedDict):
     """RunFacts; a run that cannot be read is left out."""
     same: dict[str, ConfigValue]
     """What is the same in the configuration of all of them, which their rows leave out."""
+
+
+class VerdictReply(TypedDict):
+    run: str
+    is_known: bool
+    """False while a long log is being read."""
+    verdict: VerdictRow | None
 
 
 class NoteReply(TypedDict):

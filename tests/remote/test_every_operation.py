@@ -32,6 +32,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "capture_pane": {"session": "shell"},
     "series": {"run": "one", "metrics": ["reward"]},
     "metrics": {"run": "one"},
+    "verdict": {"run": "one"},
     "show_step": {"run": "one", "at": 1},
     "rollout_steps": {"run": "one"},
     "rollout_step": {"run": "one", "step": 1},

@@ -106,6 +106,7 @@ def _started(cells: Cells, row: RunRow) -> str | None:
 RUN: dict[str, dict[str, Callable[[Cells, RunRow], Any]]] = {
     "name": {},
     "state": {"state": lambda c, r: r.label[1]},
+    "verdict": {"verdict": lambda c, r: r.verdict.word if r.verdict is not None else None},
     "step": {"step": _value("step"), "total_steps": lambda c, r: r.total_steps},
     "eta": {"eta_s": _value("eta")},
     "reward": {"avg_reward": _value("reward")},

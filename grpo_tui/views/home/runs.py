@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.timer import Timer
 
-from grpo_train.run_dir.display import duration, state_label
+from grpo_train.run_dir.display import duration
 from grpo_tui.box.formatting import Sized, fit, short_age
 from grpo_tui.box.rows import RunRow
 from grpo_tui.box.run_columns import column, fitting_name
@@ -218,7 +218,7 @@ class RunsPanel(TablePanel):
         store, row, text = self.store, self.runs.rows[index], Text(no_wrap=True)
         if store.marks:
             text.append("*" if row.name in store.marks else " ", style=self._tone("good"))
-        glyph, _, tone = state_label(row.shown_state, row.host)
+        glyph, _, tone = row.label
         return text.append(f"{glyph} ", style=self._tone(tone))
 
     def cells(self, index: int, columns: Sequence[Sized]) -> Iterator[Cell]:
@@ -232,7 +232,9 @@ class RunsPanel(TablePanel):
             if one.id == "trend" and self.in_blocks:
                 text = bars_in_blocks(text)
             elif one.id == "state":
-                style = self._tone(state_label(row.shown_state, row.host)[2])
+                style = self._tone(row.label[2])
+            elif one.id == "verdict" and row.verdict is not None:
+                style = self._tone(row.verdict.tone)
             elif one.id == "age" and (tone := self.store.row_tone(row)) in ("warn", "bad"):
                 style = self._tone(tone)
             yield text, style

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from textwrap import wrap
 from typing import Any, ClassVar
 
 from textual import events
@@ -11,6 +12,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
 
+from grpo_train.run_dir.verdict import RunVerdict
 from grpo_tui.box.asking import asking_words
 from grpo_tui.box.formatting import compact_number, one_line, shortened
 from grpo_tui.box.rows import CheckpointView, Transfer, WorkflowPart, transfer_lines, workflow_parts
@@ -20,6 +22,7 @@ from grpo_tui.box.store import Store
 from grpo_tui.kit.panel import Line, StoreView, from_markup
 from grpo_tui.views.home.panels import LABEL, HealthLine
 
+_TONES = {"bad": "bold $error", "warn": "$warning", "good": "$success"}
 ALWAYS = 3
 """Lines that are always there."""
 
@@ -73,6 +76,36 @@ class NoteLine(Line):
 
     def render(self) -> Content:
         return _labeled("note", Content(self.note)).truncate(max(1, self.size.width), ellipsis=True)
+
+
+class VerdictLine(Line):
+    """``▼ collapsed  reward 1.84 ▼ 0.00, steps 41–50, 1 step after learning_rate 0.0001→0.002``, in one or two rows."""
+
+    @property
+    def verdict(self) -> RunVerdict | None:
+        return self.store.run.verdict if self.store.run else None
+
+    def lines(self) -> int:
+        """Rows of the line."""
+        return min(2, len(self._wrapped()))
+
+    def _wrapped(self) -> list[str]:
+        return wrap(self.verdict.text, max(10, self.size.width - LABEL)) if self.verdict is not None else []
+
+    def state(self) -> object:
+        return (self.verdict, self.size)
+
+    def render(self) -> Content:
+        verdict, width = self.verdict, max(1, self.size.width)
+        if verdict is None:
+            return Content()
+        word = from_markup(f"[{_TONES[verdict.tone]}]$word[/]", word=f"{f'{verdict.mark} {verdict.word}':<{LABEL}}")
+        first, *rest = self._wrapped()
+        if self.size.height == 1 or not rest:
+            return (word + Content(" ".join([first, *rest]))).truncate(width, ellipsis=True)
+        return Content("\n").join(
+            [word + Content(first), _labeled("", Content(" ".join(rest))).truncate(width, ellipsis=True)]
+        )
 
 
 class WorkflowLine(Line):
@@ -131,6 +164,7 @@ class SummaryPanel(StoreView, Vertical, can_focus=True):
         self._facts = facts
 
     def compose(self) -> ComposeResult:
+        yield VerdictLine(self.store)
         yield ModelLine(self.store, self._facts)
         yield StageBar(self.store, id="stages")
         yield CheckpointsLine(self.store)
@@ -144,9 +178,12 @@ class SummaryPanel(StoreView, Vertical, can_focus=True):
         logs = self.store.logs
         has_health = logs is not None and logs.health.is_logged
         transfer = self.query_one(TransferLine).lines()
+        verdict = self.query_one(VerdictLine).verdict
         if is_line:
-            return min(1, transfer) + int(logs is not None and logs.health.tone != "muted")
+            is_told = verdict is not None and verdict.tone != "good"
+            return is_told + min(1, transfer) + int(logs is not None and logs.health.tone != "muted")
         optional = int(bool(self.query_one(NoteLine).note)) + int(bool(self.query_one(WorkflowLine).parts))
+        optional += self.query_one(VerdictLine).lines()
         return ALWAYS + optional + transfer + (self.query_one(HealthLine).lines() if has_health else 0)
 
     def show_as(self, lines: int, is_line: bool) -> None:
@@ -162,7 +199,12 @@ class SummaryPanel(StoreView, Vertical, can_focus=True):
         moving = min(1, transfer.lines()) if is_line else transfer.lines()
         transfer.display = moving > 0
         transfer.styles.height = max(1, moving)
-        rows = lines - moving - (0 if is_line else ALWAYS + int(note.display) + int(workflow.display))
+        told = self.query_one(VerdictLine)
+        told.display = told.verdict is not None and (not is_line or told.verdict.tone != "good")
+        said = int(told.display) if is_line else told.lines()
+        told.styles.height = max(1, said)
+        rows = lines - moving - said
+        rows -= 0 if is_line else ALWAYS + int(note.display) + int(workflow.display)
         health.display = rows > 0
         health.styles.height = max(1, rows)
 

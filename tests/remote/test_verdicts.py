@@ -1,0 +1,94 @@
+"""The verdict on a run in the list of runs, in the facts of one run, and for a shell."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_train.run_dir import RunDir
+from grpo_train.run_dir.files import append_jsonl
+from grpo_train.run_dir.verdict import RunVerdict, verdict_of
+from remote.agent import index
+from remote.protocol import RemoteError
+from tests.support.agent import RawAgent
+from tests.support.histories import make_run
+
+CHANGES = {"optimizer.learning_rate": [1e-4, 2e-3]}
+
+
+def log(run: RunDir, first: int, last: int, reward: float) -> None:
+    for step in range(first, last + 1):
+        noise = 0.03 * math.sin(17 * step)
+        append_jsonl(run.logs / "train_log.jsonl", {"step": step, "reward": reward + noise, "loss": 0.1})
+
+
+@pytest.fixture
+def collapsed(root: Path) -> RunDir:
+    """A run that fell to nothing 3 steps after it was resumed at a higher learning rate."""
+    run = make_run(root, "fallen", steps=1)
+    (run.logs / "train_log.jsonl").unlink()
+    log(run, 1, 42, 1.8)
+    append_jsonl(run.events_file, {"step": 40, "event": "resumed", "changes": CHANGES})
+    log(run, 43, 60, 0.0)
+    return run
+
+
+def verdicts(agent: RawAgent, **request: Any) -> dict[str, dict[str, Any] | None]:
+    rows = agent.request("list_runs", **request)["result"]["runs"]
+    return {row["run"]: row.get("verdict") for row in rows}
+
+
+def test_the_list_has_the_verdict_once_it_is_known(root: Path, collapsed: RunDir) -> None:
+    make_run(root, "young", steps=3)
+    agent = RawAgent(root)
+    agent.send({"type": "subscribe", "id": 1, "topic": "runs"})
+
+    def told(frame: dict[str, Any]) -> bool:
+        rows = frame["value"]["runs"] if frame.get("id") == 1 and "value" in frame else []
+        return any((row.get("verdict") or {}).get("word") == "collapsed" for row in rows)
+
+    rows = {row["run"]: row for row in agent.until(told)["value"]["runs"]}
+    assert "verdict" not in rows["young"]
+    found = RunVerdict.from_json(rows["fallen"]["verdict"])
+    assert found == verdict_of(collapsed)
+    assert found is not None
+    assert (found.since, found.cause, found.cause_step) == (43, "learning_rate 0.0001→0.002", 40)
+    log(collapsed, 61, 100, 1.8)  # it came back
+    assert agent.until(lambda frame: frame.get("id") == 1 and not told(frame))
+    agent.close()
+
+
+def test_a_shell_waits_for_verdicts(root: Path, collapsed: RunDir) -> None:
+    agent = RawAgent(root)
+    found = verdicts(agent, verdicts=True)["fallen"]
+    assert found is not None
+    assert found["word"] == "collapsed"
+    assert agent.request("verdict", run="fallen")["result"] == {"run": "fallen", "is_known": True, "verdict": found}
+    shown = agent.request("show_run", run="fallen", verdict=True)["result"]["summary"]
+    assert shown["verdict"] == found
+    assert "verdict" not in agent.request("show_run", run="fallen")["result"]["summary"]
+    agent.close()
+
+
+def test_a_log_that_cannot_be_indexed_leaves_the_list_whole(
+    root: Path, collapsed: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any) -> None:
+        raise RemoteError("no_index", "no folder accepts the index")
+
+    monkeypatch.setattr(index, "request", refuse)
+    agent = RawAgent(root)
+    assert verdicts(agent, verdicts=True) == {"fallen": None}
+    assert agent.request("show_run", run="fallen", verdict=True)["ok"]
+    agent.close()
+
+
+def test_a_verdict_of_a_later_version_is_none() -> None:
+    known = RunVerdict("collapsed", 3, 9, "reward", 1.0, 0.0).to_json()
+    assert RunVerdict.from_json(known) == RunVerdict("collapsed", 3, 9, "reward", 1.0, 0.0)
+    assert RunVerdict.from_json({**known, "colour": "red"}) is not None
+    assert RunVerdict.from_json({**known, "word": "bewitched"}) is None
+    assert RunVerdict.from_json(None) is None

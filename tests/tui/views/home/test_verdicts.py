@@ -1,0 +1,73 @@
+"""Which run is in trouble, since when, and what to do: read from Home alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from grpo_train.run_dir.verdict import RunVerdict
+from tests.tui.conftest import Session, Start
+from tests.tui.fake import FakeClient, learning_box
+from tests.tui.fake_rows import RUN
+
+FELL = RunVerdict("collapsed", 41, 50, "reward", 1.84, 0.0, "learning_rate 0.0001→0.002", 40)
+DEAD = RunVerdict("no signal", 12, 12, "frac_reward_zero_std", 0.2, 1.0, how="all wrong")
+GOOD = RunVerdict("done", 1, 200, "reward", 0.2, 1.9)
+FINISHED = "run_2026-11-20_22-10-41"
+
+
+def judged(client: FakeClient) -> None:
+    for row in learning_box(client).runs:
+        verdict = {RUN: FELL, FINISHED: GOOD}.get(row["run"])
+        if verdict is not None:
+            row["verdict"] = verdict.to_json()
+
+
+def line(session: Session, text: str) -> str:
+    return next(line for line in session.text().splitlines() if text in line)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+async def test_a_collapse_is_first(start: Start, size: tuple[int, int]) -> None:
+    async with start(judged, size=size, wait="87/200") as session:
+        await session.until_text("▼ collapsed", "✔ done", "collapsed: reward 1.84 ▼ 0.00")
+        first = session.app.home.needs.entries[0]
+        assert (first.run, first.tone, first.is_first) == (RUN, "bad", True)
+        assert "reward 1.84 ▼ 0.00, steps 41–50" in line(session, " ▼ collapsed  reward")
+        if size[0] > 80:
+            await session.until_text("1 step after", "r resumes at 30")
+
+
+async def test_nothing_is_resumed_from_after_the_fall(start: Start) -> None:
+    def early(client: FakeClient) -> None:
+        judged(client)
+        client.runs[0]["verdict"] = RunVerdict("collapsed", 5, 6, "reward", 1.84, 0.0).to_json()
+
+    async with start(early, wait="87/200") as session:
+        await session.until_text("no checkpoint from before is left")
+
+
+async def test_the_end_of_a_run_that_is_not_well_is_no_success(start: Start) -> None:
+    async with start(judged, wait="87/200") as session:
+        session.client.runs[0].update(state="finished", step=200)
+        session.client.report()
+        await session.until_text("finished: collapsed")
+        assert session.app.store.run is not None
+        assert session.app.store.run.label == ("✔", "finished", "rest")
+        assert "its last checkpoint is not evaluated" not in line(session, f"{RUN} ")
+
+
+async def test_a_verdict_is_told_once_and_can_be_filtered(start: Start) -> None:
+    async with start(learning_box, wait="87/200") as session:
+        rung: list[int] = []
+        session.app.bell = lambda: rung.append(1)  # type: ignore[method-assign]
+        await session.until(lambda: session.app.home.needs.entries)  # what was there already does not ring
+        session.client.runs[0]["verdict"] = DEAD.to_json()
+        session.client.report()
+        await session.until_text("∅ no signal", f"{RUN} learns nothing", "100% of groups are all wrong")
+        await session.until_text("; try easier problems")
+        session.client.runs[0].update(step=88)
+        session.client.report()
+        await session.until_text("88/200")
+        assert len(rung) == 1
+        await session.press("slash", *"verdict:no", "enter")
+        await session.until(lambda: [row.name for row in session.app.home.runs.rows] == [RUN])
