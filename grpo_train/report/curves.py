@@ -1,6 +1,7 @@
-"""Curves reduced to what a picture can show: lowest, highest and mean value of each column, and a moving average.
+"""Curves reduced to what a picture can show: the values, or of many the lowest, highest and mean of each column.
 
-The app's index reduces on the box likewise (``remote/index/series.py``); the engine works without the link.
+The app's index reduces on the box likewise (``remote/index/series.py``); the engine works without the link. What the
+line is: :mod:`grpo_train.run_dir.curves`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from grpo_train.report.train_log import Floats, Metric
+from grpo_train.run_dir.curves import centered_means, mean_over
 
 LARGEST = 1e300
 """Values beyond count as not finite: their sums overflow."""
@@ -32,8 +34,10 @@ class Curve:
     low: Floats
     high: Floats
     mean: Floats
-    smooth: Floats
-    """The moving average at the column's last step."""
+    line: Floats
+    """The values themselves, or their mean around each column."""
+    over: int
+    """How many values that mean covers; 0 = each column is one value."""
     gaps: Floats
     """Steps with NaN or an infinity."""
     final: float
@@ -43,51 +47,35 @@ class Curve:
     def x(self) -> Floats:
         return (self.first + self.last) / 2
 
-    @property
-    def is_smoothed(self) -> bool:
-        return not np.array_equal(self.smooth, self.mean)
 
-
-def reduce(metric: Metric, first: float, last: float, width: int, window: int) -> Curve:
-    """A metric between two steps in at most ``width`` columns.
-
-    ``window``: steps of the moving average, which covers the whole metric; 0 or 1 = none.
-    """
+def reduce(metric: Metric, first: float, last: float, width: int, smoothing: str) -> Curve:
+    """A metric between two steps: a column a value where these are the line, else at most ``width`` columns."""
     usable = np.abs(metric.values) < LARGEST  # False for NaN
+    usable &= (metric.steps >= first) & (metric.steps <= last)
     steps, values = metric.steps[usable], metric.values[usable]
-    smooth = moving_average(values, window)
-    inside = (steps >= first) & (steps <= last)
-    steps, values, smooth = steps[inside], values[inside], smooth[inside]
-    column = np.minimum((steps - first) / max(last - first, 1) * width, width - 1).astype(int)
+    over = mean_over(smoothing, len(values), width)
+    if over:
+        column = np.minimum((steps - first) / max(last - first, 1) * width, width - 1).astype(int)
+    else:
+        column = np.arange(len(values))
     starts = np.flatnonzero(np.diff(column, prepend=-1))
     ends = np.append(starts[1:], len(steps))[: len(starts)] - 1
     counts = ends - starts + 1
     empty = np.empty(0)
+    mean = np.add.reduceat(values / np.repeat(counts, counts), starts) if len(starts) else empty
+    line = np.array(centered_means((mean * counts).tolist(), counts.tolist(), over)) if over else mean
     return Curve(
         name=metric.name,
         first=steps[starts],
         last=steps[ends],
         low=np.minimum.reduceat(values, starts) if len(starts) else empty,
         high=np.maximum.reduceat(values, starts) if len(starts) else empty,
-        mean=np.add.reduceat(values / np.repeat(counts, counts), starts) if len(starts) else empty,
-        smooth=smooth[ends],
-        gaps=metric.steps[~usable],
+        mean=mean,
+        line=line,
+        over=over,
+        gaps=metric.steps[~(np.abs(metric.values) < LARGEST)],
         final=metric.last,
     )
-
-
-def moving_average(values: Floats, window: int) -> Floats:
-    """Exponential moving average, debiased, with the mean age of a plain one over ``window`` values."""
-    if window <= 1 or not len(values):
-        return values
-    rate = 2 / (window + 1)
-    averages = np.empty(len(values))
-    average = 0.0
-    for i, value in enumerate(values.tolist()):
-        average += rate * (value - average)
-        averages[i] = average
-    weights: Floats = -np.expm1(np.arange(1, len(values) + 1) * np.log1p(-rate))
-    return averages / weights
 
 
 def grouped(metrics: Mapping[str, Metric]) -> tuple[list[Metric], dict[str, list[Metric]], list[Metric]]:
@@ -105,10 +93,10 @@ def grouped(metrics: Mapping[str, Metric]) -> tuple[list[Metric], dict[str, list
 
 def trend(curve: Curve, width: int = 24) -> str:
     """A curve as one line of blocks, for text."""
-    if not len(curve.smooth):
+    if not len(curve.line):
         return ""
-    column = np.linspace(0, len(curve.smooth) - 1, min(width, len(curve.smooth))).round().astype(int)
-    values = curve.smooth[column]
+    column = np.linspace(0, len(curve.line) - 1, min(width, len(curve.line))).round().astype(int)
+    values = curve.line[column]
     low, high = float(values.min()), float(values.max())
     levels = (values - low) / (high - low) * 7.99 if high > low else np.full(len(values), 3)
     return "".join("▁▂▃▄▅▆▇█"[int(level)] for level in levels)

@@ -104,13 +104,11 @@ class _Writer:
 
     def _figure(self, chart: Chart) -> str:
         self._charts.append([self._series(chart, letter, curve) for letter, curve in chart.curves if len(curve.mean)])
-        notes = ["log"] if is_logarithmic(chart.curves) else []
+        notes = ["log"] if is_logarithmic(chart.name, chart.curves) else []
         gaps = sum(len(curve.gaps) for _, curve in chart.curves)
         if gaps:
             notes.append(f"{gaps:,} not finite")
-        last = "  ".join(
-            f"{letter}\u00a0{number(float(c.smooth[-1]))}".strip() for letter, c in chart.curves if len(c.smooth)
-        )
+        last = "  ".join(f"{letter}\u00a0{number(c.final)}".strip() for letter, c in chart.curves if len(c.mean))
         return (
             f'<figure tabindex="0" data-chart="{len(self._charts) - 1}">'
             f"<figcaption><b>{escape(chart.name)}</b> <output>{escape(last)}</output>"

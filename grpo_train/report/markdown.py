@@ -55,9 +55,9 @@ def _charts(block: Charts) -> Iterator[str]:
     for chart in block.charts:
         for letter, curve in chart.curves:
             if len(curve.mean):
-                numbers = (float(curve.smooth[-1]), curve.final, float(curve.low.min()), float(curve.high.max()))
+                numbers = (curve.final, float(curve.low.min()), float(curve.high.max()))
                 rows.append([*([letter] if lettered else []), Name(chart.name), trend(curve), *map(number, numbers)])
-    head = [*(["run"] if lettered else []), "metric", "trend", "smoothed", "last", "lowest", "highest"]
+    head = [*(["run"] if lettered else []), "metric", "trend", "last", "lowest", "highest"]
     yield from _table(head, rows, frozenset(range(len(head) - 4, len(head))))
 
 

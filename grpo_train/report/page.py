@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from grpo_train.config.schema import Config
 from grpo_train.report import curves
 from grpo_train.report.blocks import (
@@ -27,13 +29,14 @@ from grpo_train.report.report import Report, RunReport, differences, flat, overv
 from grpo_train.report.samples import Sample
 from grpo_train.report.text import number, percent, shorten, shorten_start
 from grpo_train.report.train_log import Metric
+from grpo_train.run_dir.curves import LIGHT, RAW
 from grpo_train.run_dir.display import state_label
 from grpo_train.run_dir.files import to_float
-from grpo_train.run_dir.smoothing import automatic_steps
 
 COLUMNS = 240
 """Of a curve of one run; those of several runs share twice as many."""
 MIN_COLUMNS = 80
+RECENT = 10
 PROMPT_LIMIT = 4_000
 COMPLETION_LIMIT = 12_000
 """Characters."""
@@ -107,8 +110,10 @@ def _head(report: Report) -> Iterator[Block]:
 
 def _results(run: RunReport) -> Iterator[tuple[str, str]]:
     """Reward and held-out accuracy of a run."""
-    if reward := _curve(run, "reward", COLUMNS):
-        yield "Reward (smoothed)" if _window(run) else "Reward", number(float(reward.smooth[-1]))
+    if metric := run.log.metrics.get("reward"):
+        recent = metric.values[np.isfinite(metric.values)][-RECENT:]
+        if len(recent):
+            yield f"Reward, mean of the last {_count(len(recent), 'step')}", number(float(recent.mean()))
     for evaluation in run.evaluations:
         complete = [step for step in evaluation.steps if step.is_complete]
         if complete:
@@ -122,16 +127,12 @@ def _accuracy(step: EvaluatedStep) -> str:
 # ------------------------------------------------------------------------------------------------------------ curves
 
 
-def _window(run: RunReport) -> int:
-    return automatic_steps(run.log.last_step - run.log.first_step + 1)
-
-
-def _curve(run: RunReport, name: str, width: int, bounds: tuple[int, int] | None = None) -> Curve | None:
-    """A metric between two steps (default: the run's); None where the run has no finite value of it."""
+def _curve(run: RunReport, name: str, width: int, bounds: tuple[int, int], smoothing: str) -> Curve | None:
+    """A metric between two steps; None where the run has no finite value of it."""
     metric = run.log.metrics.get(name)
     if metric is None:
         return None
-    curve = curves.reduce(metric, *(bounds or (run.log.first_step, run.log.last_step)), width, _window(run))
+    curve = curves.reduce(metric, *bounds, width, smoothing)
     return curve if len(curve.mean) or len(curve.gaps) else None
 
 
@@ -155,15 +156,17 @@ def _curves(report: Report) -> Iterator[Block]:
         }
         constant = [metric for metric in constant if len(values[metric.name]) == 1]
 
+    smoothing = LIGHT if report.is_comparison else RAW  # the values of several runs hide each other
+
     def chart(metric: Metric) -> Chart:
-        found = [(run.letter, _curve(run, metric.name, width, bounds)) for run in report.runs]
+        found = [(run.letter, _curve(run, metric.name, width, bounds, smoothing)) for run in report.runs]
         return Chart(metric.name, [(letter, curve) for letter, curve in found if curve], *bounds, events)
 
-    windows = {window for run in logged if (window := _window(run))}
-    if windows:
-        average = f"Lines are moving averages over {' or '.join(f'{w:,}' for w in sorted(windows))} steps"
-        yield Note(f"{average}." if report.is_comparison else f"{average}; the band behind them holds all values.")
-    yield Charts([chart(metric) for metric in main])
+    charts = [chart(metric) for metric in main]
+    if over := sorted({curve.over for each in charts for _, curve in each.curves if curve.over}):
+        means = f"Lines are means of {' or '.join(f'{count:,}' for count in over)} values around each place"
+        yield Note(f"{means}." if report.is_comparison else f"{means}; the band behind them holds all values.")
+    yield Charts(charts)
     if events:
         seen = {event.letter: event.word for event in events}
         yield Note("On the axes: " + ", ".join(f"{letter} {word}" for letter, word in seen.items()))

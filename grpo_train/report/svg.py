@@ -16,11 +16,14 @@ from grpo_train.report.blocks import Chart, Points
 from grpo_train.report.curves import Curve
 from grpo_train.report.text import escape, number
 from grpo_train.report.train_log import Floats
+from grpo_train.run_dir.curves import SHARES
 
 WIDTH, HEIGHT = 360, 168
 LEFT, RIGHT, TOP, BOTTOM = 48, 14, 10, 20
 LETTER = 10
 """Height and width of a letter."""
+SAME = 1e-9
+"""Values that differ by less than this share of them are one value and its rounding."""
 LOGARITHMIC = 1000
 """Largest value by smallest, from which the axis is logarithmic."""
 
@@ -55,7 +58,7 @@ def chart_svg(chart: Chart) -> str:
     """A metric's curves, as an ``<svg>`` element."""
     curves = [(letter, curve) for letter, curve in chart.curves if len(curve.mean)]
     x = Scale(chart.first, max(chart.last, chart.first + 1), LEFT, WIDTH - RIGHT)
-    y = _y_scale(curves)
+    y = _y_scale(chart.name, curves)
     parts = [_axes(x, y)]
     for event in chart.events:
         at = f"{x.place(event.step):.1f}"
@@ -67,12 +70,12 @@ def chart_svg(chart: Chart) -> str:
     letters: list[tuple[str, float, float]] = []
     for letter, curve in curves:
         xs = x.at(curve.x)
-        if alone:
+        if alone and curve.over:
             outline = [*zip(xs, y.at(curve.high), strict=True), *zip(xs[::-1], y.at(curve.low)[::-1], strict=True)]
             if len(xs) > 1:
                 parts.append(f'<path class="band" d="{_path(outline)}z" transform="scale(.1)"/>')
         series = _series_class(letter)
-        ys = y.at(curve.smooth)
+        ys = y.at(curve.line)
         if len(xs) == 1:
             parts.append(f'<circle class="dot {series}" cx="{xs[0]:.1f}" cy="{ys[0]:.1f}" r="2.5"/>')
         else:
@@ -88,8 +91,10 @@ def chart_svg(chart: Chart) -> str:
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
 
 
-def is_logarithmic(curves: Sequence[tuple[str, Curve]]) -> bool:
-    """Whether the axis is logarithmic: all values positive, over several orders of magnitude."""
+def is_logarithmic(name: str, curves: Sequence[tuple[str, Curve]]) -> bool:
+    """Whether the axis is logarithmic: no share of a whole, all values positive, over several orders of magnitude."""
+    if SHARES.fullmatch(name):
+        return False
     lows = [float(curve.low.min()) for _, curve in curves if len(curve.low)]
     highs = [float(curve.high.max()) for _, curve in curves if len(curve.high)]
     return bool(lows) and min(lows) > 0 and max(highs) / min(lows) >= LOGARITHMIC
@@ -158,21 +163,24 @@ def _series_class(letter: str) -> str:
     return f"s{'ABCDEFGHIJKL'.index(letter) if letter else 0}"
 
 
-def _y_scale(curves: Sequence[tuple[str, Curve]]) -> Scale:
+def _y_scale(name: str, curves: Sequence[tuple[str, Curve]]) -> Scale:
     if not curves:
         return _padded(0.0, 1.0)
     alone = len(curves) == 1
-    low = min(float((curve.low if alone else curve.smooth).min()) for _, curve in curves)
-    high = max(float((curve.high if alone else curve.smooth).max()) for _, curve in curves)
-    if low > 0 and is_logarithmic(curves):
+    low = min(float((curve.low if alone else curve.line).min()) for _, curve in curves)
+    high = max(float((curve.high if alone else curve.line).max()) for _, curve in curves)
+    if SHARES.fullmatch(name) and low >= 0 and high <= 1:
+        return Scale(0.0, 1.0, HEIGHT - BOTTOM, TOP)
+    if low > 0 and is_logarithmic(name, curves):
         low, high = 10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high))
         return Scale(low, high, HEIGHT - BOTTOM, TOP, is_log=True)
     return _padded(low, high)
 
 
 def _padded(low: float, high: float) -> Scale:
-    """A scale with room above and below, also around a single value."""
-    room = (high / 2 - low / 2) / 8 or abs(high) / 10 or 0.5
+    """A scale with room above and below, also around a single value; what differs by rounding is one."""
+    spread = high / 2 - low / 2
+    room = spread / 8 if spread > SAME * max(abs(low), abs(high)) else abs(high) / 10 or 0.5
     bottom = 0.0 if 0 <= low < room else low - room
     return Scale(bottom, high + room, HEIGHT - BOTTOM, TOP)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from grpo_tui.box.curves import AXES, SMOOTHINGS, Curves, Mark, Window
+from grpo_train.run_dir.curves import LEVELS, RAW
+from grpo_tui.box.curves import AXES, Curves, Mark, Window
 from grpo_tui.box.events import CRASH, WORDS, Pause, RunEvent, evaluation_events
 from grpo_tui.box.store import Store
-from remote.protocol.logs import AUTOMATIC
 
 
 class Chart(NamedTuple):
@@ -85,6 +85,7 @@ class PlotView:
     """The user's choices for all charts of a view."""
 
     window: Window = field(default_factory=Window)
+    smoothing: str = RAW
     logarithmic: set[str] = field(default_factory=lambda: {*LOGARITHMIC})
     clipped: set[str] = field(default_factory=set)
     """Metrics whose y axis leaves out the extremes."""
@@ -103,19 +104,13 @@ class PlotView:
         missing = {name for name, has in (("cost", has_price), ("tokens", has_tokens)) if not has}
         axes = [one for one in AXES if AXIS_NAMES[one] not in missing]
         axis = axes[(axes.index(self.x) + 1) % len(axes)] if self.x in axes else axes[0]
-        self.window, self.crosshair = Window(x=axis, smoothing=self.window.smoothing), None
+        self.window, self.crosshair = Window(x=axis), None
         return axis
 
-    def smooth(self, by: int, used: int) -> int:
-        """More (+1) or less (-1) smoothing; beyond both ends it is automatic again. Returns the steps.
-
-        ``used``: steps of the moving average now.
-        """
-        steps = used if self.window.smoothing == AUTOMATIC else self.window.smoothing
-        found = [one for one in SMOOTHINGS if (one > steps if by > 0 else one < steps)]
-        steps = (min if by > 0 else max)(found, default=AUTOMATIC)
-        self.window = replace(self.window, smoothing=steps)
-        return steps
+    def smooth(self, by: int) -> str:
+        """Turn to the next (+1) or previous (-1) of :data:`LEVELS`. Returns it."""
+        self.smoothing = LEVELS[(LEVELS.index(self.smoothing) + by) % len(LEVELS)]
+        return self.smoothing
 
 
 @dataclass(eq=False)
@@ -131,17 +126,15 @@ class ChartsView(PlotView):
     def to_json(self) -> dict[str, Any]:
         """What is kept for the next start: axes and smoothing."""
         return {
-            "x": self.window.x, "smoothing": self.window.smoothing,
+            "x": self.window.x, "smoothing": self.smoothing,
             "logarithmic": sorted(self.logarithmic), "clipped": sorted(self.clipped),
         }  # fmt: skip
 
     def restore(self, found: Mapping[str, Any], has_price: bool) -> None:
         """Take what was kept, as far as it can be used."""
         x, smoothing = found.get("x"), found.get("smoothing")
-        self.window = Window(
-            x=x if x in AXES and (has_price or AXIS_NAMES[x] != "cost") else "step",
-            smoothing=smoothing if smoothing in SMOOTHINGS else AUTOMATIC,
-        )
+        self.window = Window(x=x if x in AXES and (has_price or AXIS_NAMES[x] != "cost") else "step")
+        self.smoothing = smoothing if smoothing in LEVELS else RAW
         for name, kept in (("logarithmic", self.logarithmic), ("clipped", self.clipped)):
             if isinstance(found.get(name), list):
                 kept.clear()
@@ -180,11 +173,9 @@ class ChartsView(PlotView):
             self.shown = shown
 
 
-def smoothing_label(chosen: int, used: int) -> str:
-    """The smoothing as words: ``off``, ``50 steps``, ``auto (46 steps)``."""
-    if chosen == AUTOMATIC:
-        return f"auto ({used:,} steps)" if used else "auto"
-    return f"{chosen:,} steps" if chosen else "off"
+def smoothing_label(smoothing: str, over: int) -> str:
+    """What the line is: ``raw``, ``raw (dense: mean of 12)``, ``light (mean of 50)``."""
+    return f"{smoothing} ({'dense: ' if smoothing == RAW else ''}mean of {over:,})" if over else smoothing
 
 
 SEVERAL = "+"

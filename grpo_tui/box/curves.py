@@ -17,10 +17,11 @@ from itertools import accumulate
 from statistics import median
 from typing import Any, NamedTuple
 
+from grpo_train.run_dir.curves import LIGHT, RAW, centered_means, mean_over
 from grpo_train.run_dir.files import to_float
 from grpo_tui.box.asking import SOON_S, Asking, monotonic
 from grpo_tui.box.log import RunLogs, TrainLogRow, row_time, step_of
-from remote.protocol.logs import AUTOMATIC, HUGE, Columns
+from remote.protocol.logs import HUGE, Columns
 from remote.protocol.rows import UNREADABLE
 
 MOST_LIVE = 256
@@ -34,11 +35,9 @@ LIVE_KEPT = 20_000
 SPIKE = 3.0
 """A value this many times the usual one is pointed out."""
 FLAT = 1e-6
-"""Relative change below which a moving average does not move."""
-MIN_AVERAGED = 12
-"""Minimum values for drawing the moving average over the raw curve."""
-SMOOTHINGS = (0, 5, 20, 50, 200, 1_000)
-"""Steps of the moving average besides the automatic one; 0 = off."""
+"""Relative change below which a curve does not move."""
+LEAST_FOR_DIRECTION = 12
+"""Values from which on a curve has a direction."""
 AXES = ("step", "tokens", "time", "seconds")
 """``seconds`` are shown as their cost, where the box has a price."""
 STEP = ":step"
@@ -53,7 +52,6 @@ class Window:
     low: float | None = None
     high: float | None = None
     span: float | None = None
-    smoothing: int = AUTOMATIC
 
     @property
     def follows(self) -> bool:
@@ -81,7 +79,6 @@ class Mark(NamedTuple):
     low: float
     high: float
     last: float
-    smooth: float
     broken: bool
     """Whether a NaN lies between it and the mark before: the line breaks."""
     rows: float = 1
@@ -89,11 +86,15 @@ class Mark(NamedTuple):
     total: float = 0.0
     """Sum of the values, of more than one."""
 
+    @property
+    def sum(self) -> float:
+        return self.total if self.rows > 1 else self.last
+
 
 class Curve:
     """One metric: the marks of the box's columns, then one per row since."""
 
-    def __init__(self, row: Mapping[str, Any], low: float, high: float, decay: float) -> None:
+    def __init__(self, row: Mapping[str, Any], low: float, high: float) -> None:
         columns: Columns = row["columns"]
         self.marks: list[Mark] = []
         self.gaps = array("d")
@@ -102,8 +103,8 @@ class Curve:
         """Finite values."""
         self.last: float | None = to_float(row.get("last"))
         """Value of the newest row that has the metric; may be NaN or infinite."""
-        self._average, self._weight, self._decay = float(row.get("average", 0)), float(row.get("weight", 0)), decay
         self._broken = False
+        self._means: tuple[object, list[Mark]] = (None, [])
         width = len(columns.count)
         for index, count in enumerate(columns.count):
             x = low + (index + 0.5) * (high - low) / width
@@ -116,7 +117,7 @@ class Curve:
                 self.marks.append(
                     Mark(
                         x, columns.first[index], columns.min[index], columns.max[index], columns.last[index],
-                        columns.smooth[index], self._broken, count, columns.sum[index],
+                        self._broken, count, columns.sum[index],
                     )
                 )  # fmt: skip
                 self._broken = gap
@@ -128,9 +129,7 @@ class Curve:
             self.gaps.append(x)
             self._broken = True
             return
-        self._average = self._decay * self._average + (1 - self._decay) * value
-        self._weight = self._decay * self._weight + (1 - self._decay)
-        self.marks.append(Mark(x, value, value, value, value, self._average / self._weight, self._broken))
+        self.marks.append(Mark(x, value, value, value, value, self._broken))
         self._broken = False
         self.count += 1
 
@@ -138,11 +137,22 @@ class Curve:
         """The mark nearest to ``x``."""
         return min(self.marks, key=lambda mark: abs(mark.x - x), default=None)
 
+    def means(self, over: int) -> list[Mark]:
+        """The marks with the mean of the ``over`` values around each as their only value."""
+        if self._means[0] != (over, self.count, len(self.marks)):
+            found = centered_means([mark.sum for mark in self.marks], [mark.rows for mark in self.marks], over)
+            means = [
+                mark._replace(first=mean, low=mean, high=mean, last=mean)
+                for mark, mean in zip(self.marks, found, strict=True)
+            ]
+            self._means = ((over, self.count, len(self.marks)), means)
+        return self._means[1]
+
     def direction(self) -> str:
-        """Where the moving average went over the last quarter, by its range: ``↗`` ``→`` ``↘``; "" without one."""
-        if self.count < MIN_AVERAGED:
+        """Where the curve went over the last quarter, by its range: ``↗`` ``→`` ``↘``; "" of a few values."""
+        if self.count < LEAST_FOR_DIRECTION:
             return ""
-        smooth = [mark.smooth for mark in self.marks]
+        smooth = [mark.last for mark in self.means(mean_over(LIGHT, self.count, 0))]
         change = smooth[-1] - smooth[-max(2, len(smooth) // 4)]
         is_flat = abs(change) <= max(0.07 * (max(smooth) - min(smooth)), FLAT * abs(smooth[-1]))
         return "→" if is_flat else "↗" if change > 0 else "↘"
@@ -177,8 +187,8 @@ class Curves:
         self.last: float | None = None
         self.axis = ""
         """The x axis of the curves: another one than the window's until the box has answered."""
-        self.smoothing = 0
-        """Steps of the moving average in the curves."""
+        self.smoothing = RAW
+        """One of :data:`grpo_train.run_dir.curves.LEVELS`."""
         self.progress = 0.0
         """Share of the log that the curves are made from."""
         self.is_coarse = True
@@ -210,9 +220,9 @@ class Curves:
                 low = high - self.window.span
         return (low, high) if high > low else (low - 1, high + 1)
 
-    def is_averaged(self, curve: Curve) -> bool:
-        """Whether the moving average of a curve is drawn, over its raw values."""
-        return curve.count >= MIN_AVERAGED and self.smoothing > 0
+    def mean_over(self, curve: Curve) -> int:
+        """How many values the mean covers that is drawn of a curve; 0 = its values are the line."""
+        return mean_over(self.smoothing, curve.count, self.width)
 
     @property
     def is_answered(self) -> bool:
@@ -256,8 +266,7 @@ class Curves:
             low = self.last - window.span
         bounds = {name: value for name, value in (("low", low), ("high", window.high)) if value is not None}
         return {
-            "run": self.run, "metrics": list(self.metrics), "x": window.x, "width": self.width,
-            "smoothing": window.smoothing, **bounds,
+            "run": self.run, "metrics": list(self.metrics), "x": window.x, "width": self.width, **bounds,
         }  # fmt: skip
 
     def answer(self, reply: Mapping[str, Any], logs: RunLogs) -> None:
@@ -278,7 +287,7 @@ class Curves:
         window = self.window
         return {
             "run": self.run, "metrics": list(self.metrics), "x": window.x, "low": window.low, "high": window.high,
-            "span": window.span, "smoothing": window.smoothing,
+            "span": window.span,
         }  # fmt: skip
 
     def recall(self, reply: Mapping[str, Any], at: float) -> None:
@@ -291,11 +300,9 @@ class Curves:
         self.is_coarse, self.progress = reply["state"] != "whole", reply["progress"]
         self.axis, self.first, self.last = reply["x"], reply["first"], reply["last"]
         self._ends = (reply["low"], reply["high"])
-        self.smoothing, self._rows, self._live = reply["smoothing"], reply["rows"], 0
+        self._rows, self._live = reply["rows"], 0
         self.curves = {
-            row["metric"]: Curve(row, reply["low"], reply["high"], reply["decay"])
-            for row in reply["series"]
-            if UNREADABLE not in row
+            row["metric"]: Curve(row, reply["low"], reply["high"]) for row in reply["series"] if UNREADABLE not in row
         }
         self.version += 1
 

@@ -43,7 +43,6 @@ def request_of(run: str, metrics: Sequence[str], first: int, last: int) -> dict[
     """The parameters of the ``series`` request with a column for each step of a page."""
     return {
         "run": run, "metrics": list(metrics), "x": "step", "low": first, "high": last, "width": last - first + 1,
-        "smoothing": 0,
     }  # fmt: skip
 
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from grpo_train.run_dir.curves import LIGHT, centered_means, mean_over
 from grpo_train.run_dir.files import to_float
 from grpo_tui.box.asking import LIVE_S, SOON_S, Asking, monotonic
 from grpo_tui.box.rows import RunRow
-from remote.protocol.logs import AUTOMATIC, Columns
+from remote.protocol.logs import Columns
 from remote.protocol.rows import UNREADABLE
 from remote.protocol.runs import MAX_FACTS
 
@@ -131,11 +132,11 @@ _BITS = ((0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08))
 
 @dataclass(frozen=True)
 class Trend:
-    """The moving average of a run's reward."""
+    """The reward of a run, as a mean around each of a few columns."""
 
     curve: str
     last: float | None
-    """The newest value of the moving average."""
+    """The mean of the last column."""
     arrow: str
     """``↗``, ``→``, ``↘``, or "" for too few values."""
 
@@ -165,7 +166,7 @@ class Trends:
             due = self._state.get(row.name) != state and self._not_before.get(row.name, 0.0) <= now
             if due and row.layout == "run" and row.step > 0 and not row.is_unreadable:
                 self._pending = (row.name, state)
-                return {"run": row.name, "metrics": ["reward"], "width": 2 * CELLS, "smoothing": AUTOMATIC}
+                return {"run": row.name, "metrics": ["reward"], "width": 2 * CELLS}
         return None
 
     def answer(self, reply: Mapping[str, Any]) -> None:
@@ -196,18 +197,20 @@ def trend_of(row: Mapping[str, Any]) -> Trend:
     """The trend of a SeriesRow."""
     columns: Columns = row["columns"]
     counted = [index for index, count in enumerate(columns.count) if count]
-    smooth = [columns.smooth[index] for index in counted]
-    weight = float(row.get("weight") or 0.0)
-    last = float(row.get("average") or 0.0) / weight if weight > 0 else None
-    if not smooth:
-        return Trend("", last, "")
+    if not counted:
+        return Trend("", None, "")
+    over = mean_over(LIGHT, int(sum(columns.count)), 2 * CELLS)
+    means = centered_means(columns.sum, columns.count, over)
+    smooth = [means[index] for index in counted]
     low, high = min(smooth), max(smooth)
     arrow = ""
     if sum(columns.count) >= LEAST and len(smooth) > 1:
         change = smooth[-1] - smooth[-1 - max(1, len(smooth) // 4)]
         arrow = "→" if abs(change) <= FLAT * (high - low) else "↗" if change > 0 else "↘"
     heights = {index: _height(value, low, high) for index, value in zip(counted, smooth, strict=True)}
-    return Trend("".join(_cell(heights.get(2 * cell), heights.get(2 * cell + 1)) for cell in range(CELLS)), last, arrow)
+    return Trend(
+        "".join(_cell(heights.get(2 * cell), heights.get(2 * cell + 1)) for cell in range(CELLS)), smooth[-1], arrow
+    )
 
 
 def _height(value: float, low: float, high: float) -> int:

@@ -165,7 +165,6 @@ class CurveChart(ChartMouse):
         super().__init__(store, id=id, classes=classes)
         self._curves = curves
         self.metric = metric
-        self.smoothed = True
         self.is_log = False
         self.is_clipped = False
         """Whether the y axis leaves out the extremes."""
@@ -208,8 +207,8 @@ class CurveChart(ChartMouse):
         curves, curve = self._curves(), self.curve
         if curves is None or curve is None:
             return [], []
-        marks, gaps = self._apart(curve.marks, curves.ends, 2 * self.size.width)
-        return [only_line(marks, self.smoothed and curves.is_averaged(curve))], gaps
+        line, gaps = self._apart(only_line(curve, curves.mean_over(curve)), curves.ends, 2 * self.size.width)
+        return [line], gaps
 
     @property
     def ends(self) -> tuple[float, float] | None:
@@ -234,9 +233,9 @@ class CurveChart(ChartMouse):
     def state(self) -> object:
         curves = self._curves()
         return (
-            (curves.version, curves.run) if curves is not None else None,
+            (curves.version, curves.run, curves.smoothing) if curves is not None else None,
             "" if self.drawn_curves() else self._why_empty(),
-            self.metric, self.is_log, self.is_clipped, self.smoothed, self.crosshair, self.value, self.events.version,
+            self.metric, self.is_log, self.is_clipped, self.crosshair, self.value, self.events.version,
             self.has_legend,
         )  # fmt: skip
 
@@ -424,27 +423,28 @@ class CurveChart(ChartMouse):
         found = {}
         for one, a in accuracies(self.metric, self.events.placed).items():
             if a > 0 or not self.is_log:
-                (found[one],) = scaled([Mark(one.x, a, a, a, a, a, False)], self.is_log)
+                (found[one],) = scaled([Mark(one.x, a, a, a, a, False)], self.is_log)
         return found
 
-    def _apart(self, marks: Sequence[Mark], ends: tuple[float, float], pixels: int) -> tuple[Sequence[Mark], list[Gap]]:
-        """The marks, not joined where the run did not train for more than a pixel column, and those gaps."""
-        found = gaps_of(marks, self.events.pauses, ends) if self.events.pauses else []
+    def _apart(self, line: RunLine, ends: tuple[float, float], pixels: int) -> tuple[RunLine, list[Gap]]:
+        """The line, not joined where the run did not train for more than a pixel column, and those gaps."""
+        found = gaps_of(line.marks, self.events.pauses, ends) if self.events.pauses else []
         wide = [(place, gap) for place, gap in found if (gap.high - gap.low) * pixels > 2 * (ends[1] - ends[0])]
         if not wide:
-            return marks, []
-        kept = list(marks)
-        for place, _ in wide:
-            if place < len(kept):
-                kept[place] = kept[place]._replace(broken=True)
-        return kept, [gap for _, gap in wide]
+            return line, []
+        broken = {place for place, _ in wide}
+
+        def apart(marks: Sequence[Mark]) -> Sequence[Mark]:
+            return [mark._replace(broken=True) if i in broken else mark for i, mark in enumerate(marks)]
+
+        return line.changed(apart), [gap for _, gap in wide]
 
     def _clipped(self, view: View, raw: Sequence[Mark], marks: Sequence[Mark]) -> View:
         """The view between the percentiles."""
         low, high = percentiles(raw)
         if self.is_log:
             low, high = (math.log10(value) if value > 0 else view.y_low for value in (low, high))
-        view = view_of_marks([Mark(0, low, low, high, high, low, False)], view.x_low, view.x_high)
+        view = view_of_marks([Mark(0, low, low, high, high, False)], view.x_low, view.x_high)
         self._hidden = left_out(marks, view.y_low, view.y_high)
         return view
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,9 +18,10 @@ from typing import NamedTuple
 from textual.content import Content
 
 from grpo_train.history.cost import dollars
+from grpo_train.run_dir.curves import SHARES
 from grpo_train.run_dir.display import duration
 from grpo_tui.box.charts import DASHED, DOTTED, ELAPSED, NOT_FINITE, RUN_LOOKS, SEVERAL, Gap, Placed, RunLook, sign_of
-from grpo_tui.box.curves import Mark
+from grpo_tui.box.curves import Curve, Mark
 from grpo_tui.box.events import CRASH, WORDS, RunEvent
 from grpo_tui.box.formatting import compact_number, metric_value, money, tick_labels
 
@@ -212,8 +212,6 @@ def bars_in_blocks(braille: str) -> str:
     return braille.translate(_BARS)
 
 
-SHARES = re.compile(r"(task/[^/]+/)?(accuracy(/.*)?|ess/.*|groups/.*|frac_.*|completions/clipped_ratio)")
-"""Metrics that are shares of a whole. Those of a few per cent (``clip_ratio``, ``mismatch``) keep their own axis."""
 TIME_UNITS = ((86_400.0, 2 * 86_400), (3_600.0, 2 * 3_600), (60.0, 120), (1.0, 0))
 """Seconds of a unit on an axis of elapsed time, and the range from which it is used."""
 
@@ -275,7 +273,7 @@ class RunLine(NamedTuple):
     """The line of a run."""
 
     marks: Sequence[Mark]
-    """Of the moving average, or of the values."""
+    """Of the values, or of their mean."""
     band: Sequence[Mark] = ()
     """The values whose range is drawn below the line."""
     look: RunLook | None = None
@@ -331,9 +329,9 @@ class RunLine(NamedTuple):
                 return
 
 
-def only_line(marks: Sequence[Mark], is_averaged: bool) -> RunLine:
-    """The line of the only run of a chart: its values, or their moving average over the band of their range."""
-    return RunLine(averages(marks), marks) if is_averaged else RunLine(marks)
+def only_line(curve: Curve, over: int) -> RunLine:
+    """The line of the only run of a chart: its values, or the mean of ``over`` of them over the band of their range."""
+    return RunLine(curve.means(over), curve.marks) if over else RunLine(curve.marks)
 
 
 def scaled(marks: Sequence[Mark], is_log: bool) -> Sequence[Mark]:
@@ -341,7 +339,7 @@ def scaled(marks: Sequence[Mark], is_log: bool) -> Sequence[Mark]:
     if not is_log:
         return marks
     positive = [mark for mark in marks if mark.high > 0]
-    floor = min((value for mark in positive for value in mark[1:6] if value > 0), default=1.0)
+    floor = min((value for mark in positive for value in mark[1:5] if value > 0), default=1.0)
     return [_changed(mark, lambda value: math.log10(max(value, floor))) for mark in positive]
 
 
@@ -353,13 +351,8 @@ def cut_off(marks: Sequence[Mark], view: View) -> list[Mark]:
 
 
 def _changed(mark: Mark, change: Callable[[float], float]) -> Mark:
-    first, low, high, last, smooth = map(change, mark[1:6])
-    return Mark(mark.x, first, low, high, last, smooth, mark.broken, mark.rows)
-
-
-def averages(marks: Sequence[Mark]) -> list[Mark]:
-    """Marks of the moving average only."""
-    return [mark._replace(first=mark.smooth, low=mark.smooth, high=mark.smooth, last=mark.smooth) for mark in marks]
+    first, low, high, last = map(change, mark[1:5])
+    return Mark(mark.x, first, low, high, last, mark.broken, mark.rows)
 
 
 def point(

@@ -100,11 +100,11 @@ def _chart(chart: Drawing, ends: tuple[float, float], axis: str, price: float | 
 
     lines = [line.changed(shown) for line in chart.lines]
     found = accuracies(chart.metric, chart.events)
-    results = shown([Mark(one.x, a, a, a, a, a, False) for one, a in found.items()])
+    results = shown([Mark(one.x, a, a, a, a, False) for one, a in found.items()])
     view = view_of(chart.metric, [*(mark for line in lines for mark in line.extent), *results], ends, chart.is_log)
     said = metric_value(chart.last) if chart.last is not None else ""
     if any(line.band for line in lines):
-        said = f"last {said}, thick line smoothed"
+        said = f"last {said}, line: mean"
     yield from _axes(chart, said, view, x_labels(*ends, 6, axis, price))
     for line in lines:
         yield from _line(line, view, line.look.light if line.look is not None else chart.color)

@@ -154,8 +154,8 @@ class PlotScreen(ViewScreen):
         self.tick()
 
     def action_smooth(self, by: int) -> None:
-        """Smooth over fewer (-1) or more (+1) steps."""
-        self.view.smooth(by, self.curves.smoothing if self.curves is not None else 0)
+        """Draw the values, or a mean of a few or many of them."""
+        self.view.smooth(by)
         self.tick()
 
     def action_toggle_log(self) -> None:

@@ -1,8 +1,7 @@
-"""Curves: metrics reduced to pixel columns, their moving average, and all metrics at a glance."""
+"""Curves: metrics reduced to pixel columns, and all metrics at a glance."""
 
 from __future__ import annotations
 
-import math
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -10,11 +9,10 @@ from itertools import accumulate
 from statistics import median
 from typing import Any
 
-from grpo_train.run_dir.smoothing import automatic_steps
 from remote.index.lines import MISSING, shown
 from remote.index.train_log import STEP, TIME, Snapshot, finite_of, is_sorted
 from remote.protocol.frames import pack
-from remote.protocol.logs import AUTOMATIC, COLUMNS, HUGE, SeriesRequest
+from remote.protocol.logs import COLUMNS, HUGE, SeriesRequest
 
 AXES = {"step": STEP, "time": TIME, "tokens": "num_tokens"}
 MAX_X = 1e15
@@ -77,45 +75,12 @@ def nearest(xs: array[float], x: float) -> int:
     return after - 1
 
 
-class Average:
-    """A moving average that starts at the first value: the usual one divided by the weight it has so far."""
-
-    def __init__(self, steps: int) -> None:
-        """``steps``: of a plain moving average with the same mean age of the values; 0 or 1 = none."""
-        self.rate = 2 / (max(1, steps) + 1)
-        self.value = 0.0
-        self.count = 0
-
-    def add(self, values: Sequence[float]) -> None:
-        """Add finite values."""
-        value, rate = self.value, self.rate
-        if rate == 1:
-            value = values[-1] if values else value
-        else:
-            for new in values:
-                value += rate * (new - value)
-        self.value = value
-        self.count += len(values)
-
-    @property
-    def weight(self) -> float:
-        return -math.expm1(self.count * math.log1p(-self.rate)) if self.rate < 1 else float(self.count > 0)
-
-    @property
-    def smooth(self) -> float:
-        return self.value / self.weight
-
-
-def reduce(values: array[float], axis: Axis, bounds: list[int], average: Average) -> list[array[float]]:
-    """The columns of one metric, in the order of :class:`remote.protocol.logs.Columns`; ``average`` is at the last row
-    afterwards."""
-    if axis.order is None:
-        average.add(_usable(values[: bounds[0]])[0])
-    else:
-        smoothed = _smoothed(values, average)
+def reduce(values: array[float], axis: Axis, bounds: list[int]) -> list[array[float]]:
+    """The columns of one metric, in the order of :class:`remote.protocol.logs.Columns`."""
+    if axis.order is not None:
         values = array("d", [values[row] for row in axis.order])
     found = [array("d", bytes(8 * (len(bounds) - 1))) for _ in range(COLUMNS)]
-    lows, highs, firsts, lasts, sums, counts, gaps, smooths = found
+    lows, highs, firsts, lasts, sums, counts, gaps = found
     for column in range(len(bounds) - 1):
         start, end = bounds[column], bounds[column + 1]
         if start == end:
@@ -127,14 +92,6 @@ def reduce(values: array[float], axis: Axis, bounds: list[int], average: Average
         lows[column], highs[column] = min(kept), max(kept)
         firsts[column], lasts[column] = kept[0], kept[-1]
         sums[column], counts[column] = total, len(kept)
-        if axis.order is None:
-            average.add(kept)
-            smooths[column] = average.smooth
-        else:
-            place = next(i for i in range(end - 1, start - 1, -1) if -HUGE < values[i] < HUGE)
-            smooths[column] = smoothed[axis.order[place]]
-    if axis.order is None:
-        average.add(_usable(values[bounds[-1] :])[0])
     return found
 
 
@@ -150,16 +107,6 @@ def _usable(values: array[float]) -> tuple[Sequence[float], float, int]:
     return kept, sum(kept), len(values) - len(kept) - values.count(MISSING)
 
 
-def _smoothed(values: array[float], average: Average) -> array[float]:
-    """The moving average after each row, in the order of the log."""
-    found = array("d")
-    for value in values:
-        if -HUGE < value < HUGE:
-            average.add((value,))
-        found.append(average.smooth if average.count else 0.0)
-    return found
-
-
 def series(snapshot: Snapshot, request: SeriesRequest) -> dict[str, Any]:
     """The reply to a ``series`` request, without what all replies have."""
     axis = axis_of(snapshot, request.x)
@@ -169,13 +116,9 @@ def series(snapshot: Snapshot, request: SeriesRequest) -> dict[str, Any]:
     high = (last or 0.0) if request.high is None else request.high
     high = max(low, high)
     bounds = axis.bounds(low, high, request.width)
-    steps = request.smoothing
-    if steps == AUTOMATIC:
-        steps = automatic_steps(bounds[-1] - bounds[0])
     rows = []
     for metric in request.metrics:
-        average = Average(0 if metric in (STEP, TIME) else steps)
-        columns = reduce(snapshot.column(metric), axis, bounds, average)
+        columns = reduce(snapshot.column(metric), axis, bounds)
         at = snapshot.stats(metric).last_row
         rows.append(
             {
@@ -183,8 +126,6 @@ def series(snapshot: Snapshot, request: SeriesRequest) -> dict[str, Any]:
                 "columns": pack(columns),
                 "last": shown(snapshot.at(metric, at)) if at >= 0 else None,
                 "last_step": snapshot.at(STEP, at) if at >= 0 else None,
-                "average": average.value,
-                "weight": average.weight,
             }
         )
     return {
@@ -194,8 +135,6 @@ def series(snapshot: Snapshot, request: SeriesRequest) -> dict[str, Any]:
         "low": low,
         "high": high,
         "width": request.width,
-        "smoothing": steps if steps > 1 else 0,
-        "decay": 1 - Average(steps).rate,
         "series": rows,
     }
 

@@ -31,8 +31,6 @@ MAX_CELLS = 32_768
 MAX_STEPS = 10_000
 """Rows of one ``rollout_steps`` reply."""
 MAX_OFFSETS = 32
-AUTOMATIC = -1
-"""Smoothing as :mod:`grpo_train.run_dir.smoothing` chooses it for the rows in the range."""
 HUGE = 1e300
 """Values from here on count as infinite, as NaN does: they are counted, and left out of the other columns."""
 SEARCHED = {
@@ -52,7 +50,6 @@ Text: TypeAlias = Annotated[str, Rule("a non-empty string", bool)]
 Axis: TypeAlias = Annotated[str, Rule(f"one of {', '.join(X_AXES)}", lambda value: value in X_AXES)]
 Bound: TypeAlias = Annotated[float, Rule("a number within ±10^15", lambda value: abs(value) <= 1e15)]
 Width: TypeAlias = Annotated[int, Rule(f"an integer from 1 to {MAX_WIDTH}", lambda value: 1 <= value <= MAX_WIDTH)]
-Smoothing: TypeAlias = Annotated[int, Rule("an integer from -1 to 10^9", lambda value: -1 <= value <= 10**9)]
 Names: TypeAlias = Annotated[
     list[str], Rule(f"a list of at most {MAX_METRICS} strings", lambda value: len(value) <= MAX_METRICS)
 ]
@@ -76,14 +73,12 @@ class SeriesRequest:
 
     run: Text
     metrics: Names
-    """``:step`` and ``:time`` are the step and the time of each row, which are not smoothed."""
+    """``:step`` and ``:time`` are the step and the time of each row."""
     x: Axis = "step"
     low: Bound | None = None
     """First x of the range; None = the run's first."""
     high: Bound | None = None
     width: Width = 120
-    smoothing: Smoothing = 0
-    """Steps of the moving average; 0 = none, -1 = automatic."""
 
     def __post_init__(self) -> None:
         if len(self.metrics) * self.width > MAX_CELLS:
@@ -193,10 +188,6 @@ class SeriesReply(_IndexReply):
     """Range of the columns. Column i begins at ``low + i * (high - low) / width``; the last one ends with ``high``."""
     high: Bound
     width: Width
-    smoothing: Offset
-    """Steps used; 0 = none."""
-    decay: Share
-    """Of the moving average per row."""
     series: list[Row]
     """SeriesRow, one per metric of the request, in its order; unpacked, with a :class:`Columns`."""
 
@@ -289,8 +280,6 @@ class Columns:
     """Finite values."""
     gaps: array[float]
     """NaN and infinite values."""
-    smooth: array[float]
-    """The moving average at the column's last finite value."""
 
 
 @record(frozen=True)

@@ -257,10 +257,6 @@ class SeriesRow(_Series, total=False):
     last: Metric | None
     """Value of the last row that has the metric."""
     last_step: Quantity | None
-    average: float
-    """State of the moving average after the last row: it continues with ``average = decay * average + (1 - decay) *
-    value`` and the same for ``weight`` with 1 for the value; ``average / weight`` is the smoothed value."""
-    weight: float
 
 
 class _MetricRow(TypedDict):

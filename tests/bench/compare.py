@@ -37,7 +37,7 @@ def indexed(root: Path) -> None:
     params = {"metrics": ["reward", "grad_norm", ":step", ":time", "num_tokens", "time/step"], "width": 240}
     began, size, before = time.perf_counter(), 0, sum(map(cpu, bench.pids()))
     for name in names:
-        bench.ask("series", name, smoothing=1_200, **params)
+        bench.ask("series", name, **params)
         size += bench.bytes
     row(f"{RUNS} runs, indexed: what the view asks", f"{time.perf_counter() - began:.2f} s", "1 s")
     row("  processor time of the box for it", f"{sum(map(cpu, bench.pids())) - before:.2f} s", "1 s")

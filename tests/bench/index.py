@@ -161,7 +161,7 @@ def train_log(root: Path) -> None:
     bench.ask("metrics", "short")
     agent, child = bench.pids()
     before = cpu(child)
-    params = {"metrics": SHOWN, "width": 120, "smoothing": -1}
+    params = {"metrics": SHOWN, "width": 120}
     first, whole = bench.whole("series", "long", **params)
     row("first reply, never indexed", f"{first:.2f} s", "0.5 s")
     row("whole, never indexed / json.loads", f"{whole / wall:.2f}", "2.5")
@@ -199,7 +199,7 @@ def comparison(root: Path) -> None:
     for metrics in (["reward"], SHOWN[:2]):
         began = time.perf_counter()
         for name in names:
-            bench.ask("series", name, metrics=metrics, width=120, smoothing=-1)
+            bench.ask("series", name, metrics=metrics, width=120)
         taken = time.perf_counter() - began
         row(f"20 runs of 50,000 steps, indexed, {len(metrics)} metric(s)", f"{taken:.2f} s", "1 s")
     row("peak memory of agent, of the index's process", "{}, {} MiB".format(*map(peak, bench.pids())), "60, 150 MiB")

@@ -18,14 +18,14 @@ from tests.support.terminal import Terminal
 FAKE_ENGINE = Path(__file__).resolve().parents[1] / "support" / "fake_engine.py"
 VIEWS = {
     "1": (" runs 2 ", "needs you"),
-    "2": ("smoothing:", "range: 1–200"),
+    "2": ("line:", "range: 1–200"),
     "3": ("groups by", "prompt 0 of step 200"),
     "4": ("console.log", "line 2990"),  # above the notifications
     "5": ("last 2 hours", "CPU "),
     "6": ("two to twelve runs side by side",),
 }
 """What each view shows, by its key."""
-LOADING = {"2": "smoothing:", "4": "asking the box", "6": "2 runs (A pinned)", "3": "groups by", "5": "last 2 hours"}
+LOADING = {"2": "line:", "4": "asking the box", "6": "2 runs (A pinned)", "3": "groups by", "5": "last 2 hours"}
 """What each shows before the box has answered."""
 SIZES = {(120, 40): "7 history", (80, 24): "6 7"}
 """Of the terminal, and a part of the app's last line there."""

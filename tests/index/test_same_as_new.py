@@ -25,7 +25,7 @@ KILL_EVERY = int(os.environ.get("INDEX_KILL_EVERY", "7"))
 """Writes between two kills; 1 kills at each."""
 QUESTIONS: dict[str, list[Question]] = {
     "train_log.jsonl": [
-        ("series", {"metrics": [*METRICS], "width": 7, "smoothing": 5}),
+        ("series", {"metrics": [*METRICS], "width": 7}),
         ("series", {"metrics": ["reward"], "width": 3, "x": "tokens"}),
         ("metrics", {}),
     ],

@@ -34,7 +34,7 @@ def test_columns_are_those_of_the_raw_log(data: st.DataObject) -> None:
     text = data.draw(logs())
     spans = spans_of(data.draw, text)
     x = data.draw(st.sampled_from(["step", "tokens", "time"]))
-    width, smoothing = data.draw(st.integers(1, 50)), data.draw(st.sampled_from([0, 1, 5, 1000]))
+    width = data.draw(st.integers(1, 50))
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         directory, box = make_run(root), Box(root, root / "cache")
@@ -54,48 +54,25 @@ def test_columns_are_those_of_the_raw_log(data: st.DataObject) -> None:
         low, high = (min(xs), max(xs)) if xs else (0.0, 0.0)
         if xs and data.draw(st.booleans()):
             low, high = sorted(data.draw(st.tuples(*[st.floats(low - 1, high + 1)] * 2)))
-        asked = {"metrics": [*METRICS, "absent"], "x": x, "width": width, "smoothing": smoothing}
+        asked = {"metrics": [*METRICS, "absent"], "x": x, "width": width}
         reply = box.whole("series", low=low, high=high, **asked)
         assert (reply["rows"], reply["skipped"]) == (len(found), rows_of(text, spans, LONGEST)[1])
         assert (reply["first"], reply["last"]) == ((min(xs), max(xs)) if xs else (None, None))
         for series in reply["series"]:
             metric = series["metric"]
-            assert_same(series["columns"], columns_of(found, metric, low, high, width, smoothing, "at"))
-
-
-def test_the_average_continues_with_live_rows(tmp_path: Path) -> None:
-    log, box = make_run(tmp_path) / "train_log.jsonl", Box(tmp_path, tmp_path / "cache")
-    rows = [f'{{"step": {i}, "reward": {i * i % 7}}}\n' for i in range(1, 200)]
-    log.write_text("".join(rows[:100]))
-    first = box.whole("series", metrics=["reward"], smoothing=20, width=3)
-    average, weight, decay = first["series"][0]["average"], first["series"][0]["weight"], first["decay"]
-    for i in range(101, 200):
-        average, weight = decay * average + (1 - decay) * (i * i % 7), decay * weight + 1 - decay
-    log.write_text("".join(rows))
-    then = box.whole("series", metrics=["reward"], smoothing=20, width=3)["series"][0]
-    assert then["columns"].smooth[-1] == pytest.approx(average / weight)
-    assert (then["last"], then["last_step"]) == (199 * 199 % 7, 199)
-
-
-def test_automatic_smoothing_is_a_share_of_the_range(tmp_path: Path) -> None:
-    log, box = make_run(tmp_path) / "train_log.jsonl", Box(tmp_path, tmp_path / "cache")
-    log.write_text("".join(f'{{"step": {i}, "reward": 1}}\n' for i in range(1, 801)))
-    assert box.whole("series", metrics=["reward"], smoothing=-1)["smoothing"] == 20
-    assert box.whole("series", metrics=["reward"], smoothing=-1, low=1, high=200)["smoothing"] == 10
-    assert box.whole("series", metrics=["reward"], smoothing=-1, low=1, high=20)["smoothing"] == 10
-    assert box.whole("series", metrics=["reward"], smoothing=-1, low=1, high=19)["smoothing"] == 0
+            assert_same(series["columns"], columns_of(found, metric, low, high, width, "at"))
 
 
 def test_the_steps_of_other_axes_can_be_asked(tmp_path: Path) -> None:
-    """What a comparison is made from: on any axis, each column's step and time, not smoothed."""
+    """What a comparison is made from: on any axis, each column's step and time."""
     directory, box = make_run(tmp_path), Box(tmp_path, tmp_path / "cache")
     rows = [
         f'{{"step": {step}, "time": "2026-11-22T08:00:0{step}Z", "num_tokens": {10 * step}}}' for step in range(1, 6)
     ]
     (directory / "train_log.jsonl").write_text("\n".join(rows) + "\n")
-    reply = box.whole("series", metrics=[":step", ":time"], x="tokens", width=2, smoothing=50)
+    reply = box.whole("series", metrics=[":step", ":time"], x="tokens", width=2)
     step, time_ = (row["columns"] for row in reply["series"])
-    assert (list(step.min), list(step.max), list(step.smooth)) == ([1, 3], [2, 5], [2, 5])
+    assert (list(step.min), list(step.max)) == ([1, 3], [2, 5])
     assert time_.max[1] - time_.min[0] == 4
 
 

@@ -54,10 +54,10 @@ def test_rows_beside_an_answer_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> 
     """A box may send rows without end and answer no request for curves."""
     monkeypatch.setattr(curves, "LIVE_KEPT", 100)
     shown, logs = Curves("r"), RunLogs("r")
-    columns = Columns(*(array("d", [1.0]) for _ in range(8)))
+    columns = Columns(*(array("d", [1.0]) for _ in range(7)))
     answer = {
-        "x": "step", "state": "whole", "progress": 1.0, "first": 0, "last": 0, "low": 0, "high": 1, "smoothing": 0,
-        "rows": 1, "offset": 0, "decay": 0.5, "series": [{"metric": "a", "columns": columns}],
+        "x": "step", "state": "whole", "progress": 1.0, "first": 0, "last": 0, "low": 0, "high": 1,
+        "rows": 1, "offset": 0, "series": [{"metric": "a", "columns": columns}],
     }  # fmt: skip
     shown.show(("a",), 1)
     assert shown.request()

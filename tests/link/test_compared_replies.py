@@ -48,7 +48,7 @@ def test_any_value_about_a_compared_run(reply: tuple[str, Any], size: float) -> 
         run.curves.request()
         for row in received["series"]["series"]:
             if "columns" in row:
-                row["columns"].smooth[0] = row["columns"].sum[0] = size
+                row["columns"].sum[0] = size
         run.curves.take(received["series"])
         run.facts = facts_of("middle", received["show_run"])
     paired.request(comparison.pin, comparison.runs)

@@ -106,8 +106,8 @@ class Laptop:
 
 NO_ROWS = {
     "x": "step", "state": "whole", "progress": 1.0, "first": None, "last": None, "low": 0.0, "high": 0.0,
-    "smoothing": 0, "rows": 0, "offset": 0, "decay": 0.5,
-    "series": [{"metric": chart.metric, "columns": Columns(*[array("d", [0.0])] * 8)} for chart in CHARTS],
+    "rows": 0, "offset": 0,
+    "series": [{"metric": chart.metric, "columns": Columns(*[array("d", [0.0])] * 7)} for chart in CHARTS],
 }  # fmt: skip
 """The curves of a log without rows; those that arrived continue them."""
 

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_train.report.blocks import Chart
-from grpo_train.report.curves import LARGEST, moving_average, reduce
+from grpo_train.report.curves import LARGEST, reduce
 from grpo_train.report.samples import FAR, NEAR, _Rollouts, pick
 from grpo_train.report.svg import chart_svg, ticks
 from grpo_train.report.train_log import Metric
+from grpo_train.run_dir.curves import DENSE, LEVELS
 
 values = st.one_of(st.floats(-1e6, 1e6), st.floats(), st.sampled_from([math.nan, math.inf, -math.inf, 0.0]))
 logs = st.lists(st.tuples(st.integers(1, 9), values), min_size=1, max_size=60)
@@ -28,14 +29,14 @@ def metric_of(log: list[tuple[int, float]]) -> Metric:
     return Metric("m", np.cumsum(np.array(steps, dtype=float)), np.array(numbers, dtype=float))
 
 
-@given(logs, st.integers(1, 30), st.integers(0, 10))
-def test_extremes_and_means_are_those_of_the_data(log: list[tuple[int, float]], width: int, window: int) -> None:
+@given(logs, st.integers(1, 30), st.sampled_from(LEVELS))
+def test_extremes_and_means_are_those_of_the_data(log: list[tuple[int, float]], width: int, smoothing: str) -> None:
     metric = metric_of(log)
-    curve = reduce(metric, metric.steps[0], metric.steps[-1], width, window)
+    curve = reduce(metric, metric.steps[0], metric.steps[-1], width, smoothing)
     usable = np.abs(metric.values) < LARGEST
     kept, steps = metric.values[usable], metric.steps[usable]
     assert len(curve.gaps) == len(metric.values) - len(kept)
-    assert len(curve.mean) <= width
+    assert len(curve.mean) <= (width if curve.over else len(kept))
     seen = 0
     for first, last, low, high, mean in zip(curve.first, curve.last, curve.low, curve.high, curve.mean, strict=True):
         inside = kept[(steps >= first) & (steps <= last)]
@@ -46,12 +47,14 @@ def test_extremes_and_means_are_those_of_the_data(log: list[tuple[int, float]], 
     assert seen == len(kept)
 
 
-@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50), st.integers(2, 20))
-def test_moving_average_is_the_debiased_one(numbers: list[float], window: int) -> None:
-    rate = 2 / (window + 1)
-    weights = (1 - rate) ** np.arange(len(numbers))[::-1]
-    expected = float((weights * np.array(numbers)).sum() / weights.sum())
-    assert moving_average(np.array(numbers), window)[-1] == pytest.approx(expected, rel=1e-6, abs=1e-6)
+@given(logs, st.integers(1, 30))
+def test_few_values_are_the_line(log: list[tuple[int, float]], width: int) -> None:
+    metric = metric_of(log)
+    curve = reduce(metric, metric.steps[0], metric.steps[-1], width, "raw")
+    kept = metric.values[np.abs(metric.values) < LARGEST]
+    assert (curve.over == 0) == (len(kept) <= DENSE * width)
+    if not curve.over:
+        assert curve.line.tolist() == kept.tolist()
 
 
 @settings(max_examples=60)
@@ -59,7 +62,7 @@ def test_moving_average_is_the_debiased_one(numbers: list[float], window: int) -
 def test_charts_are_drawn_from_any_values(log: list[tuple[int, float]]) -> None:
     metric = metric_of(log)
     first, last = int(metric.steps[0]), int(metric.steps[-1])
-    svg = chart_svg(Chart("m", [("", reduce(metric, first, last, 30, 0))], first, last))
+    svg = chart_svg(Chart("m", [("", reduce(metric, first, last, 5, "raw"))], first, last))
     assert not re.search(r'="[^"]*(nan|inf)', svg.partition('aria-label="')[2].partition('"')[2])
 
 

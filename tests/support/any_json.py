@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from remote.protocol.box import pack_page
 from remote.protocol.frames import pack
+from remote.protocol.logs import COLUMNS
 
 PLANTED = (
     "\x1b]52;c;cGxhbnRlZA==\x07\x1b]0;planted\x1b\\\x1bP+q706c\x1b\\\x1b_planted\x1b\\\x1b[31m\x9b31m"
@@ -137,15 +138,13 @@ RESULTS: dict[str, dict[str, Any]] = {
     "capture_pane": {"session": "s", "text": "line\n"},
     "launch": {"run": "r", "session": "s", "argv": ["a"], "engine": "e", "started": True, "shell_argv": ["b"]},
     "series": {
-        **INDEXED, "x": "step", "first": 1, "last": 9.0, "low": 1.0, "high": 9.0, "width": 2, "smoothing": 5,
-        "decay": 0.5,
+        **INDEXED, "x": "step", "first": 1, "last": 9.0, "low": 1.0, "high": 9.0, "width": 2,
         "cursor": {
             "path": "p", "offset": 5, "head_length": 5, "head_sha256": "aa", "tail_sha256": "", "device": 1, "inode": 2,
         },
         "series": [
             {
-                "metric": metric, "columns": pack([array("d", [1.0, 2.0])] * 8), "last": "NaN", "last_step": 9.0,
-                "average": 0.5, "weight": 0.9,
+                "metric": metric, "columns": pack([array("d", [1.0, 2.0])] * COLUMNS), "last": "NaN", "last_step": 9.0,
             }
             for metric in ("reward", "kl")
         ],

@@ -76,23 +76,19 @@ def rows_of(data: bytes, spans: list[tuple[int, int]], longest: int = 1 << 20) -
     return found, skipped
 
 
-def columns_of(rows: list[Row], metric: str, low: float, high: float, width: int, steps: int, x: str) -> Columns:
+def columns_of(rows: list[Row], metric: str, low: float, high: float, width: int, x: str) -> Columns:
     """The columns of a metric, computed value by value."""
     cells: list[list[float]] = [[] for _ in range(width)]
-    gaps, smooth = [0] * width, [0.0] * width
-    rate, value, weight = 2 / (max(1, steps) + 1), 0.0, 0.0
+    gaps = [0] * width
     placed = []
     for row in rows:
         found, at = to_float(row.get(metric)), to_float(row.get(x))
-        if found is not None and abs(found) < HUGE:
-            value, weight = (1 - rate) * value + rate * found, (1 - rate) * weight + rate
         if found is not None and at is not None and abs(at) <= 1e15 and low <= at <= high:
-            placed.append((at, found, value / weight if weight else 0.0))
-    for at, found, smoothed in sorted(placed, key=lambda one: one[0]):
+            placed.append((at, found))
+    for at, found in sorted(placed, key=lambda one: one[0]):
         column = min(width - 1, int((at - low) / (high - low) * width)) if high > low else 0
         if abs(found) < HUGE:
             cells[column].append(found)
-            smooth[column] = smoothed
         else:
             gaps[column] += 1
     return Columns(
@@ -101,17 +97,15 @@ def columns_of(rows: list[Row], metric: str, low: float, high: float, width: int
             for of in (min, max, lambda c: c[0], lambda c: c[-1], math.fsum, len)
         ),
         gaps,
-        smooth,
     )  # type: ignore[arg-type]
 
 
 def assert_same(found: Columns, expected: Columns) -> None:
-    """Extremes and counts exactly, sums and averages as far as addition allows."""
+    """Extremes and counts exactly, sums as far as addition allows."""
     for name in ("min", "max", "first", "last", "count", "gaps"):
         assert list(getattr(found, name)) == list(getattr(expected, name)), name
-    for name in ("sum", "smooth"):
-        for one, other in zip(getattr(found, name), getattr(expected, name), strict=True):
-            assert math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-6), name
+    for one, other in zip(found.sum, expected.sum, strict=True):
+        assert math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-6)
 
 
 # -------------------------------------------------------------------------------------------------------- random logs

@@ -175,7 +175,7 @@ async def go_to_extreme(app: Desk, place: Place, go: Callable[[float], None]) ->
         for _ in range(MOST_REQUESTS):  # each narrows the range to one of MAX_WIDTH columns
             reply = await app.request(
                 "series", timeout=30.0, run=place.run, metrics=[place.metric], x=place.axis, low=low, high=high,
-                width=MAX_WIDTH, smoothing=0,
+                width=MAX_WIDTH,
             )  # fmt: skip
             (row,) = reply["series"]
             if UNREADABLE in row:

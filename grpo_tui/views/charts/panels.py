@@ -235,7 +235,7 @@ class StepSource(PageSource):
         return lines
 
     def _values(self, row: Mapping[str, Any], curves: Curves, width: int, palette: Palette) -> list[Text]:
-        """The shown metrics: the value, its moving average, how far it is from the median."""
+        """The shown metrics: the value, the mean around it, how far it is from the median."""
         lines = [Text(no_wrap=True)]
         for name in curves.metrics:
             value = to_float(row.get(name))
@@ -245,8 +245,9 @@ class StepSource(PageSource):
             entry.append(metric_value(value), style="bold")
             curve = curves.curves.get(name)
             mark = curve.at(self.shown["x"]) if curve is not None and self.shown is not None else None
-            if curve is not None and mark is not None and name == curves.metrics[0] and curves.is_averaged(curve):
-                entry.append(f" (smoothed {metric_value(mark.smooth)})", style=palette["muted"])
+            if curve is not None and mark is not None and name == curves.metrics[0] and (n := curves.mean_over(curve)):
+                mean = curve.means(n)[curve.marks.index(mark)].last
+                entry.append(f" (mean of {n:,}: {metric_value(mean)})", style=palette["muted"])
             if curve is not None and (times := curve.times_usual(value)):
                 entry.append(f" ▲ {compact_number(times, 6)}× median", style=palette["warn"])
             if lines[-1].cell_len and lines[-1].cell_len + 2 + entry.cell_len > width:

@@ -53,8 +53,9 @@ class AboutCharts(Line):
     def render(self) -> Content:
         view, curves = self.view, self._charts.curves
         parts = [("x", AXIS_NAMES[view.window.x])]
-        used = curves.smoothing if curves is not None else 0
-        parts.append(("smoothing", smoothing_label(view.window.smoothing, used)))
+        first = next(iter(curves.curves.values()), None) if curves is not None else None
+        over = curves.mean_over(first) if curves is not None and first is not None else 0
+        parts.append(("line", smoothing_label(view.smoothing, over)))
         if curves is not None and curves.curves:
             ends = [round(end) if view.window.x == "step" else end for end in curves.ends]
             low, high = (axis_label(end, view.window.x, self.store.price_per_hour) for end in ends)
@@ -154,6 +155,7 @@ class ChartsScreen(CrosshairScreen):
                 curves.window = self.view.window
                 curves.version += 1
             metrics = (*self.drawn, *([STEP] if self.view.window.x != "step" else ()))  # of which events have one
+            curves.smoothing = self.view.smoothing
             curves.show(metrics, self.pixel_columns)
 
     def _spikes(self) -> dict[str, tuple[float, int]]:
@@ -284,7 +286,7 @@ class ChartsScreen(CrosshairScreen):
         names, x, price = self.saved_metrics, view.x, self.store.price_per_hour
         drawings = [
             Drawing(
-                name, [only_line(curve.marks, curves.is_averaged(curve))], name in view.logarithmic,
+                name, [only_line(curve, curves.mean_over(curve))], name in view.logarithmic,
                 CHARTS[slot % len(CHARTS)].light, curve.last, curve.gaps, self.events.placed,
             )
             for slot, name in enumerate(self.drawn)

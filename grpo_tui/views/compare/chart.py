@@ -18,7 +18,7 @@ from grpo_tui.box.formatting import compact_number, metric_value
 from grpo_tui.box.store import Store
 from grpo_tui.kit.chart import CurveChart
 from grpo_tui.kit.panel import link_age, toned
-from grpo_tui.kit.plot import RunLine, averages, cost
+from grpo_tui.kit.plot import RunLine, cost
 from grpo_tui.views.compare.model import Compared, Comparison
 
 ROUNDING = 1e-9
@@ -57,7 +57,7 @@ class CompareChart(CurveChart):
         """The pinned run on top, then the current one."""
         top = [self.comparison.current, self.comparison.pinned]
         runs = sorted(self._drawn(), key=lambda run: top.index(run.name) if run.name in top else -1)
-        return [line_of(run, self.metric) for run in runs], []
+        return [line_of(run, self.metric, self.comparison.mean_over) for run in runs], []
 
     @property
     def ends(self) -> tuple[float, float] | None:
@@ -78,7 +78,7 @@ class CompareChart(CurveChart):
 
     def age(self) -> Content:
         if self.store.connected:
-            return Content.from_markup("[$text-muted]smoothed[/]" if self.comparison.smoothed_steps else "")
+            return Content.from_markup("[$text-muted]means[/]" if self.comparison.mean_over else "")
         return toned(link_age(self.store))
 
     def _note(self, curves: Curves | None) -> Content | None:
@@ -151,7 +151,7 @@ class CompareChart(CurveChart):
             mark = curve.at(x) if curves.first - half <= x <= curves.last + half else None
         if mark is None:
             return None
-        return mark.smooth if curves.smoothing else mark.last
+        return curve.means(over)[curve.marks.index(mark)].last if (over := self.comparison.mean_over) else mark.last
 
     def _place(self, x: float) -> str:
         return place_label(x, self.comparison.x, self.store.price_per_hour)
@@ -174,18 +174,17 @@ class CompareChart(CurveChart):
         return "not logged"
 
 
-def line_of(run: Compared, metric: str) -> RunLine:
-    """The line of a run, smoothed unless that is off. It has no marks of a metric that is not logged."""
+def line_of(run: Compared, metric: str, over: int) -> RunLine:
+    """The line of a run: its values, or the mean of ``over`` of them. It has no marks of a metric that is not
+    logged."""
     curves, row = run.curves, run.row
-    marks: Sequence[Mark] = curves.curves[metric].marks if metric in curves.curves else []
+    curve = curves.curves.get(metric)
+    marks: Sequence[Mark] = [] if curve is None else curve.means(over) if over else curve.marks
     if curves.origin:
         marks = [mark._replace(x=mark.x - curves.origin) for mark in marks]
     sign = state_label(row.state)[0] if row is not None and row.state in ("crashed", "killed", "lost") else ""
-    is_smoothed = bool(curves.smoothing)
-    return RunLine(
-        averages(marks) if is_smoothed else marks, look=run.look, name=run.name,
-        end=f"{run.letter} {sign}" if sign else run.letter, is_patterned=is_smoothed,
-    )  # fmt: skip
+    end = f"{run.letter} {sign}" if sign else run.letter
+    return RunLine(marks, look=run.look, name=run.name, end=end, is_patterned=bool(over))
 
 
 def letters(runs: list[Compared]) -> str:

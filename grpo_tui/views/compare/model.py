@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_train.run_dir.smoothing import automatic_steps
+from grpo_train.run_dir.curves import LIGHT, mean_over
 from grpo_tui.box.asking import LIVE_S, REST_S, Asking, monotonic
 from grpo_tui.box.charts import ELAPSED, RUN_LOOKS, PlotView, RunLook
 from grpo_tui.box.curves import Curves
@@ -16,7 +16,7 @@ from grpo_tui.box.formatting import one_line
 from grpo_tui.box.log import RunLogs
 from grpo_tui.box.rows import RunRow
 from grpo_tui.views.compare.standing import TRACKED, Track, interpolate, track_of
-from remote.protocol.logs import AUTOMATIC, MAX_WIDTH
+from remote.protocol.logs import MAX_WIDTH
 from remote.protocol.rows import UNREADABLE
 
 LETTERS = tuple(look.letter for look in RUN_LOOKS)
@@ -89,7 +89,7 @@ class Comparison(PlotView):
     """The compared runs, and what the user has chosen. A run keeps its letter as long as it is compared."""
 
     def __init__(self, now: Callable[[], float] = monotonic) -> None:
-        super().__init__()
+        super().__init__(smoothing=LIGHT)  # the values of several runs hide each other
         self.runs: list[Compared] = []
         """In the order of their letters."""
         self.left_out = 0
@@ -157,21 +157,19 @@ class Comparison(PlotView):
 
     def show(self, metrics: Iterable[str], width: int) -> None:
         """Choose what is asked of each run's log."""
-        window = replace(self.window, smoothing=self.smoothed_steps)
         asked = tuple(dict.fromkeys((*metrics, *TRACKED)))
         for run in self.runs:
-            if run.curves.window != window:
-                run.curves.window = window
+            if run.curves.window != self.window:
+                run.curves.window = self.window
                 run.curves.version += 1
             run.curves.show(asked, min(MAX_WIDTH, width))
 
     @property
-    def smoothed_steps(self) -> int:
-        """Steps of the moving average, the same for all runs."""
-        if self.window.smoothing != AUTOMATIC:
-            return self.window.smoothing
+    def mean_over(self) -> int:
+        """How many values the means cover that are drawn, the same for all runs; 0 = the values are drawn."""
         longest = max((run.row.step for run in self.runs if run.row is not None), default=0)
-        return automatic_steps(longest)  # runs of other lengths are smoothed alike
+        width = max((run.curves.width for run in self.runs), default=0)
+        return mean_over(self.smoothing, longest, width)
 
     @property
     def axis(self) -> str:

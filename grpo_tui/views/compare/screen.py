@@ -338,11 +338,11 @@ class CompareScreen(PlotScreen):
         comparison = self.comparison
         runs = [run for run in comparison.runs if run.curves.axis == comparison.x]
         drawings = [
-            Drawing(name, [line_of(run, name) for run in runs], name in comparison.logarithmic)
+            Drawing(name, [line_of(run, name, comparison.mean_over) for run in runs], name in comparison.logarithmic)
             for name in self.saved_metrics
         ]
-        smoothing = smoothing_label(comparison.window.smoothing, comparison.smoothed_steps)
-        title = f"{len(runs)} runs over {comparison.x}, smoothing: {smoothing}"
+        line = smoothing_label(comparison.smoothing, comparison.mean_over)
+        title = f"{len(runs)} runs over {comparison.x}, line: {line}"
         return charts_svg(title, drawings, ends, comparison.axis, self.store.price_per_hour)
 
     # panels --------------------------------------------------------------------------------------------
@@ -384,7 +384,8 @@ class AboutComparison(Line):
     def state(self) -> object:
         comparison = self._comparison
         return (
-            self.size.width, comparison.version, comparison.window, comparison.smoothed_steps, comparison.left_out,
+            self.size.width, comparison.version, comparison.window, comparison.smoothing, comparison.mean_over,
+            comparison.left_out,
             self._saving(), self.screen.has_class("-short"), [id(run.facts) for run in comparison.runs],
             self._age(),
         )  # fmt: skip
@@ -409,7 +410,7 @@ class AboutComparison(Line):
         parts = [
             ("", f"{len(comparison.runs)} runs ({pin.letter} pinned)"),
             ("x: ", AXIS_NAMES[comparison.x]),
-            ("smoothing: ", smoothing_label(comparison.window.smoothing, comparison.smoothed_steps)),
+            ("line: ", smoothing_label(comparison.smoothing, comparison.mean_over)),
         ]
         for name, value in parts:
             text += Content.from_markup("   [$text-muted]$name[/]$value", name=name, value=value)

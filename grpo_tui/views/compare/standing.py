@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_train.history.cost import dollars
+from grpo_train.run_dir.curves import LIGHT, centered_means, mean_over
 from grpo_train.run_dir.display import duration
 from grpo_tui.box.formatting import compact_number, money
 from remote.protocol.logs import Columns
@@ -68,9 +69,10 @@ def track_of(reply: Mapping[str, Any]) -> Track | None:
     places = [i for i, count in enumerate(reward.count) if count]
     if not places:
         return None
+    means = centered_means(reward.sum, reward.count, mean_over(LIGHT, int(sum(reward.count)), len(reward.count)))
     return Track(
         step=_ascending(found[":step"], places),
-        reward=array("d", [reward.smooth[i] for i in places]),
+        reward=array("d", [means[i] for i in places]),
         tokens=_ascending(found.get("num_tokens"), places),
         seconds=_seconds(found, places),
     )

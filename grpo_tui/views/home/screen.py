@@ -11,6 +11,7 @@ from textual.containers import Container, Horizontal, Vertical
 from textual.widget import Widget
 from textual.widgets import Input
 
+from grpo_train.run_dir.curves import LEVELS, RAW
 from grpo_train.run_dir.files import to_float
 from grpo_tui.background import ask_resume_step, refresh_run_facts, refresh_trend
 from grpo_tui.box.charts import CHARTS
@@ -50,6 +51,7 @@ class HomeScreen(ViewScreen):
         self._layout: Layout | None = None
         self._laid_for: tuple[int, Widget | None] = (0, None)
         self._needs: Needs | None = None
+        self.smoothing = RAW
 
     def panels(self) -> Iterable[Widget]:
         store = self.store
@@ -147,6 +149,7 @@ class HomeScreen(ViewScreen):
         self.show_mistake(self.runs.mistake)
         self._place()
         if (curves := self._curves()) is not None:
+            curves.smoothing = self.smoothing
             shown = [chart for chart in self._charts() if chart.display]
             curves.show(tuple(chart.metric for chart in shown), max((one.pixel_columns for one in shown), default=0))
         self._unfocus_hidden()
@@ -330,14 +333,11 @@ class HomeScreen(ViewScreen):
             self.tick()
         return True
 
-    def action_toggle_smoothing(self) -> None:
-        """Turn smoothing of the curves on or off."""
-        charts = self._charts()
-        smoothed = not charts[0].smoothed
-        for chart in charts:
-            chart.smoothed = smoothed
-            chart.refresh()
-        self.app.receipt("smoothed curves" if smoothed else "raw curves")
+    def action_smooth(self) -> None:
+        """Draw the values, or a mean of a few or many of them."""
+        self.smoothing = LEVELS[(LEVELS.index(self.smoothing) + 1) % len(LEVELS)]
+        self.tick()
+        self.app.receipt(f"curves: {self.smoothing}")
 
     # filter --------------------------------------------------------------------------------------------
 

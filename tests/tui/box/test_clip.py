@@ -13,7 +13,7 @@ from grpo_tui.box.curves import Mark, left_out, percentiles
 def marks_of(values: list[float], per_column: int = 1) -> list[Mark]:
     parts = [values[i : i + per_column] for i in range(0, len(values), per_column)]
     return [
-        Mark(float(x), part[0], min(part), max(part), part[-1], part[-1], False, len(part), sum(part))
+        Mark(float(x), part[0], min(part), max(part), part[-1], False, len(part), sum(part))
         for x, part in enumerate(parts)
     ]
 

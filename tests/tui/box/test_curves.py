@@ -67,9 +67,9 @@ NUMBERS = st.lists(st.floats(-1e6, 1e6) | st.just(math.nan) | st.just(math.inf),
 
 
 @settings(max_examples=40, deadline=None)
-@given(NUMBERS, NUMBERS, st.integers(1, 40), st.sampled_from((0, 5, -1)))
-def test_every_extreme_is_in_a_mark(early: list[float], late: list[float], width: int, smoothing: int) -> None:
-    viewer = Viewer(Index(), smoothing=smoothing)
+@given(NUMBERS, NUMBERS, st.integers(1, 40))
+def test_every_extreme_is_in_a_mark(early: list[float], late: list[float], width: int) -> None:
+    viewer = Viewer(Index())
     viewer.log(rows_of(early))
     viewer.curves.show(("reward",), width)
     viewer.ask()
@@ -84,17 +84,18 @@ def test_every_extreme_is_in_a_mark(early: list[float], late: list[float], width
     assert bool(len(curve.gaps)) == (len(finite) < len(early) + len(late))
 
 
-def test_the_average_continues_over_live_rows(index: Index) -> None:
+def test_means_go_on_over_live_rows(index: Index) -> None:
     values = [math.sin(i / 7) + i / 50 for i in range(90)]
-    whole, cut = Viewer(index, smoothing=20), Viewer(Index(), smoothing=20)
+    whole, cut = Viewer(index), Viewer(Index())
     whole.log(rows_of(values))
     cut.log(rows_of(values[:61]))
     for viewer in (whole, cut):
         viewer.curves.show(("reward",), 200)
         viewer.ask()
     cut.log(rows_of(values[61:], first=62))
-    expected = whole.curves.curves["reward"].marks[-1].smooth
-    assert cut.curves.curves["reward"].marks[-1].smooth == pytest.approx(expected, rel=1e-9)
+    expected, found = ([mark.last for mark in one.curves.curves["reward"].means(20)] for one in (whole, cut))
+    assert found == pytest.approx(expected, rel=1e-9)
+    assert expected[45] == pytest.approx(sum(values[36:55]) / 20 + (values[35] + values[55]) / 40)
     assert cut.curves.ends == (1.0, 90.0)
 
 
@@ -161,7 +162,7 @@ def test_only_one_request_is_in_flight() -> None:
     viewer.curves.show(("reward",), 20)
     params = viewer.curves.request()
     assert params is not None
-    viewer.curves.window = Window(smoothing=50)
+    viewer.curves.window = Window(low=2.0)
     assert viewer.curves.request() is None
     viewer.curves.answer(viewer.index.answer("series", {PATH: viewer.data}, params), viewer.logs)
     assert not viewer.curves.curves, "the answer was for another window"
@@ -268,8 +269,11 @@ def test_metrics_are_shown_hidden_and_moved() -> None:
     assert not view.toggle("m11", logged), "no room"
 
 
-def test_smoothing_steps() -> None:
+def test_smoothing_turns_through_its_levels() -> None:
     view = ChartsView()
-    assert [view.smooth(-1, 46) for _ in range(5)] == [20, 5, 0, -1, 20]
-    view = ChartsView()
-    assert [view.smooth(1, 46) for _ in range(5)] == [50, 200, 1_000, -1, 50]
+    assert [view.smooth(1) for _ in range(3)] == ["light", "strong", "raw"]
+    assert [view.smooth(-1) for _ in range(3)] == ["strong", "light", "raw"]
+    view.restore({"smoothing": 46}, has_price=False)  # of an earlier version
+    assert view.smoothing == "raw"
+    view.restore({"smoothing": "strong"}, has_price=False)
+    assert view.to_json()["smoothing"] == "strong"

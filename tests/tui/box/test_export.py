@@ -107,8 +107,8 @@ def curve_of(values: list[float]) -> Curve:
     numbers = array("d", kept)
     count = array("d", [float(math.isfinite(value)) for value in values])
     gaps = array("d", [float(not math.isfinite(value)) for value in values])
-    columns = Columns(numbers, numbers, numbers, numbers, numbers, count, gaps, numbers)
-    return Curve({"columns": columns, "last": values[-1]}, 0.0, float(len(values)), 0.5)
+    columns = Columns(numbers, numbers, numbers, numbers, numbers, count, gaps)
+    return Curve({"columns": columns, "last": values[-1]}, 0.0, float(len(values)))
 
 
 @settings(max_examples=60)
@@ -116,14 +116,14 @@ def curve_of(values: list[float]) -> Curve:
     st.text(max_size=10),
     st.lists(st.one_of(st.floats(-1e300, 1e300), st.just(math.nan)), min_size=1, max_size=30),
     st.booleans(),
-    st.booleans(),
+    st.integers(0, 40),
     st.sampled_from([*AXES, ELAPSED]),
 )
 def test_the_picture_is_valid_for_any_values(
-    name: str, values: list[float], is_log: bool, is_smoothed: bool, axis: str
+    name: str, values: list[float], is_log: bool, over: int, axis: str
 ) -> None:
     curve = curve_of(values)
-    one = Drawing(name, [only_line(curve.marks, is_smoothed)], is_log, "#00775a", curve.last, curve.gaps)
+    one = Drawing(name, [only_line(curve, over)], is_log, "#00775a", curve.last, curve.gaps)
     runs = [RunLine(curve.marks, look=look, name=f"{name}{look.id}") for look in RUN_LOOKS[:3]]
     ends = (0.0, float(len(values)))
     svg = charts_svg(name, [one, one, Drawing(name, runs, is_log)], ends, axis, 2.5)
@@ -135,7 +135,7 @@ def test_the_picture_is_valid_for_any_values(
 
 
 def test_a_picture_has_its_words() -> None:
-    drawing = Drawing("reward", [only_line(curve_of([1.0, 2.0]).marks, False)], False, "#00775a")
+    drawing = Drawing("reward", [only_line(curve_of([1.0, 2.0]), 0)], False, "#00775a")
     svg = charts_svg("gsm8k", [drawing], (1.0, 2.0))
     wordless = re.sub("<text.*?</text>", "", svg)
     assert wordless != svg
@@ -151,7 +151,7 @@ def test_a_picture_has_the_events() -> None:
     ]
     pictures = {}
     for metric in ("accuracy", "reward"):
-        line = only_line(curve_of([0.2, 0.8]).marks, False)
+        line = only_line(curve_of([0.2, 0.8]), 0)
         drawing = Drawing(metric, [line], False, "#00775a", events=events)
         pictures[metric] = charts_svg("gsm8k", [drawing], (0.0, 2.0))
         assert ">held-out evaluation</text>" in pictures[metric], "what the sign means"

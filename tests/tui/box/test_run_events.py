@@ -114,7 +114,7 @@ def test_the_legend_has_what_there_is_room_for() -> None:
 
 
 def mark(x: float) -> Mark:
-    return Mark(x, 0, 0, 0, 0, 0, False)
+    return Mark(x, 0, 0, 0, 0, False)
 
 
 def test_a_gap_is_where_no_step_was_logged() -> None:

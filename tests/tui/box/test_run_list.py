@@ -120,10 +120,10 @@ def test_trends_are_asked_for_one_by_one() -> None:
 def test_a_curve_fills_its_cells(values: list[float | None]) -> None:
     smooth = array("d", [0.0 if value is None else value for value in values])
     count = array("d", [float(value is not None) for value in values])
-    columns = Columns(smooth, smooth, smooth, smooth, smooth, count, array("d", [0.0] * 16), smooth)
-    found = trend_of({"metric": "reward", "columns": columns, "average": 0.5, "weight": 0.5})
+    columns = Columns(smooth, smooth, smooth, smooth, smooth, count, array("d", [0.0] * 16))
+    found = trend_of({"metric": "reward", "columns": columns})
     assert len(found.curve) == (8 if any(count) else 0)
-    assert found.last == 1.0
+    assert found.last == next((value for value in reversed(values) if value is not None), None)
     for cell, text in enumerate(found.curve):
         assert (text == " ") is not any(count[2 * cell : 2 * cell + 2])
 

@@ -15,7 +15,7 @@ def marks_of(values: list[float | None]) -> list[Mark]:
     marks, broken = [], False
     for x, value in enumerate(values):
         if value is not None:
-            marks.append(Mark(float(x), value, value, value, value, value, broken))
+            marks.append(Mark(float(x), value, value, value, value, broken))
         broken = value is None
     return marks
 
@@ -44,8 +44,8 @@ def test_constant_is_a_level_line_in_the_middle() -> None:
 
 def test_single_peak_survives() -> None:
     bitmap = Bitmap(80, 25)
-    mark = Mark(61.8, 0.0, 0.0, 1.0, 0.0, 0.0, False)
-    marks = [Mark(float(x), 0.0, 0.0, 0.0, 0.0, 0.0, False) for x in range(62)] + [mark]
+    mark = Mark(61.8, 0.0, 0.0, 1.0, 0.0, False)
+    marks = [Mark(float(x), 0.0, 0.0, 0.0, 0.0, False) for x in range(62)] + [mark]
     plot_marks(bitmap, view_of_marks(marks, 0.0, 100.0), marks)
     column = column_of(61.8, View(0, 100, 0, 1), bitmap.width) // 2
     assert sum(bool(row[column]) for row in bitmap.cells) >= 23, "from bottom to top, except for the margin"

@@ -73,13 +73,15 @@ async def test_axes_and_smoothing(start: Start, name: str) -> None:
         await session.press("equals_sign")
         await session.until(lambda: screen.view.logarithmic == {"reward"})
         await session.press("comma")
-        await session.until_text("smoothing: 5 steps")
+        level = screen.view.smoothing
+        assert level == {"charts": "strong", "compare": "raw"}[name]
+        await session.until_text(f"line: {level}")
         for axis in ("tokens", "time", "cost", "step"):
             await session.press("left", "x")
             assert screen.view.crosshair is None
             await session.until_text(f"x: {axis}")
             await session.until(lambda: screen.curves and screen.curves.axis == screen.view.x and screen.ends, axis)
-        await session.until_text("smoothing: 5 steps")
+        await session.until_text(f"line: {level}")
 
 
 @both

@@ -178,11 +178,11 @@ async def test_another_run_keeps_the_choice(start: Start) -> None:
 
     async with start(script, wait="87/200") as session:
         await charts(session)
-        await session.until_text("smoothing: auto (10 steps)")
+        await session.until_text("line: raw")
         await session.press("comma", "1", "down")
         await session.until(lambda: session.app.store.selected != RUN)
         await session.press("2")
-        await session.until_text("smoothing: 5 steps", "range: 1–40")
+        await session.until_text("line: strong", "range: 1–40")
 
 
 async def test_a_box_that_refuses(start: Start) -> None:

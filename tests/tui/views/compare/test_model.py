@@ -70,11 +70,11 @@ def test_pinning_turns_to_the_next_run() -> None:
 def test_runs_are_smoothed_alike() -> None:
     comparison = Comparison()
     comparison.follow("ab", {**rows("a", step=1_840), **rows("b", step=90)})
-    assert comparison.smoothed_steps == 46
-    assert comparison.smooth(-1, comparison.smoothed_steps) == comparison.smoothed_steps == 20
+    assert (comparison.smoothing, comparison.mean_over) == ("light", 46)
+    assert comparison.smooth(1) == "strong"
+    assert comparison.mean_over == 184
     comparison.show(["kl"], 240)
     asked = [run.curves.request() for run in comparison.runs]
-    assert [params and params["smoothing"] for params in asked] == [20, 20]
     assert all(params and params["metrics"][:2] == ["kl", "reward"] for params in asked)
 
 
@@ -86,7 +86,7 @@ def test_a_run_that_logs_is_asked_again() -> None:
     (run, _) = comparison.runs
     assert run.curves.request() is not None
     empty: dict[str, Any] = {
-        "state": "whole", "progress": 1.0, "first": None, "last": None, "low": 0.0, "high": 0.0, "smoothing": 0,
+        "state": "whole", "progress": 1.0, "first": None, "last": None, "low": 0.0, "high": 0.0,
         "rows": 0, "offset": 0, "series": [], "x": "step",
     }  # fmt: skip
     run.curves.take(empty)

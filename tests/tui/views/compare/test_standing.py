@@ -31,7 +31,7 @@ def columns(*cells: list[float]) -> Columns:
 
     return Columns(
         min=each(min), max=each(max), first=each(lambda c: c[0]), last=each(lambda c: c[-1]), sum=each(sum),
-        count=each(len), gaps=each(lambda c: 0), smooth=each(lambda c: sum(c) / len(c)),
+        count=each(len), gaps=each(lambda c: 0),
     )  # fmt: skip
 
 
