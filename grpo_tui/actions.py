@@ -81,6 +81,11 @@ class Action:
         return not view or (self.is_in(view) and other.is_in(view))
 
     @property
+    def opens_line(self) -> bool:
+        """Whether it opens a line that is typed into."""
+        return self.do in ("show_filter", "ask_for_step")
+
+    @property
     def keys(self) -> list[str]:
         """Its keys; the key bar shows the first."""
         return [key.strip() for key in self.key.split(",")]

@@ -386,6 +386,8 @@ class GrpoApp(Desk):
         if on_selection and self.view == "home" and self.home.hides_selection:
             reason = f"{self.store.selected} is not in the list; {self.key('back')} shows all runs"
         if reason:
+            if action.opens_line:
+                self.held_keys.drop()
             self.warn(reason, title=f"{action.label}: not available")
         elif inspect.iscoroutinefunction(target := self.target_of(action)):
             if action.opens_form:

@@ -14,7 +14,7 @@ from grpo_tui.box.rows import RunRow, checkpoint_views
 from grpo_tui.box.store import Store, step_of
 from grpo_tui.kit.attach import attach_to, plan_job
 from grpo_tui.kit.desk import Desk
-from grpo_tui.kit.dialog import ConfirmScreen
+from grpo_tui.kit.dialog import ConfirmScreen, StopScreen
 from remote.protocol import RemoteError
 
 MOST_LISTED = 20
@@ -37,12 +37,23 @@ def unmark_all(app: Desk) -> None:
 
 
 async def stop(app: Desk) -> None:
-    """Stop the run, or all marked ones, after the current step and save."""
+    """Stop the run, or all marked ones, after the current step and save (asks first)."""
     if app.situation().marked:
         await _stop_marked(app)
         return
     run = app.store.selected
     if run is None:
+        return
+    lines = [
+        Content.from_markup(
+            "Stop [bold]$run[/] on [bold]$box[/] after step [bold]$step[/]?",
+            run=run, box=app.store.box, step=str(app.store.step + 1),
+        ),
+        Content.from_markup(
+            "[$grpo-muted]It saves a checkpoint and ends; $key resumes it later.[/]", key=app.key("resume")
+        ),
+    ]  # fmt: skip
+    if not await app.show_dialog(StopScreen("stop run", lines, "Stop run")):
         return
     try:
         reply = await app.request("stop", run=run)

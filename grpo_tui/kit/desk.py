@@ -16,6 +16,7 @@ from textual.message import Message
 from textual.screen import Screen
 
 from grpo_tui.actions import READONLY, Action, Situation, key_label
+from grpo_tui.box.asking import monotonic
 from grpo_tui.box.backups import Termination
 from grpo_tui.box.charts import ChartsView
 from grpo_tui.box.copies import BoxCopy
@@ -33,6 +34,8 @@ from remote.boxes import Box
 from remote.protocol import OPERATIONS, RemoteError
 from remote.protocol.text import clean
 
+PAUSE_S = 1.0
+
 
 class HeldKeys:
     """Keeps keys, and passes them on one after the other: a key may open what the next one is meant for."""
@@ -43,13 +46,29 @@ class HeldKeys:
         self._passed_on: events.Key | None = None
         self._turn: object = None
         """The release that is at work; another one, or a hold, ends it."""
+        self._dropped_at: float | None = None
+        """When a key was dropped last; None unless keys are dropped."""
 
     def hold(self) -> None:
         """Keep the keys from now on, behind those that are kept already."""
         self._held, self._turn = self._held or [], None
 
+    def drop(self) -> None:
+        """Drop what is typed from now on, up to enter, escape or a pause: what it was meant for did not open."""
+        self._dropped_at = monotonic()
+
+    def _drops(self, event: events.Key) -> bool:
+        at, self._dropped_at = self._dropped_at, None
+        if at is None or monotonic() - at > PAUSE_S:
+            return False
+        if event.key not in ("enter", "escape"):
+            self._dropped_at = monotonic()
+        return True
+
     def holds(self, event: events.Event) -> bool:
-        """Whether an event is a key that is kept."""
+        """Whether an event is a key that is kept, or dropped."""
+        if isinstance(event, events.Key) and event.key not in ("ctrl+c", "ctrl+q") and self._drops(event):
+            return True
         if self._held is None or not isinstance(event, events.Key) or event.key in ("ctrl+c", "ctrl+q"):
             return False
         if event is self._passed_on:

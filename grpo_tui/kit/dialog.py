@@ -171,6 +171,12 @@ class ConfirmScreen(Question):
         yield Button(Content(self.yes), id="yes", variant="error", compact=True)
 
 
+class StopScreen(ConfirmScreen):
+    """Confirmation of what loses nothing: enter does it."""
+
+    TONE, FOCUS = "-warning", "#yes"
+
+
 class HostKeyScreen(Question):
     """The key of an unknown box, for the user to compare."""
 

@@ -91,6 +91,8 @@ def test_a_run_is_handled_from_every_view(box: SshBox) -> None:
             attach_and_return(screen)
             screen.wait_for("low  running", *shown)
             screen.press("s")
+            screen.wait_for("Stop low on")
+            screen.press("Enter")
             eventually(lambda: state() == "stopped", 30)
             sizes.show("low  stopped", *shown)
 

@@ -77,6 +77,8 @@ def test_launch_stop_evaluate_resume_by_key(tmp_path: Path, root: Path) -> None:
         assert run.observed_state().is_live
 
         screen.press("s")
+        screen.wait_for("resumes it later")
+        screen.press("Enter")
         screen.wait_for("stopped", timeout=60)
         eventually(lambda: run.observed_state().state == "stopped", 30)
         stopped_at = max(int(row["step"]) for row in run.read_log("train_log.jsonl"))
@@ -149,6 +151,8 @@ def test_a_broken_link_loses_no_byte(tmp_path: Path, root: Path) -> None:
         screen.wait_gone("lost", timeout=60)
 
         screen.press("s")
+        screen.wait_for("resumes it later")
+        screen.press("Enter")
         eventually(lambda: run.observed_state().state == "stopped", 60)
         screen.wait_for("stopped", f"{steps()}/100", timeout=30)
         screen.press("q")

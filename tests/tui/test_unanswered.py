@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from grpo_tui.dialogs.launch import LaunchScreen
+from grpo_tui.kit.dialog import StopScreen
 from remote.protocol import RemoteError
 from tests.tui.conftest import BOX, Start, opened, press_button, problem
 from tests.tui.fake import FakeClient, learning_box
@@ -51,7 +52,8 @@ def keep(op: str, age_s: float = 0.0, **params: Any) -> None:
 
 async def test_an_answered_request_is_forgotten(start: Start) -> None:
     async with start(wait="87/200") as session:
-        await session.press("s")
+        await opened(session, "s", StopScreen)
+        await session.press("enter")
         await session.until(lambda: "stop requested" in session.notifications())
         assert session.client.asked_for("stop")[0]["idempotency_key"]
         assert not kept()
@@ -59,7 +61,8 @@ async def test_an_answered_request_is_forgotten(start: Start) -> None:
 
 async def test_an_unanswered_request_is_kept_and_recalled(start: Start) -> None:
     async with start(silent_box("stop"), wait="87/200") as session:
-        await session.press("s")
+        await opened(session, "s", StopScreen)
+        await session.press("enter")
         await session.until_text("the link broke before the box answered the stop")
         (file,) = kept()
         assert stat.S_IMODE(file.stat().st_mode) == 0o600

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from grpo_tui.kit.dialog import AttachScreen, ConfirmScreen, MessageScreen
+from grpo_tui.kit.desk import PAUSE_S
+from grpo_tui.kit.dialog import AttachScreen, ConfirmScreen, MessageScreen, StopScreen
 from grpo_tui.views.home.screen import HomeScreen
 from remote.boxes import Box
 from remote.protocol import RemoteError
@@ -11,9 +12,15 @@ from tests.tui.fake import FakeClient, learning_box
 from tests.tui.fake_rows import RUN
 
 
-async def test_stop(start: Start) -> None:
+async def test_stop_asks(start: Start) -> None:
     async with start(wait="87/200") as session:
-        await session.press("s")
+        await opened(session, "s", StopScreen)
+        await session.until_text(f"Stop {RUN} on h200-a after step 88?", "r resumes it later")
+        await session.press("escape")
+        await session.until(lambda: isinstance(session.app.screen, HomeScreen))
+        assert not session.client.asked_for("stop")
+        await opened(session, "s", StopScreen)
+        await session.press("enter")
         await session.until(lambda: session.client.asked_for("stop"))
         assert session.client.asked_for("stop")[0]["run"] == RUN
         await session.until(lambda: "stop requested" in session.notifications())
@@ -28,13 +35,33 @@ async def test_stop(start: Start) -> None:
         assert len(session.client.asked_for("stop")) == 1
 
 
+async def test_keys_after_a_prompt_that_did_not_open_are_dropped(start: Start) -> None:
+    """What was meant for a filter line must not evaluate, stop or change the view."""
+
+    def without_runs(client: FakeClient) -> None:
+        client.runs = []
+
+    async with start(without_runs, wait="no runs yet") as session:
+        await session.press("slash", *"s2e")
+        await session.until(lambda: "no runs to filter" in session.notifications())
+        assert isinstance(session.app.screen, HomeScreen)
+        await session.press("enter", "2")
+        await session.until(lambda: session.app.views.name == "charts", "the first key after enter")
+        await session.press("1", "slash", "3")
+        assert session.app.views.name == "home"
+        await session.pass_time(PAUSE_S + 0.1)
+        await session.press("3")
+        await session.until(lambda: session.app.views.name == "rollouts", "a key after a pause")
+
+
 async def test_refused_request_is_a_dialog(start: Start) -> None:
     def refuse(client: FakeClient, params: dict) -> dict:  # type: ignore[type-arg]
         raise RemoteError("disk", "the disk is full [0 bytes left]", "free some space")
 
     async with start(wait="87/200") as session:
         session.client.answers["stop"] = refuse
-        await session.press("s")
+        await opened(session, "s", StopScreen)
+        await session.press("enter")
         await session.until(lambda: isinstance(session.app.screen, MessageScreen))
         await session.until_text("the disk is full [0 bytes left]", "free some space")
         await session.press("enter")

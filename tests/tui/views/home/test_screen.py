@@ -131,7 +131,8 @@ async def test_zoom_and_back(start: Start) -> None:
         await session.press("escape")
         await session.until(lambda: session.app.screen.maximized is None)
         await session.press("m")
-        await session.until(lambda: "raw curves" in session.notifications())
+        await session.until(lambda: "curves: light" in session.notifications())
+        assert session.app.store.curves["home"].smoothing == "light"
 
 
 async def test_nan_is_shown(start: Start) -> None:
