@@ -95,7 +95,7 @@ _KEY_LABELS = {
     "question_mark": "?", "colon": ":", "slash": "/", "escape": "esc", "tilde": "~",
     "left_square_bracket": "[", "right_square_bracket": "]", "ctrl+p": "^p", "plus": "+", "minus": "−", "comma": ",",
     "full_stop": ".", "equals_sign": "=", "less_than_sign": "<", "greater_than_sign": ">", "left": "←", "right": "→",
-    "up": "↑", "down": "↓",
+    "up": "↑", "down": "↓", "pageup": "pgup", "pagedown": "pgdn",
     "vertical_line": "|", "shift+left": "⇧←", "shift+right": "⇧→", "number_sign": "#", "ctrl+f": "^f", "ctrl+z": "^z",
 }  # fmt: skip
 
@@ -360,6 +360,10 @@ ACTIONS: tuple[Action, ...] = (
            help="Move the metric under the cursor to an earlier chart"),
     Action("metric_later", "greater_than_sign", "later", "Charts", "move_metric(1)", in_bar=False, scope="charts",
            help="Move the metric under the cursor to a later chart"),
+    Action("more_charts", "pagedown", "more", "Charts", "turn_page(1)", scope="charts",
+           help="Show the charts of further metrics"),
+    Action("fewer_charts", "pageup", "back", "Charts", "turn_page(-1)", in_bar=False, scope="charts",
+           help="Show the charts of the metrics before"),
     Action("full_screen", "z", "full screen", "Charts", "zoom", scope="charts"),
     Action("filter_metrics", "slash", "filter", "Charts", "show_filter", scope="charts",
            help="Filter the list of metrics by name"),

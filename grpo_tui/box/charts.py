@@ -120,6 +120,8 @@ class ChartsView(PlotView):
     shown: list[str] = field(default_factory=list)
     """The chosen metrics, in order; empty: those of DEFAULT that the run logs."""
     filter: str = ""
+    page: int = 0
+    """Of :meth:`pages`."""
     _places: dict[str, int] = field(default_factory=dict)
     """Where hidden metrics were, so that they come back there."""
 
@@ -140,14 +142,21 @@ class ChartsView(PlotView):
                 kept.clear()
                 kept.update(str(one) for one in found[name])
 
-    def metrics(self, logged: Iterable[str]) -> list[str]:
-        """The metrics to draw, of those that the run logs."""
-        names = set(logged)
+    def metrics(self, logged: Mapping[str, Any]) -> list[str]:
+        """The metrics to draw first, of those that the run logs: the chosen ones, else the usual ones that change."""
         if self.shown:
-            return [name for name in self.shown if name in names][:MOST_SHOWN]
-        return [name for name in DEFAULT if name in names][:6]
+            return [name for name in self.shown if name in logged][:MOST_SHOWN]
+        return [name for name in DEFAULT if name in logged and not is_flat(logged[name])]
 
-    def toggle(self, name: str, logged: Iterable[str]) -> bool:
+    def pages(self, logged: Mapping[str, Any], slots: int) -> list[list[str]]:
+        """All metrics that change, as many a page as there is room for: those of :meth:`metrics`, then the others."""
+        first = self.metrics(logged)
+        others = [name for name in logged if name not in first and not is_flat(logged[name])]
+        head = (first if self.shown else [*first, *others])[:slots]
+        rest = [name for name in (*first, *others) if name not in head]
+        return [head, *(rest[at : at + slots] for at in range(0, len(rest), slots))]
+
+    def toggle(self, name: str, logged: Mapping[str, Any]) -> bool:
         """Show or hide a metric; returns False if there is no room for another."""
         shown = self.metrics(logged)
         if name in shown:
@@ -160,17 +169,22 @@ class ChartsView(PlotView):
         self.shown = shown
         return True
 
-    def put_first(self, name: str, logged: Iterable[str]) -> None:
+    def put_first(self, name: str, logged: Mapping[str, Any]) -> None:
         """Show a metric in the first chart: a small terminal has room for two."""
         self.shown = [name, *(one for one in self.metrics(logged) if one != name)][:MOST_SHOWN]
 
-    def move(self, name: str, by: int, logged: Iterable[str]) -> None:
+    def move(self, name: str, by: int, logged: Mapping[str, Any]) -> None:
         """Move a shown metric earlier (-1) or later (+1)."""
         shown = self.metrics(logged)
         if name in shown:
             index = shown.index(name)
             shown.insert(min(len(shown) - 1, max(0, index + by)), shown.pop(index))
             self.shown = shown
+
+
+def is_flat(row: Mapping[str, Any]) -> bool:
+    """Whether a metric, a row of a ``metrics`` reply, never changed. That the reward never does is worth a chart."""
+    return bool(row.get("constant")) and row["name"] not in ("reward", "accuracy")
 
 
 def smoothing_label(smoothing: str, over: int) -> str:

@@ -88,7 +88,8 @@ def test_panels_use_other_keys() -> None:
     ):
         here = [action for action in ACTIONS if action.is_in(view) and action.id != "log_next"]  # the same in a log
         taken = {key for action in here for key in action.keys}
-        for binding in [*VirtualPanel.BINDINGS, *panel.BINDINGS]:
+        inherited = VirtualPanel.BINDINGS if panel._inherit_bindings else []
+        for binding in [*inherited, *panel.BINDINGS]:
             keys = binding[0] if isinstance(binding, tuple) else binding.key
             assert not taken & set(keys.split(",")), panel
 

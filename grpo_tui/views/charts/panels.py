@@ -25,9 +25,13 @@ from grpo_tui.views.charts.model import MetricLine, metric_lines
 EMPTY = "no metrics logged yet"
 
 
-class MetricsPanel(ListPanel):
+class MetricsPanel(ListPanel, inherit_bindings=False):
     """One line per metric; the cursor stays on its metric when the list changes."""
 
+    BINDINGS: ClassVar = [
+        one for one in ListPanel.BINDINGS if isinstance(one, tuple) and one[0] not in ("pageup", "pagedown")
+    ]
+    """Those keys turn the page of the charts."""
     COMPONENT_CLASSES: ClassVar = {"metrics--shown", "metrics--unusual"}
 
     class Toggled(Message):

@@ -68,9 +68,11 @@ class AboutCharts(Line):
         rows = self.store.metrics.rows
         if self._charts.saving:
             text += Content.from_markup("   [$warning]$saving[/]", saving=self._charts.saving)
+        page, pages = self.view.page + 1, self._charts.page_count
         count = Content.from_markup(
-            "[$text-muted]$all metrics, $shown shown[/]",
+            "[$text-muted]$all metrics, $shown shown$page[/]",
             all=compact_number(len(rows)), shown=str(len(self._charts.drawn)),
+            page=f", page {page}/{pages} (pgdn)" if pages > 1 else "",
         )  # fmt: skip
         gap = self.size.width - 2 - text.cell_length - count.cell_length
         return text + Content(" " * gap) + count if gap > 0 else text
@@ -89,6 +91,7 @@ class ChartsScreen(CrosshairScreen):
         self._asked: tuple[str, float | None, str] | None = None
         self._run = ""
         self._slots = 0
+        self.page_count = 1
 
     def panels(self) -> Iterable[Widget]:
         store = self.store
@@ -131,10 +134,12 @@ class ChartsScreen(CrosshairScreen):
 
     def update(self) -> None:
         """Choose the charts that fit, and what their curves are to show."""
-        names = [str(row["name"]) for row in self.store.metrics.rows]
         slots = TINY_SLOTS if self.size.height < TINY else SHORT_SLOTS if self.has_class("-short") else SLOTS
         self._slots = slots[self.width_class]
-        charts = self.show_charts(self.view.metrics(names)[: self._slots])
+        pages = self.view.pages(self._logged, self._slots)
+        self.view.page = min(self.view.page, len(pages) - 1)
+        self.page_count = len(pages)
+        charts = self.show_charts(pages[self.view.page])
         row = self._row_at_crosshair()
         spikes = self._spikes() if self.view.window == self.view.window.whole() else {}
         self.events.update(self.store, self.curves)
@@ -233,7 +238,7 @@ class ChartsScreen(CrosshairScreen):
     def action_toggle_metric(self, name: str = "") -> None:
         """Show or hide the metric under the cursor."""
         name = name or self.query_one(MetricsPanel).current
-        names = [str(row["name"]) for row in self.store.metrics.rows]
+        names = self._logged
         is_out_of_sight = name in self.view.shown and name not in self.drawn
         if name and not is_out_of_sight and not self.view.toggle(name, names):
             self.app.notify(f"{MOST_SHOWN} charts are shown; hide one first", severity="warning")
@@ -243,15 +248,24 @@ class ChartsScreen(CrosshairScreen):
 
     def show_metric(self, name: str) -> None:
         """Show a metric in the first chart, under the cursor."""
-        self.view.put_first(name, [str(row["name"]) for row in self.store.metrics.rows])
+        self.view.put_first(name, self._logged)
+        self.view.page = 0
         self.tick()
         self.call_after_refresh(lambda: self.query_one(MetricsPanel).go_to(name))
 
     def action_move_metric(self, by: int) -> None:
         """Move the metric under the cursor in the order of the charts."""
-        names = [str(row["name"]) for row in self.store.metrics.rows]
-        self.view.move(self.query_one(MetricsPanel).current, by, names)
+        self.view.move(self.query_one(MetricsPanel).current, by, self._logged)
         self.tick()
+
+    def action_turn_page(self, by: int) -> None:
+        """Show further metrics."""
+        self.view.page = max(0, self.view.page + by)
+        self.tick()
+
+    @property
+    def _logged(self) -> dict[str, Mapping[str, Any]]:
+        return {str(row["name"]): row for row in self.store.metrics.rows}
 
     @property
     def chosen_metric(self) -> str:

@@ -215,9 +215,8 @@ class CompareScreen(PlotScreen):
 
     def _metrics(self) -> list[str]:
         """The metrics that can be shown: those chosen in the charts view, or its first ones."""
-        names = [str(row["name"]) for row in self.logged[1].rows] or list(DEFAULT)
-        chosen = self.app.charts.metrics(names)
-        return (chosen or [name for name in DEFAULT if name in names])[:MOST_SHOWN]
+        logged = {str(row["name"]): row for row in self.logged[1].rows} or {name: {"name": name} for name in DEFAULT}
+        return (self.app.charts.metrics(logged) or [name for name in DEFAULT if name in logged])[:MOST_SHOWN]
 
     def request_data(self) -> None:
         """Request curves, configurations and evaluations of the runs as they are due."""

@@ -256,7 +256,8 @@ def test_windows() -> None:
 
 
 def test_metrics_are_shown_hidden_and_moved() -> None:
-    logged = ["reward", "loss", "entropy", *(f"m{i}" for i in range(20))]
+    names = ["reward", "loss", "entropy", *(f"m{i}" for i in range(20))]
+    logged: dict[str, Any] = {name: {"name": name} for name in names}
     view = ChartsView()
     assert view.metrics(logged) == ["reward", "loss", "entropy"]
     view.toggle("reward", logged)
@@ -277,3 +278,16 @@ def test_smoothing_turns_through_its_levels() -> None:
     assert view.smoothing == "raw"
     view.restore({"smoothing": "strong"}, has_price=False)
     assert view.to_json()["smoothing"] == "strong"
+
+
+def test_pages_have_all_metrics_that_change() -> None:
+    names = ["loss", "kl", "reward", "accuracy", *(f"m{i}" for i in range(9))]
+    logged: dict[str, Any] = {name: {"name": name, "constant": name in ("kl", "reward", "m3")} for name in names}
+    view = ChartsView()
+    pages = view.pages(logged, 6)
+    assert pages[0] == ["reward", "accuracy", "loss", "m0", "m1", "m2"]  # that the reward is constant is news
+    assert sorted(name for page in pages for name in page) == sorted({*names} - {"kl", "m3"})
+    view.shown = ["kl", "loss"]
+    assert view.pages(logged, 6)[:2] == [["kl", "loss"], ["reward", "accuracy", "m0", "m1", "m2", "m4"]]
+    assert view.pages(logged, 1)[:2] == [["kl"], ["loss"]]
+    assert view.pages({}, 6) == [[]]

@@ -306,3 +306,20 @@ async def test_a_metric_that_is_shown_has_a_chart(start: Start) -> None:
         assert pushed_out in screen.drawn
         screen.action_toggle_metric(pushed_out)
         assert pushed_out not in screen.view.shown
+
+
+async def test_pages_turn_through_all_metrics(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        await session.until_text("page 1/", "(pgdn)")
+        seen = set(screen.drawn)
+        for page in range(2, screen.page_count + 1):
+            await session.press("pagedown")
+            await session.until_text(f"page {page}/")
+            assert not seen & set(screen.drawn)
+            seen |= set(screen.drawn)
+        assert seen == {name for name, row in screen._logged.items() if not row["constant"]}
+        await session.press("pagedown")
+        await session.until_text(f"page {screen.page_count}/")
+        await session.press(*["pageup"] * screen.page_count)
+        await session.until(lambda: "reward" in screen.drawn)
