@@ -158,7 +158,12 @@ class Curve:
         return "→" if is_flat else "↗" if change > 0 else "↘"
 
     def times_usual(self, value: float) -> float | None:
-        """How many times the median of the marks a value is, if that is unusual; else None."""
+        """How many times the median of the marks a value is, if that is unusual; else None.
+
+        Of a metric about 0, every value is many times the usual one.
+        """
+        if any(mark.low < 0 for mark in self.marks) and any(mark.high > 0 for mark in self.marks):
+            return None
         usual = abs(median(mark.last for mark in self.marks)) if self.marks else 0.0
         return abs(value) / usual if usual and abs(value) >= SPIKE * usual else None
 

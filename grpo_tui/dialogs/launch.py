@@ -90,7 +90,7 @@ class LaunchScreen(RequestScreen):
         yield from field("start from", weights)
         yield from text_field("", "ckpt-path", "adapter or model directory on the box, absolute or under its root")
         yield from text_field("processes", "nproc", "from the config (run.nproc)", type="integer")
-        yield from text_field("overrides", "overrides", "run.total_steps=20 train.microbatch_size=4")
+        yield from text_field("overrides", "overrides", "e.g. run.total_steps=20 train.microbatch_size=4")
         if self.job is not None:
             yield from text_field("job", "job", "changes for this run: time=2:00:00 gpus=4")
         yield from text_field("run name", "run-name", "default: the time, e.g. run_2026-11-21_12-34-56")

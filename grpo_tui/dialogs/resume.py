@@ -138,7 +138,7 @@ class ResumeScreen(RequestScreen):
         yield from text_field("more steps", "more", end, type="integer")
         processes = f"unchanged ({self.row.nproc})" if self.row.nproc else "unchanged"
         yield from text_field("processes", "nproc", processes, type="integer")
-        yield from text_field("overrides", "overrides", "run.save_every=10 optimizer.learning_rate=1e-5")
+        yield from text_field("overrides", "overrides", "e.g. run.save_every=10 optimizer.learning_rate=1e-5")
 
     def on_mount(self) -> None:
         super().on_mount()

@@ -22,7 +22,7 @@ from grpo_tui.box.asking import seconds_waited
 from grpo_tui.box.charts import CHARTS, ChartEvents, Gap, Placed, RunLook, accuracies, gaps_of
 from grpo_tui.box.curves import Curve, Curves, Mark, left_out, percentiles
 from grpo_tui.box.events import Rule, RunEvent
-from grpo_tui.box.formatting import metric_value, power_labels, tick_labels
+from grpo_tui.box.formatting import counted, metric_value, power_labels, tick_labels
 from grpo_tui.box.store import Store
 from grpo_tui.kit.panel import Panel, from_markup
 from grpo_tui.kit.plot import (
@@ -129,6 +129,8 @@ class ChartMouse(Panel):
             self.post_message(self.Scrolled(x, by))
 
 
+DENSE_DOTS = 6
+"""Dots of a cell from which on a band is dense."""
 LEAST_WITH_SIGNS = 7
 """Rows of a chart that has one for the signs of events; in a lower one they are where the curve leaves room."""
 LEAST_WITH_HIGHEST = 40
@@ -250,7 +252,7 @@ class CurveChart(ChartMouse):
         title = from_markup("$metric", metric=self.metric) + self.newest()
         if self.is_log:
             hidden = sum(mark.low <= 0 for curve in self.drawn_curves() for mark in curve.marks)
-            text = f", {hidden} columns with values ≤ 0" if hidden else ""
+            text = f", {counted(hidden, 'column')} ≤ 0" if hidden else ""
             title += from_markup(" [$text-muted]log$hidden[/]", hidden=text)
         if self.is_clipped:
             title += from_markup(" [$warning]$what[/]", what=self._hidden or "clipped")
@@ -352,6 +354,12 @@ class CurveChart(ChartMouse):
                 if 0 <= column < columns:
                     cells[row][column] = (glyph, style)
 
+        def put_over(bitmap: Bitmap, band: Bitmap, style: Style) -> None:
+            """Give the cells of a line the band's color behind it where the band is dense: no hole is left there."""
+            for row, column, glyph in self._dots(bitmap):
+                if band.cells[row][column].bit_count() >= DENSE_DOTS:
+                    cells[row][column] = (glyph, style)
+
         drawn = [(line, self.line_style(line.look, line.name), *line.bitmaps(view, columns, rows)) for line in lines]
         for *_, band in drawn:
             put(self._dots(band), styles["raw"])
@@ -360,8 +368,9 @@ class CurveChart(ChartMouse):
         put([(rows // 2, at, glyph) for at, glyph in bands_of(gaps, view, columns).items()], styles["axis"])
         if self.crosshair is not None:
             put([(row, column_of(self.crosshair, view, columns), "│") for row in range(len(cells))], styles["cross"])
-        for line, style, bitmap, _ in drawn:
+        for line, style, bitmap, band in drawn:
             put(self._dots(bitmap), style)
+            put_over(bitmap, band, style + Style(bgcolor=styles["raw"].color))
             put(line.markers(view, columns, rows), style)
         elsewhere = [one for one in self.events.placed if one not in results]
         for column, sign in signs_of(elsewhere, not_finite, view, columns).items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ LIVE_EVERY_S = 5.0
 """A run that logs every second is judged again this often …"""
 SHARE = 20
 """… or less often: its verdict costs at most one part in so many of the time."""
+MOST = 1_000
+"""The newest runs, which are judged; an index of the log of each is made."""
 AGAIN_S = 1.0
 """A log that is being read is asked for again after this time."""
 
@@ -29,11 +32,13 @@ class Verdicts:
         self._not_before: dict[str, float] = {}
         self._lock = threading.Lock()
         self._queue: dict[str, object] = {}
+        self._at_work = ""
+        """The run that is being judged."""
         self._thread: threading.Thread | None = None
 
     def results(self, rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         """The verdicts that are known. What has changed since is judged in the order of the rows, live runs first."""
-        rows = [row for row in rows if row.get("layout") == "run" and row.get("step")]
+        rows = [row for row in rows if row.get("layout") == "run" and row.get("step")][:MOST]
         rows.sort(key=lambda row: row["state"] not in LIVE_STATES)
         now = self._clock.monotonic()
         with self._lock:
@@ -43,7 +48,8 @@ class Verdicts:
             self._queue = {
                 row["run"]: made_of
                 for row in rows
-                if (made_of := _made_of(row)) != self._judged.get(row["run"], (None,))[0]
+                if row["run"] != self._at_work
+                and (made_of := _made_of(row)) != self._judged.get(row["run"], (None,))[0]
                 and now >= self._not_before.get(row["run"], 0.0)
             }
             if self._queue and self._thread is None:
@@ -59,11 +65,11 @@ class Verdicts:
     def _judge_all(self) -> None:
         while True:
             with self._lock:
-                if not self._queue:
+                self._at_work = run = next(iter(self._queue), "")
+                if not run:
                     self._thread = None
                     return
-                run, made_of = next(iter(self._queue.items()))
-                del self._queue[run]
+                made_of = self._queue.pop(run)
             began = self._clock.monotonic()
             is_known, found = self._judge(run)
             ended = self._clock.monotonic()
@@ -77,7 +83,9 @@ class Verdicts:
         """Whether the verdict is known, and it; a run that cannot be read has none until it changes."""
         try:
             reply = index.request(self._box, "verdict", run, {"run": run})
-        except (RemoteError, RunDirError, OSError):
+        except Exception as error:  # a defect of ours must not end the verdicts on the others
+            if not isinstance(error, (RemoteError, RunDirError, OSError)):
+                traceback.print_exc()
             return True, None
         return reply["is_known"], reply["verdict"]
 

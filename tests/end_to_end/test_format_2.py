@@ -21,7 +21,7 @@ from grpo_tui.files import Preferences
 from remote.agent.box import BoxContext
 from remote.agent.operations import list_runs, show_run
 from remote.boxes import Box, load_boxes
-from remote.protocol.operations import NoParameters, ShowRunRequest
+from remote.protocol.operations import ListRunsRequest, ShowRunRequest
 from tests.support.data import FIXTURES
 from tests.support.engine import resume_here, rows, run_of, steps_logged, without_time
 
@@ -58,7 +58,7 @@ def test_the_shell_reads_runs(root: Path) -> None:
 
 def test_the_agent_reads_runs_and_evaluations(root: Path) -> None:
     box = BoxContext.from_settings({"root": str(root)})
-    assert {row["run"]: row["step"] for row in list_runs(box, NoParameters())["runs"]} == STEPS
+    assert {row["run"]: row["step"] for row in list_runs(box, ListRunsRequest())["runs"]} == STEPS
     (evaluation,) = show_run(box, ShowRunRequest("full"))["evaluations"]
     assert [(row["step"], row["status"]) for row in evaluation["metrics"]] == [("0", "ok"), ("1", "ok"), ("2", "ok")]
 

@@ -207,6 +207,8 @@ def _use(screen: Terminal, evidence: Evidence) -> None:
     screen.detach(run.name)
     screen.wait_for("grpo-tui │ h200", timeout=20)
     screen.press("s")
+    screen.wait_for("resumes it later")
+    screen.press("Enter")
     screen.wait_for("stopped", timeout=30)
     make_checkpoint(run, 1)
     screen.wait_for("step_1", timeout=30)

@@ -103,7 +103,9 @@ def test_a_hostile_box(tmp_path: Path, environment: dict[str, str]) -> None:
             screen.wait_for(text)
             screen.press("Escape")
             screen.wait_gone(text)
-        screen.press("s")  # refused; the box reports a crash and failed topics
+        screen.press("s")
+        screen.wait_for("resumes it later")
+        screen.press("Enter")  # refused; the box reports a crash and failed topics
         screen.wait_for("cannot stop", "refused")
         screen.press("Escape")
         screen.wait_gone("cannot stop")

@@ -62,7 +62,7 @@ def tokens(text: str) -> list[Token]:
 def page_of(text: str) -> Page:
     """A page with a text in each place that takes one."""
     metric = Metric(text, np.array([1.0, 2.0]), np.array([0.5, np.nan]))
-    chart = Chart(text, [("", reduce(metric, 1, 2, 10, 0))], 1, 2)
+    chart = Chart(text, [("", reduce(metric, 1, 2, 10, "raw"))], 1, 2)
     blocks: list[Block] = [
         Note(text),
         Note(text, "alarm"),

@@ -114,7 +114,9 @@ class MetricsPanel(ListPanel, inherit_bindings=False):
         if self.store.selected is None:
             return Text("no run selected")
         metrics = self.store.metrics
-        return Text(EMPTY if metrics.is_known or not self.store.connected else metrics.asking.instead())
+        if metrics.is_known or (self.store.run is not None and not self.store.run.step):
+            return Text(EMPTY)
+        return Text(metrics.asking.instead() if self.store.connected else "not read before the link was lost")
 
     def line(self, index: int, width: int) -> Text:
         return self._line(self._lines[index], width)
