@@ -45,7 +45,8 @@ class Ends:
         self._socket = str(socket_path(box.settings.tmux_socket))
         self._looked: dict[Path, float] = {}
         self._silent: set[Path] = set()
-        """Runs with a dead pane that was empty: tmux may read what was printed a moment later."""
+        """Runs with a dead pane that was empty, or without a status: tmux may learn what was printed, and how the
+        process ended, a moment later."""
         self._gone: dict[Path, float] = {}
         """Runs without a session and without a status, and when each was first seen so."""
 
@@ -77,10 +78,10 @@ class Ends:
             gone = ours and self._is_gone(run)
             return gone and record_end(run, "crashed", by="agent", error=GONE, code=NOT_STARTED)
         lines = self._sessions.output(session["name"], TAIL_LINES)
-        if not lines and run.path not in self._silent:
+        status, signal = session["exit_status"], session["signal"]
+        if (not lines or (status is None and not signal)) and run.path not in self._silent:
             self._silent.add(run.path)
             return False
-        status, signal = session["exit_status"], session["signal"]
         how = f"killed by {signal}" if signal else f"exit status {'unknown' if status is None else status}"
         return record_end(
             run,
