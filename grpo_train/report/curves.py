@@ -50,8 +50,8 @@ class Curve:
 
 def reduce(metric: Metric, first: float, last: float, width: int, smoothing: str) -> Curve:
     """A metric between two steps: a column a value where these are the line, else at most ``width`` columns."""
-    usable = np.abs(metric.values) < LARGEST  # False for NaN
-    usable &= (metric.steps >= first) & (metric.steps <= last)
+    finite = np.abs(metric.values) < LARGEST  # False for NaN
+    usable = finite & (metric.steps >= first) & (metric.steps <= last)
     steps, values = metric.steps[usable], metric.values[usable]
     over = mean_over(smoothing, len(values), width)
     if over:
@@ -73,7 +73,7 @@ def reduce(metric: Metric, first: float, last: float, width: int, smoothing: str
         mean=mean,
         line=line,
         over=over,
-        gaps=metric.steps[~(np.abs(metric.values) < LARGEST)],
+        gaps=metric.steps[~finite],
         final=metric.last,
     )
 

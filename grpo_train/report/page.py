@@ -37,6 +37,7 @@ COLUMNS = 240
 """Of a curve of one run; those of several runs share twice as many."""
 MIN_COLUMNS = 80
 RECENT = 10
+"""Steps whose mean reward is a result of a run."""
 PROMPT_LIMIT = 4_000
 COMPLETION_LIMIT = 12_000
 """Characters."""

@@ -133,9 +133,9 @@ class Curve:
         self._broken = False
         self.count += 1
 
-    def at(self, x: float) -> Mark | None:
-        """The mark nearest to ``x``."""
-        return min(self.marks, key=lambda mark: abs(mark.x - x), default=None)
+    def at(self, x: float, over: int = 0) -> Mark | None:
+        """The mark nearest to ``x``; with ``over``, of :meth:`means`."""
+        return min(self.means(over) if over else self.marks, key=lambda mark: abs(mark.x - x), default=None)
 
     def means(self, over: int) -> list[Mark]:
         """The marks with the mean of the ``over`` values around each as their only value."""

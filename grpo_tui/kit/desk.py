@@ -35,6 +35,7 @@ from remote.protocol import OPERATIONS, RemoteError
 from remote.protocol.text import clean
 
 PAUSE_S = 1.0
+"""What is typed after such a pause was meant for the view."""
 
 
 class HeldKeys:

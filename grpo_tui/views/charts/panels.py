@@ -252,8 +252,8 @@ class StepSource(PageSource):
             curve = curves.curves.get(name)
             mark = curve.at(self.shown["x"]) if curve is not None and self.shown is not None else None
             if curve is not None and mark is not None and name == curves.metrics[0] and (n := curves.mean_over(curve)):
-                mean = curve.means(n)[curve.marks.index(mark)].last
-                entry.append(f" (mean of {n:,}: {metric_value(mean)})", style=palette["muted"])
+                around = curve.at(mark.x, n) or mark
+                entry.append(f" (mean of {n:,}: {metric_value(around.last)})", style=palette["muted"])
             if curve is not None and (times := curve.times_usual(value)):
                 entry.append(f" ▲ {compact_number(times, 6)}× median", style=palette["warn"])
             if lines[-1].cell_len and lines[-1].cell_len + 2 + entry.cell_len > width:

@@ -151,7 +151,8 @@ class CompareChart(CurveChart):
             mark = curve.at(x) if curves.first - half <= x <= curves.last + half else None
         if mark is None:
             return None
-        return curve.means(over)[curve.marks.index(mark)].last if (over := self.comparison.mean_over) else mark.last
+        shown = curve.at(mark.x, self.comparison.mean_over)
+        return None if shown is None else shown.last
 
     def _place(self, x: float) -> str:
         return place_label(x, self.comparison.x, self.store.price_per_hour)
