@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -287,16 +287,30 @@ async def refresh_log_files(app: Desk, listing: LogFiles) -> None:
     app.tick_view()
 
 
-async def refresh_step(app: Desk, run: str, x: float | None, axis: str, show: ShowStep) -> None:
-    """Request the row at the crosshair."""
+async def refresh_step(
+    app: Desk,
+    run: str,
+    x: float | None,
+    axis: str,
+    metrics: tuple[str, ...],
+    show: ShowStep,
+    show_problems: Callable[[Mapping[str, Any] | None], None],
+) -> None:
+    """Request the row at the crosshair, then which of its problems changed."""
     if x is None:
         show(None)
         return
     await asyncio.sleep(CURSOR_S)  # a held key moves it on; this worker is cancelled then
     try:
-        show(await app.request("show_step", timeout=15.0, run=run, at=x, x=axis), asked=x)
+        found = await app.request("show_step", timeout=15.0, run=run, at=x, x=axis, metrics=list(metrics))
     except RemoteError as error:
         show(None, error.message)
+        return
+    show(found, asked=x)
+    try:
+        show_problems(await app.request("problem_changes", timeout=15.0, run=run, step=round(found["step"])))
+    except RemoteError:  # a run may log no completions
+        show_problems(None)
 
 
 async def answer_host_key(app: Desk) -> None:

@@ -15,6 +15,7 @@ from itertools import accumulate
 from statistics import median
 from typing import Any, NamedTuple
 
+from grpo_train.run_dir.curves import noise
 from grpo_train.run_dir.evaluations import list_evaluations
 from grpo_train.run_dir.files import to_float
 from grpo_train.run_dir.run import RunDir
@@ -329,17 +330,6 @@ def _filled(values: Column) -> Column:
     return found
 
 
-def _noise(values: Column) -> float:
-    """Standard deviation of one value about a curve: of second differences, robustly, so that no slope counts."""
-    bends = sorted(abs(a - 2 * b + c) for a, b, c in zip(values, values[1:], values[2:], strict=False))
-    if not bends:
-        return 0.0
-    middle = bends[len(bends) // 2]
-    if not middle:
-        return math.sqrt(sum(bend * bend for bend in bends) / len(bends) / 6)
-    return 1.4826 * middle / math.sqrt(6)
-
-
 def _first_low(values: Column, start: int, end: int, line: float) -> int:
     """The first row from ``start`` on from which values stay below a line, but for single ones."""
     for row in range(start, end):
@@ -378,10 +368,10 @@ def _fallen(run: _Run, metric: str, values: Column) -> RunVerdict | None:
     floor = min(0.0, min(values))
     lost_level = fall >= LOST * (before - floor)
     lost_gain = before - start > 0.25 * (before - floor) and fall >= LOST * (before - start)
-    noise = max(_noise(values[:split]), _noise(tail))
-    error = math.hypot(_error(values[:split], min(split, BEFORE)), noise / math.sqrt(len(tail)))
+    spread = max(noise(values[:split]), noise(tail))
+    error = math.hypot(_error(values[:split], min(split, BEFORE)), spread / math.sqrt(len(tail)))
     clear, rows = (CLEAR, LOW_ROWS) if lost_level else (1.5 * CLEAR, 2 * LOW_ROWS)
-    if not (lost_level or lost_gain) or fall < clear * error or fall < 2 * noise or fall <= 0:
+    if not (lost_level or lost_gain) or fall < clear * error or fall < 2 * spread or fall <= 0:
         return None
     middle = before - fall / 2
     onset = _first_low(values, max(0, split - DECLINE), split + 1, before - fall / 3)
@@ -393,7 +383,7 @@ def _fallen(run: _Run, metric: str, values: Column) -> RunVerdict | None:
         return None
     if _holds_held_out(run, run.step(onset)):
         return None
-    done = _first_low(values, onset, count, after + fall / 10 + noise)
+    done = _first_low(values, onset, count, after + fall / 10 + spread)
     cause, at = run.cause(run.step(onset))
     return RunVerdict("collapsed", run.step(onset), run.step(done), metric, before, after, cause, at)
 
@@ -448,7 +438,7 @@ def _trend(values: Column) -> float:
     if third < 3:
         return 0.0
     first, last = values[:third], values[-third:]
-    error = _noise(values) * math.sqrt(2 / third)
+    error = noise(values) * math.sqrt(2 / third)
     rise = sum(last) / third - sum(first) / third
     return rise / error if error else math.copysign(math.inf, rise) if rise else 0.0
 
@@ -631,8 +621,8 @@ def _error(values: Column, window: int) -> float:
         blocks = [_mean(values[end - size : end]) for end in range(len(values), size - 1, -size)]
         if size > window or len(blocks) < 7:
             break
-        slow = _noise(blocks) * math.sqrt(size / window)
-    return max(_noise(values) / math.sqrt(window), slow)
+        slow = noise(blocks) * math.sqrt(size / window)
+    return max(noise(values) / math.sqrt(window), slow)
 
 
 def _mean(values: Column) -> float:

@@ -242,9 +242,9 @@ class ChartEvents:
         self.placed = sorted(found, key=lambda one: one.x)
         self.pauses = list(logs.happened.pauses) if curves.axis == "time" else []
 
-    def of_step(self, step: float) -> list[RunEvent]:
-        """The events at a step."""
-        return [one.event for one in self.placed if one.event.step == step]
+    def between(self, first: float, last: float) -> list[RunEvent]:
+        """The events from one step to another."""
+        return [one.event for one in self.placed if first <= one.event.step <= last]
 
     def beside(self, x: float | None, by: int) -> list[Placed]:
         """The events at the next (+1) or previous (-1) place from an x; None: from the end."""

@@ -235,8 +235,8 @@ def capture_pane(box: BoxContext, request: CapturePaneRequest) -> CapturePaneRep
 
 
 INDEXED = (
-    "series", "metrics", "show_step", "verdict", "rollout_steps", "rollout_step", "samples", "search_rollouts",
-    "log_files", "read_log", "search_log", "log_bytes", "gpu_history",
+    "series", "metrics", "show_step", "level_changes", "verdict", "rollout_steps", "rollout_step", "problem_changes",
+    "samples", "search_rollouts", "log_files", "read_log", "search_log", "log_bytes", "gpu_history",
 )  # fmt: skip
 """The operations that the process of indexes answers."""
 READS: dict[str, Callable[[BoxContext, Any], Any]] = {

@@ -10,10 +10,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any, Generic, TypeVar
 
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.clock import CLOCK, Clock
+from grpo_train.run_dir.curves import BEFORE
 from grpo_train.run_dir.verdict import judge_run
 from remote.agent.follow import open_log, resolve_log
 from remote.index import rollout_answers, store
@@ -21,11 +23,17 @@ from remote.index.lines import MAX_LINE, read_line
 from remote.index.log_answers import LogAnswers
 from remote.index.log_index import LogIndex, Source
 from remote.index.rollouts import EvaluationIndex, RolloutIndex
-from remote.index.series import MAX_X, axis_of, metrics, nearest, run_seconds, series
+from remote.index.series import MAX_X, axis_of, last_before, level_changes, metrics, nearest, run_seconds, series
 from remote.index.store import Busy, NoIndex, Store, Unwritable
 from remote.index.train_log import OFFSET, STEP, Probes, Snapshot, TrainLogIndex
 from remote.protocol import RemoteError
-from remote.protocol.logs import MetricsRequest, SearchRolloutsRequest, SeriesRequest, ShowStepRequest
+from remote.protocol.logs import (
+    LevelChangesRequest,
+    MetricsRequest,
+    SearchRolloutsRequest,
+    SeriesRequest,
+    ShowStepRequest,
+)
 from remote.protocol.runs import VerdictRequest
 
 MAX_BYTES = 4 << 20
@@ -187,11 +195,13 @@ class IndexAnswers:
             "series": self._series,
             "metrics": self._metrics,
             "show_step": self._show_step,
+            "level_changes": self._level_changes,
             "verdict": _verdict,
         }
         self._of_rollouts: dict[str, Handler[RolloutIndex]] = {
             "rollout_steps": rollout_answers.rollout_steps,
             "rollout_step": rollout_answers.rollout_step,
+            "problem_changes": rollout_answers.problem_changes,
             "samples": rollout_answers.samples,
             "search_rollouts": _search,
         }
@@ -219,8 +229,9 @@ class IndexAnswers:
         """The reply to a request. Raises RemoteError and OSError."""
         if op in self._logs.handlers:
             return self._logs.handlers[op](root, run, follow_links, request, within(LOG_BUDGET_S))
-        if op in self._of_rollouts and request.folder:
-            step = Path(resolve_log(root, request.folder))
+        folder: str = getattr(request, "folder", "")  # of an evaluated step
+        if op in self._of_rollouts and folder:
+            step = Path(resolve_log(root, folder))
             found = _answer(self._evaluations, self._of_rollouts[op], root, step, follow_links, request)
             if op == "rollout_step":
                 found["conditions"] = conditions(root, request.folder, follow_links)
@@ -265,16 +276,30 @@ class IndexAnswers:
         found = read_line(line)
         if found is None:
             raise RemoteError("unreadable", f"step {step:.0f} of {request.run} cannot be read any more")
+        order = axis.order if axis.order is not None else range(len(xs))
+        before = {
+            metric: median(values)
+            for metric in request.metrics
+            if (values := last_before(snapshot.column(metric), order, place))
+        }
         return {
             "state": "whole" if index.whole else "coarse",
             "step": step,
             "x": xs[place],
             **({"seconds": seconds} if abs(seconds) <= MAX_X else {}),
+            **({"before": before} if before else {}),
+            **({"before_step": snapshot.at(STEP, order[max(0, place - BEFORE)])} if place else {}),
             "offset": offsets[row],
             "row": found,
             "previous": xs[place - 1] if place else None,
             "next": xs[place + 1] if place + 1 < len(xs) else None,
         }
+
+    def _level_changes(
+        self, index: TrainLogIndex, source: Source | None, request: LevelChangesRequest
+    ) -> dict[str, Any]:
+        snapshot = self._snapshot(index, source)
+        return {"state": _common(snapshot)["state"], "levels": level_changes(snapshot, request)}
 
 
 def _verdict(index: TrainLogIndex, source: Source | None, request: VerdictRequest) -> dict[str, Any]:

@@ -31,10 +31,12 @@ from remote.index.rollouts import (
 from remote.protocol import RemoteError
 from remote.protocol.frames import pack
 from remote.protocol.logs import (
+    HUGE,
     IGNORE_CASE,
     MAX_STEPS,
     SEARCHED,
     UNREADABLE,
+    ProblemChangesRequest,
     RolloutStepRequest,
     RolloutStepsRequest,
     SamplesRequest,
@@ -106,9 +108,9 @@ def full_row(offset: int, line: bytes | None, characters: int) -> dict[str, Any]
 
 def sample_row(sample: Sample, reasons: list[str]) -> dict[str, Any]:
     """A row of the columns as a reply has it."""
-    offset, step, group, place, reward, advantage, length, bits, reason = sample
+    offset, step, group, place, reward, advantage, length, bits, reason, problem = sample
     row: dict[str, Any] = {"offset": offset, "step": step, "reward": shown(reward), "advantage": shown(advantage)}
-    for key, value in (("group", group), ("sample", place), ("length", length)):
+    for key, value in (("group", group), ("sample", place), ("length", length), ("problem", problem)):
         row[key] = None if value < 0 else value
     for at, flag in enumerate(FLAGS):
         row[flag] = (None, False, True, None)[bits >> 2 * at & 3]
@@ -261,7 +263,7 @@ EXCERPT = 60
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
-_NUMBERS = {"step": 1, "group": 2, "sample": 3, "reward": 4, "advantage": 5, "length": 6}
+_NUMBERS = {"step": 1, "group": 2, "sample": 3, "reward": 4, "advantage": 5, "length": 6, "problem": 9}
 _PLAIN = re.compile(r"[A-Za-z0-9 ]+")
 
 
@@ -341,7 +343,7 @@ def _on_number(place: int, symbol: str, value: Any) -> Condition:
     compare = _COMPARE.get(symbol)
     if compare is None or isinstance(value, bool) or not isinstance(value, (int, float)):
         raise _refused("a number is compared with a number, by = != < <= > >=")
-    absent = -1 if place in (2, 3, 6) else MISSING
+    absent = -1 if place in (2, 3, 6, 9) else MISSING
 
     def holds(one: Candidate) -> bool:
         found = one.sample[place]
@@ -451,6 +453,72 @@ def rollout_step(index: RolloutIndex, source: Source | None, request: RolloutSte
                 "next": after,
             }
     raise RemoteError("no_step", f"{request.run} has not logged a completion yet")
+
+
+MOST_PROBLEMS = 5
+
+
+def problem_changes(index: RolloutIndex, source: Source | None, request: ProblemChangesRequest) -> dict[str, Any]:
+    """The reply to a ``problem_changes`` request: each problem against the last step that sampled it before."""
+    found = _indexed_step(index, request.step) if source is not None and index.whole else None
+    state = {"state": "whole" if index.whole else "coarse"}
+    if source is None or found is None:
+        return {**state, "step": request.step, "problems": [], "repeated": 0}
+    step, _, _, samples, _ = found
+    now: dict[int, list[Sample]] = {}
+    for sample in samples:
+        if sample[9] >= 0 and -HUGE < sample[4] < HUGE:
+            now.setdefault(sample[9], []).append(sample)
+    lines = Lines(source)
+    changes = [
+        (_mean_reward(now[problem]) - _mean_reward(earlier), problem, earlier)
+        for problem, earlier in _sampled_before(index, samples[0][0], set(now)).items()
+    ]
+    changes.sort(key=lambda one: (-abs(one[0]), one[1]))
+    kept = [
+        (change, problem, earlier)
+        for change, problem, earlier in changes[: 2 * MOST_PROBLEMS]
+        if change and _prompt(lines, now[problem][0]) == _prompt(lines, earlier[0])  # of a mixture: the same task
+    ][:MOST_PROBLEMS]
+    texts = {row["group"]: row["prompt"] for row in prompts(samples, lines)}
+    rows = []
+    for _, problem, earlier in kept:
+        group = now[problem][0][2]
+        rows.append(
+            {
+                "problem": problem, "group": None if group < 0 else group, "prompt": texts.get(group, ""),
+                "now": _mean_reward(now[problem]), "before": _mean_reward(earlier), "before_step": earlier[0][1],
+            }
+        )  # fmt: skip
+    return {**state, "step": step, "problems": rows, "repeated": len(changes)}
+
+
+def _sampled_before(index: RolloutIndex, offset: int, wanted: set[int]) -> dict[int, list[Sample]]:
+    """The samples of each problem in the last step before a line that has it."""
+    end = bisect_left(index.read("samples", "offset", 0, index.rows), offset)
+    problems, steps = index.read("samples", "problem", 0, end), index.read("samples", "step", 0, end)
+    rows: dict[int, list[int]] = {}
+    left = set(wanted)
+    for row in range(end - 1, -1, -1):
+        if (problem := problems[row]) not in left:
+            continue
+        earlier = rows.setdefault(problem, [])
+        if earlier and steps[earlier[0]] != steps[row]:
+            left.discard(problem)
+        else:
+            earlier.append(row)
+    found = {problem: [index.samples(row, row + 1)[0] for row in earlier] for problem, earlier in rows.items()}
+    usable = {problem: [one for one in rows if -HUGE < one[4] < HUGE] for problem, rows in found.items()}
+    return {problem: rows for problem, rows in usable.items() if rows}
+
+
+def _mean_reward(samples: list[Sample]) -> float:
+    return sum(sample[4] for sample in samples) / len(samples)
+
+
+def _prompt(lines: Lines, sample: Sample) -> object:
+    row = read_completion(lines.at(sample[0]) or b"")
+    return row.get("prompt") if row else None
 
 
 Found = tuple[int, "int | None", "int | None", list[Sample], list[str]]

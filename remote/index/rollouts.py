@@ -25,7 +25,7 @@ from remote.protocol.logs import HUGE
 
 COLUMNS = (
     ("offset", "q"), ("step", "q"), ("group", "i"), ("sample", "i"), ("reward", "d"), ("advantage", "d"),
-    ("length", "i"), ("flags", "H"), ("reason", "H"),
+    ("length", "i"), ("flags", "H"), ("reason", "H"), ("problem", "i"),
 )  # fmt: skip
 OF_SEGMENTS = ("step", "group", "reward", "flags")
 FLAGS = ("correct", "formatted", "flexible", "truncated", "discarded")
@@ -34,8 +34,8 @@ NO_REASON, OTHER_REASON = 0, 1
 """Numbers of reasons; the others are places in the header's list, from 2 on. OTHER_REASON is in the log only."""
 MAX_REASONS = 1_000
 ROW_BYTES = sum(array(code).itemsize for _, code in COLUMNS)
-Sample = tuple[int, int, int, int, float, float, int, int, int]
-"""A row of the columns."""
+Sample = tuple[int, int, int, int, float, float, int, int, int, int]
+"""A row of the columns. Of a mixture, problems of different tasks may have the same number."""
 
 _STRING = rb'"(?:[^"\\]|\\.)*"'
 _ANY = rb"(?:null|" + _STRING + rb"|-?[0-9][0-9.eE+-]*|true|false)"
@@ -44,8 +44,8 @@ _FLAG = rb"(true|false|null)"
 _COUNT = rb"([0-9]{1,9})"
 _USUAL = re.compile(
     rb'\{"step": ' + _COUNT + rb', "time": "[^"\\]*", "group": ' + _COUNT + rb', "sample": ' + _COUNT
-    + rb', "index": [0-9]{1,15}, "reward": ' + _NUMBER + rb', "advantage": ' + _NUMBER + rb', "rewards": \{[^{}]*\}, '
-    rb'"correct": ' + _FLAG + rb', "formatted": ' + _FLAG + rb', "flexible": ' + _FLAG + rb', "reason": (null|'
+    + rb', "index": ' + _COUNT + rb', "reward": ' + _NUMBER + rb', "advantage": ' + _NUMBER
+    + rb', "rewards": \{[^{}]*\}, "correct": ' + _FLAG + rb', "formatted": ' + _FLAG + rb', "flexible": ' + _FLAG + rb', "reason": (null|'
     + _STRING + rb'), "answer": ' + _ANY + rb', "gold": ' + _ANY + rb', "length": ' + _COUNT + rb', "truncated": '
     + _FLAG + rb', "prompt": "'
 )  # fmt: skip
@@ -108,14 +108,14 @@ def read_sample(offset: int, line: bytes, reasons: Reasons) -> Sample | None:
     """A line as a row of the columns; None for one that cannot be read."""
     usual = _USUAL.match(line)
     if usual and line.endswith(b"}"):
-        step, group, sample, reward, advantage, correct, formatted, flexible, reason, length, truncated = usual.groups()
+        step, group, sample, problem, reward, advantage, *flags, reason, length, truncated = usual.groups()
         number_ = reasons.raw(reason)
         if number_ >= 0:
-            bits = _BITS[correct] | _BITS[formatted] << 2 | _BITS[flexible] << 4 | _BITS[truncated] << 6
+            bits = sum(_BITS[flag] << 2 * place for place, flag in enumerate((*flags, truncated)))
             bits |= _BITS[_DISCARDED.search(line, len(line) - 64) is not None] << 8
             return (
                 offset, int(step), int(group), int(sample), _value(reward), _value(advantage), int(length), bits,
-                number_,
+                number_, int(problem),
             )  # fmt: skip
     row = read_completion(line)
     if row is None or (found := step_of(row)) is None:
@@ -136,6 +136,7 @@ def read_sample(offset: int, line: bytes, reasons: Reasons) -> Sample | None:
         _count(row.get("length")),
         bits,
         reasons.number(row.get("reason")),
+        _count(row.get("index")),
     )
 
 

@@ -9,10 +9,11 @@ from itertools import accumulate
 from statistics import median
 from typing import Any
 
+from grpo_train.run_dir.curves import BEFORE, largest_changes
 from remote.index.lines import MISSING, shown
 from remote.index.train_log import STEP, TIME, Snapshot, finite_of, is_sorted
 from remote.protocol.frames import pack
-from remote.protocol.logs import COLUMNS, HUGE, SeriesRequest
+from remote.protocol.logs import COLUMNS, HUGE, LevelChangesRequest, SeriesRequest
 
 AXES = {"step": STEP, "time": TIME, "tokens": "num_tokens"}
 MAX_X = 1e15
@@ -73,6 +74,28 @@ def nearest(xs: array[float], x: float) -> int:
     if after == 0 or (after < len(xs) and xs[after] - x < x - xs[after - 1]):
         return bisect_right(xs, xs[after]) - 1
     return after - 1
+
+
+def last_before(values: array[float], order: Sequence[int], place: int) -> list[float]:
+    """The finite values of the BEFORE rows before a place of an axis, given the row at each place."""
+    return finite_of(array("d", [values[row] for row in order[max(0, place - BEFORE) : place]]))
+
+
+def level_changes(snapshot: Snapshot, request: LevelChangesRequest) -> list[dict[str, Any]]:
+    """The rows of the reply to a ``level_changes`` request."""
+    axis, values, steps = axis_of(snapshot, request.x), snapshot.column(request.metric), snapshot.column(STEP)
+    low = 0 if request.low is None else bisect_left(axis.xs, request.low)
+    high = len(axis.xs) if request.high is None else bisect_right(axis.xs, request.high)
+    order = axis.order if axis.order is not None else range(len(axis.xs))
+    places = [place for place in range(low, high) if -HUGE < values[order[place]] < HUGE]
+    found = largest_changes([values[order[place]] for place in places], rises=request.rises)
+    return [
+        {
+            "x": axis.xs[places[change.row]], "step": steps[order[places[change.row]]],
+            "before": change.before, "after": change.after,
+        }
+        for change in found
+    ]  # fmt: skip
 
 
 def reduce(values: array[float], axis: Axis, bounds: list[int]) -> list[array[float]]:

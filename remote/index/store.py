@@ -27,7 +27,7 @@ from typing import Any
 
 from grpo_train.run_dir.clock import CLOCK, Clock
 
-VERSION = 2
+VERSION = 3
 HEADER = "header.json"
 LOCK_WAIT_S = 2.0
 MAX_INDEX_BYTES = 512 << 20

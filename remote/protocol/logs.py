@@ -18,6 +18,7 @@ import base64
 import binascii
 from array import array
 from collections.abc import Callable
+from dataclasses import field
 from typing import Annotated, Any, TypeAlias, TypedDict
 
 from remote.protocol.check import ConfigValue, Rule
@@ -34,7 +35,7 @@ MAX_OFFSETS = 32
 HUGE = 1e300
 """Values from here on count as infinite, as NaN does: they are counted, and left out of the other columns."""
 SEARCHED = {
-    "numbers": ("step", "group", "sample", "reward", "advantage", "length"),
+    "numbers": ("step", "group", "sample", "reward", "advantage", "length", "problem"),
     "flags": ("correct", "formatted", "flexible", "truncated", "discarded"),
     "texts": ("reason", "prompt", "completion", "answer", "gold", "task", "text"),
 }
@@ -99,6 +100,28 @@ class ShowStepRequest:
     run: Text
     at: Bound
     x: Axis = "step"
+    metrics: Names = field(default_factory=list)
+    """Those whose level before the row is wanted."""
+
+
+@record(frozen=True)
+class LevelChangesRequest:
+    """Where a metric drops most, or rises most, in a range."""
+
+    run: Text
+    metric: Text
+    x: Axis = "step"
+    low: Bound | None = None
+    high: Bound | None = None
+    rises: bool = False
+
+
+@record(frozen=True)
+class ProblemChangesRequest:
+    """The problems of a step whose reward changed most since they were sampled before."""
+
+    run: Text
+    step: int
 
 
 @record(frozen=True)
@@ -217,6 +240,28 @@ class _ShowStepReply(TypedDict):
 class ShowStepReply(_ShowStepReply, total=False):
     seconds: Bound
     """Duration of the steps up to the row."""
+    before: dict[str, float]
+    """By metric: the median of its last ten values before the row, on the axis of the request."""
+    before_step: Bound
+    """The step of the first row that these values may come from."""
+
+
+class LevelChangesReply(TypedDict):
+    run: str
+    state: State
+    levels: list[Row]
+    """LevelChangeRow, the largest first."""
+
+
+class ProblemChangesReply(TypedDict):
+    run: str
+    state: State
+    step: Bound
+    """The last step with samples that is not after the one asked for."""
+    problems: list[Row]
+    """ProblemChangeRow, the largest change first."""
+    repeated: Offset
+    """Problems of the step that were sampled before."""
 
 
 class RolloutStepsReply(_IndexReply):

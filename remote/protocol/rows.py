@@ -291,6 +291,8 @@ class SampleRow(_Sample, total=False):
     step: Quantity | None
     group: Count | None
     sample: Count | None
+    problem: Count | None
+    """Its number in the task's data."""
     reward: Metric | None
     advantage: Metric | None
     length: Count | None
@@ -328,6 +330,31 @@ class GroupRow(_Group, total=False):
 
     prompt: str
     """At most 200 characters: without what all prompts of the step begin and end with, or else the last ones."""
+
+
+class LevelChangeRow(TypedDict):
+    """Where a metric leaves its level, of a ``level_changes`` reply."""
+
+    x: Quantity
+    """On the axis of the request."""
+    step: Quantity
+    before: float
+    """The medians of the values before the row and from it on."""
+    after: float
+
+
+class ProblemChangeRow(TypedDict):
+    """A problem that a step samples again, of a ``problem_changes`` reply."""
+
+    problem: Count
+    group: Count | None
+    prompt: str
+    """As in :class:`GroupRow`."""
+    now: float
+    """Mean rewards."""
+    before: float
+    before_step: Quantity
+    """The last step that sampled it before."""
 
 
 @record(frozen=True)
@@ -383,6 +410,8 @@ ROWS: dict[str, RowKind] = {
     "samples": RowKind(SampleRow, "offset", _unreadable_place),
     "matches": RowKind(SampleRow, "offset", _unreadable_place),
     "groups": RowKind(GroupRow, "group", lambda name, reason: {"group": None, UNREADABLE: reason}),
+    "levels": RowKind(LevelChangeRow, "step", lambda name, reason: {"step": None, UNREADABLE: reason}),
+    "problems": RowKind(ProblemChangeRow, "problem", lambda name, reason: {"problem": None, UNREADABLE: reason}),
     "files": RowKind(LogFile, "path", lambda name, reason: {"path": name, UNREADABLE: reason}, unique=True),
     "lines": RowKind(LogLine, "offset", _unreadable_place),
     "disks": RowKind(DiskRow, "path", lambda name, reason: {"path": name, UNREADABLE: reason}),

@@ -126,6 +126,31 @@ def test_what_a_step_says(log: Path, box: Box) -> None:
     assert ([row[0] for row in listed(between)], between["total"], between["last_step"]) == ([3], 3, 5)
 
 
+def test_problems_that_changed_since_they_were_sampled_before(log: Path, box: Box) -> None:
+    def rows(step: int, rewards: dict[int, float], task: str = "") -> list[str]:
+        texts = {problem: f"{task}what is {problem} + {problem}?" for problem in rewards}
+        return [
+            completion(step, group, sample, reward + sample, index=problem, prompt=texts[problem])
+            for group, (problem, reward) in enumerate(rewards.items())
+            for sample in (0, 1)
+        ]
+
+    steps = [
+        *rows(1, {7: 0.0, 8: 0.5, 9: 0.5, 11: 0.0}), *rows(2, {7: 1.0}), *rows(3, {12: 1.0, 10: 0.0}, task="other "),
+        *rows(5, {7: 0.75, 8: 0.0, 9: 0.5, 10: 1.0, 13: 1.0}),
+    ]  # fmt: skip
+    log.write_text("".join(steps))
+    found = box.whole("problem_changes", step=6)
+    assert (found["step"], found["repeated"]) == (5, 4)
+    changed = [
+        (row["problem"], row["group"], row["before"], row["now"], row["before_step"]) for row in found["problems"]
+    ]
+    assert changed == [(8, 1, 1.0, 0.5, 1), (7, 0, 1.5, 1.25, 2)]  # 9 is equal, and 10 was another task's
+    assert found["problems"][0]["prompt"] == "what is 8 + 8?"
+    assert box.ask("problem_changes", step=1)["problems"] == []
+    assert len(box.ask("search_rollouts", where=["problem", "=", 8])["matches"]) == 4
+
+
 def test_discarded_samples_are_not_in_the_means(log: Path, box: Box) -> None:
     rows = [completion(7, i // 4, i % 4, float(i % 2)) for i in range(8)]
     rows += [completion(7, 8 + i // 4, i % 4, 1.0, discarded="no_spread") for i in range(8)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -148,6 +150,35 @@ def test_the_row_nearest_to_a_step_is_shown(tmp_path: Path) -> None:
     assert [box.ask("show_step", at=step)["step"] for step in (-7, 3, 8, 100)] == [1, 2, 9, 9]
     assert box.ask("show_step", at=1)["previous"] is None
     assert box.ask("show_step", at=9)["next"] is None
+
+
+def test_a_step_has_the_level_before_it(tmp_path: Path) -> None:
+    log, box = make_run(tmp_path) / "train_log.jsonl", Box(tmp_path, tmp_path / "cache")
+    rows = [{"step": i, "reward": 9.0 if i == 15 else float(i), **({"kl": i} if i % 2 else {})} for i in range(1, 31)]
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shown = box.whole("show_step", at=21, metrics=["reward", "kl", "other"])
+    assert shown["before"] == {"reward": 15.0, "kl": 15.0}  # of 11–20, where 9 at step 15 is one value of ten
+    assert shown["before_step"] == 11
+    first = box.ask("show_step", at=1, metrics=["reward"])
+    assert "before" not in first
+    assert "before_step" not in first
+
+
+def test_the_largest_drops_of_a_range(tmp_path: Path) -> None:
+    log, box = make_run(tmp_path) / "train_log.jsonl", Box(tmp_path, tmp_path / "cache")
+    rewards = [2.0] * 30 + [1.5] * 30 + ["NaN"] + [0.0] * 30 + [1.0] * 30
+    rows = [{"step": i + 1, "reward": value, "time/step": 2.0} for i, value in enumerate(rewards)]
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def levels(**params: Any) -> list[tuple[float, ...]]:
+        found = box.whole("level_changes", metric="reward", **params)["levels"]
+        return [(row["x"], row["step"], row["before"], row["after"]) for row in found]
+
+    assert levels() == [(62, 62, 1.5, 0.0), (31, 31, 2.0, 1.5)]
+    assert levels(rises=True) == [(92, 92, 0.0, 1.0)]
+    assert levels(high=50) == [(31, 31, 2.0, 1.5)]
+    assert levels(x="seconds", low=70) == [(124, 62, 1.5, 0.0)]
+    assert box.ask("level_changes", metric="other")["levels"] == []
 
 
 def test_a_coarse_reply_follows_a_rewritten_log(tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "metrics": {"run": "one"},
     "verdict": {"run": "one"},
     "show_step": {"run": "one", "at": 1},
+    "level_changes": {"run": "one", "metric": "reward"},
+    "problem_changes": {"run": "one", "step": 1},
     "rollout_steps": {"run": "one"},
     "rollout_step": {"run": "one", "step": 1},
     "samples": {"run": "one", "offsets": [0]},

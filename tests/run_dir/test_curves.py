@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_train.run_dir.curves import LEVELS, LIGHT, RAW, STRONG, centered_means, mean_over
+from grpo_train.run_dir.curves import LEVELS, LIGHT, RAW, STRONG, centered_means, largest_changes, mean_over
 
 COLUMN = st.lists(st.floats(-1e6, 1e6), max_size=5)
 
@@ -58,3 +58,29 @@ def test_a_spike_of_any_size_leaves_the_others() -> None:
     sums = [1.0] * 50
     sums[10] = 1e30
     assert centered_means(sums, [1.0] * 50, 4)[20:] == [1.0] * 30
+
+
+def test_the_largest_drops_come_first_each_where_the_curve_falls() -> None:
+    values = [1.8 + 0.01 * (-1) ** i for i in range(40)]  # 0–39, then a small drop, a gradual large one, and a rise
+    values += [1.5 + 0.01 * (-1) ** i for i in range(40)]
+    values += [1.0, 0.6, 0.3, *(0.01 * (-1) ** i for i in range(40)), *(0.9 + 0.01 * (-1) ** i for i in range(40))]
+    drops = largest_changes(values, rises=False)
+    assert [change.row for change in drops] == [80, 40]
+    assert (drops[1].before, drops[1].after) == pytest.approx((1.8, 1.5), abs=0.02)
+    (rise,) = largest_changes(values, rises=True)
+    assert (rise.row, rise.before, rise.after) == pytest.approx((123, 0.0, 0.9), abs=0.02)
+
+
+def test_a_single_bad_value_is_no_drop_of_a_level() -> None:
+    values = [1.0 + 0.01 * (-1) ** i for i in range(60)]
+    values[30] = 0.0
+    assert largest_changes(values, rises=False) == []
+    assert largest_changes([1.0] * 60, rises=False) == largest_changes([], rises=False) == []
+
+
+@given(st.lists(st.floats(-1e9, 1e9), max_size=60))
+def test_changes_are_ordered_and_apart(values: list[float]) -> None:
+    for rises in (False, True):
+        found = largest_changes(values, rises=rises)
+        assert all((change.after > change.before) is rises or change.after == change.before for change in found)
+        assert len({change.row for change in found}) == len(found)

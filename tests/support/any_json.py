@@ -160,7 +160,16 @@ RESULTS: dict[str, dict[str, Any]] = {
     },
     "show_step": {
         "run": "r", "state": "whole", "step": 5.0, "offset": 7, "row": {"step": 5, "a": "b"}, "previous": 4.0,
-        "next": None,
+        "next": None, "seconds": 3.0, "before": {"reward": 1.5}, "before_step": 1,
+    },
+    "level_changes": {
+        "run": "r", "state": "whole", "levels": [{"x": 5.0, "step": 5, "before": 1.84, "after": 0.0}],
+    },
+    "problem_changes": {
+        "run": "r", "state": "whole", "step": 5, "repeated": 2, "problems": [
+            {"problem": 7, "group": 0, "prompt": "p", "now": 0.0, "before": 1.0, "before_step": 2},
+            {"problem": 8, "group": None, "prompt": "", "now": 0.5, "before": 1.0, "before_step": 2},
+        ],
     },
     "rollout_steps": {
         **INDEXED, "first_step": 1, "last_step": 9, "total": 2, "length": 2,

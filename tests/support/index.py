@@ -210,8 +210,9 @@ def samples_of(data: bytes, spans: list[tuple[int, int]]) -> list[Row]:
     for offset, row in rows_of(data, spans)[0]:
         count = {
             key: int(value) if (value := to_float(row.get(key))) is not None and 0 <= value < 1 << 31 else None
-            for key in ("group", "sample", "length")
+            for key in ("group", "sample", "length", "index")
         }
+        count["problem"] = count.pop("index")
         flags = {key: row.get(key) if isinstance(row.get(key), bool) else None for key in FLAGS}
         discarded = row.get("discarded")
         flags["discarded"] = isinstance(discarded, str) and re.fullmatch("[a-z_]+", discarded) is not None

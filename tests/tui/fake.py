@@ -218,8 +218,8 @@ def _indexed(op: str) -> Callable[[FakeClient, dict[str, Any]], dict[str, Any]]:
 
 
 INDEXED = (
-    "series", "metrics", "show_step", "rollout_steps", "rollout_step", "samples", "search_rollouts", "log_files",
-    "read_log", "search_log", "log_bytes", "gpu_history",
+    "series", "metrics", "show_step", "level_changes", "rollout_steps", "rollout_step", "problem_changes", "samples",
+    "search_rollouts", "log_files", "read_log", "search_log", "log_bytes", "gpu_history",
 )  # fmt: skip
 
 

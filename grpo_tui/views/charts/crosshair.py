@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from grpo_tui.box.charts import ChartEvents, ChartsView
 from grpo_tui.box.curves import Curves, Window
@@ -32,6 +33,12 @@ class CrosshairScreen(PlotScreen):
         self.events = ChartEvents()
         self.chosen: list[RunEvent] = []
         """The events that the crosshair was put on; enter opens their row."""
+        self._changes: Sequence[Mapping[str, Any]] = ()
+        """Rows of the last answer to ``level_changes`` …"""
+        self._changes_of: object = None
+        """… what was asked …"""
+        self._change = 0
+        """… and the one that the crosshair was put on."""
 
     @property
     def curves(self) -> Curves | None:
@@ -75,6 +82,33 @@ class CrosshairScreen(PlotScreen):
         place = Place(curves.run, metric, curves.axis, best.x - half, best.x + half, highest)
         self.set_crosshair(best.x)
         self.app.work("extreme", partial(go_to_extreme, self.app, place, self.set_crosshair))
+
+    def action_go_to_change(self, rises: bool) -> None:
+        """Put the crosshair on the largest drop, or rise, of a metric in the range shown; again, on the next one."""
+        curves, metric = self.curves, self.metric
+        if curves is None or self.ends is None or not metric:
+            self.app.warn("no curve is shown yet" if metric else "no metric is under the cursor")
+            return
+        low, high = (None, None) if self.view.window == self.view.window.whole() else self.ends
+        wanted = (curves.run, metric, curves.axis, low, high, rises)
+        if wanted == self._changes_of and self._changes:
+            self._show_change(self._change + 1)
+        else:
+            self.app.work("change", partial(find_changes, self.app, *wanted, self._take_changes))
+
+    def _take_changes(self, wanted: object, levels: Sequence[Mapping[str, Any]]) -> None:
+        self._changes_of, self._changes = wanted, levels
+        self._show_change(0)
+
+    def _show_change(self, number: int) -> None:
+        self._change = number % len(self._changes)
+        level = self._changes[self._change]
+        self.set_crosshair(level["x"])
+        kind = "rise" if level["after"] > level["before"] else "drop"
+        self.app.receipt(
+            f"{self.metric}: {kind} {self._change + 1} of {len(self._changes)}, at step {level['step']:,.0f}: "
+            f"{metric_value(level['before'])} → {metric_value(level['after'])}"
+        )
 
     def set_crosshair(self, x: float | None) -> None:
         """Put the crosshair at an x, within the range shown; the box says where its row is."""
@@ -165,6 +199,30 @@ class Place:
     low: float
     high: float
     is_highest: bool
+
+
+async def find_changes(
+    app: Desk,
+    run: str,
+    metric: str,
+    axis: str,
+    low: float | None,
+    high: float | None,
+    rises: bool,
+    take: Callable[[object, Sequence[Mapping[str, Any]]], None],
+) -> None:
+    """Call ``take`` with what was asked and the changes; say that there are none."""
+    try:
+        reply = await app.request(
+            "level_changes", timeout=30.0, run=run, metric=metric, x=axis, low=low, high=high, rises=rises
+        )
+    except RemoteError as error:
+        app.warn(error.message)
+        return
+    if levels := [row for row in reply["levels"] if UNREADABLE not in row]:
+        take((run, metric, axis, low, high, rises), levels)
+    else:
+        app.warn(f"{metric} has no {'rise' if rises else 'drop'} beyond its noise in this range")
 
 
 async def go_to_extreme(app: Desk, place: Place, go: Callable[[float], None]) -> None:

@@ -12,15 +12,16 @@ from textual.message import Message
 
 from grpo_train.run_dir.files import to_float
 from grpo_tui.box.charts import ChartsView
-from grpo_tui.box.curves import Curves
+from grpo_tui.box.curves import Curve, Curves
 from grpo_tui.box.events import CRASH, RunEvent, records_of, tone_of_level
-from grpo_tui.box.formatting import compact_number, metric_value, one_line, shortened
+from grpo_tui.box.formatting import compact_number, counted, metric_value, one_line, shortened
 from grpo_tui.box.log import row_time
 from grpo_tui.box.store import Store
 from grpo_tui.kit.lists import ListPanel, PageSource, Palette
 from grpo_tui.kit.plot import cost
 from grpo_tui.kit.sources import MARKS, clock, wrapped
 from grpo_tui.views.charts.model import MetricLine, metric_lines
+from remote.protocol.rows import UNREADABLE
 
 EMPTY = "no metrics logged yet"
 
@@ -160,12 +161,18 @@ class MetricsPanel(ListPanel, inherit_bindings=False):
 
 MOST_EVENTS = 2
 """Lines of events."""
+GROWN = 3.0
+"""Times its level before that a value is called ``×3``."""
+MOVED = 0.5
+"""Share of a curve's range from which on a change is pointed out."""
+NAME, PROMPT = 18, 24
+"""Characters of a metric's name and of a problem."""
 
 
 class StepSource(PageSource):
-    """The row nearest to the crosshair as a page."""
+    """What changed at the row nearest to the crosshair, as a page."""
 
-    title, empty = "step", "← → move the crosshair; a click sets it"
+    title, empty = "what changed", "← → move the crosshair; a click sets it"
 
     def __init__(
         self,
@@ -181,6 +188,8 @@ class StepSource(PageSource):
         """Those that open the completions of the step, and copy its row."""
         self.shown: Mapping[str, Any] | None = None
         """The reply to ``show_step``."""
+        self.problems: Mapping[str, Any] | None = None
+        """The reply to ``problem_changes``."""
         self.problem = ""
 
     @property
@@ -189,7 +198,7 @@ class StepSource(PageSource):
         if not self._keys or self.row is None:
             return ""
         opens, copies = self._keys
-        return f"[$text-muted]{opens} opens its completions · {copies} copies its row[/]"
+        return f"[$text-muted]was: median of the 10 before · {opens} completions · {copies} copies[/]"
 
     @property
     def row(self) -> Mapping[str, Any] | None:
@@ -198,7 +207,7 @@ class StepSource(PageSource):
     def state(self) -> object:
         curves = self._curves()
         return (
-            self.shown["offset"] if self.shown is not None else None, self.problem,
+            self.shown["offset"] if self.shown is not None else None, self.problem, id(self.problems),
             curves.metrics if curves is not None else None, curves.run if curves is not None else None,
             *map(tuple, self._events()),
         )  # fmt: skip
@@ -216,6 +225,7 @@ class StepSource(PageSource):
         if (seconds := self.shown.get("seconds")) is not None and self.store.price_per_hour is not None:
             head.append(f"  {cost(seconds, self.store.price_per_hour)}", style=palette["muted"])
         lines = [head, *self._happened(palette), *self._values(row, curves, width, palette)]
+        lines += self._problems(width, palette)
         if groups := _groups(row, self._config("rollout.buffer_size"), self._config("rollout.num_generations")):
             lines += wrapped(Text(groups, style=palette["muted"]), width)
         for record in records_of(row.get("health")):
@@ -233,7 +243,10 @@ class StepSource(PageSource):
             line = Text(no_wrap=True).append(f"{event.sign} ", style=palette["bad" if event.sign == CRASH else "key"])
             if event.at is not None:
                 line.append(f"{clock(event.at)}  ", style=palette["muted"])
-            lines.append(line.append(event.text))
+            line.append(event.text)
+            if (ago := (self.shown["step"] if self.shown is not None else event.step) - event.step) > 0:
+                line.append(f"  {counted(round(ago), 'step')} before", style=palette["muted"])
+            lines.append(line)
         if len(events) > MOST_EVENTS:
             lines[0].append(f"  ({len(events) - MOST_EVENTS} more before)", style=palette["muted"])
         if key and lines:
@@ -241,27 +254,65 @@ class StepSource(PageSource):
         return lines
 
     def _values(self, row: Mapping[str, Any], curves: Curves, width: int, palette: Palette) -> list[Text]:
-        """The shown metrics: the value, the mean around it, how far it is from the median."""
-        lines = [Text(no_wrap=True)]
+        """The shown metrics in columns: the value, the median of the ten before, and the change."""
+        before = self.shown.get("before", {}) if self.shown is not None else {}
+        cells = []
         for name in curves.metrics:
-            value = to_float(row.get(name))
+            value, level = to_float(row.get(name)), to_float(before.get(name))
             if value is None:
                 continue
-            entry = Text(f"{one_line(name)} ", style=palette["muted"], no_wrap=True)
-            entry.append(metric_value(value), style="bold")
-            curve = curves.curves.get(name)
-            mark = curve.at(self.shown["x"]) if curve is not None and self.shown is not None else None
-            if curve is not None and mark is not None and name == curves.metrics[0] and (n := curves.mean_over(curve)):
-                around = curve.at(mark.x, n) or mark
-                entry.append(f" (mean of {n:,}: {metric_value(around.last)})", style=palette["muted"])
-            if curve is not None and (times := curve.times_usual(value)):
-                entry.append(f" ▲ {compact_number(times, 6)}× median", style=palette["warn"])
-            if lines[-1].cell_len and lines[-1].cell_len + 2 + entry.cell_len > width:
-                lines.append(Text(no_wrap=True))
-            if lines[-1].cell_len:
-                lines[-1].append("  ")
-            lines[-1].append_text(entry)
-        return lines if lines[0].cell_len else []
+            cell = Text(f"{shortened(one_line(name), NAME)} ", style=palette["muted"], no_wrap=True)
+            cell.append(metric_value(value), style="bold")
+            if level is not None:
+                cell.append(f" was {metric_value(level)}")
+                if change := change_of(level, value):
+                    has_moved = is_large(curves.curves.get(name), value - level)
+                    cell.append(f" ({change})", style=palette["warn"] if has_moved else "")
+            cells.append(cell)
+        wide = max((cell.cell_len for cell in cells), default=1) + 3
+        columns = max(1, (width + 3) // wide)
+        lines = []
+        for start in range(0, len(cells), columns):
+            line = Text(no_wrap=True)
+            for cell in cells[start : start + columns]:
+                line.append_text(cell).append(" " * (wide - cell.cell_len))
+            lines.append(line)
+        return lines
+
+    def _problems(self, width: int, palette: Palette) -> list[Text]:
+        """One line: the problems whose reward changed most since they were sampled before, as many as fit."""
+        reply = self.problems
+        if reply is None or self.shown is None or reply["step"] != self.shown["step"] or not reply["problems"]:
+            return []
+        line = Text("problems sampled before: ", style=palette["muted"], no_wrap=True)
+        for number, problem in enumerate(reply["problems"]):
+            if UNREADABLE in problem:
+                continue
+            name = shortened(one_line(problem["prompt"]), PROMPT) or f"problem {problem['problem']:.0f}"
+            part = Text(" · " if number else "").append(name).append(" ")
+            part.append(f"{metric_value(problem['before'])} → {metric_value(problem['now'])}", style="bold")
+            part.append(f" since step {problem['before_step']:,.0f}", style=palette["muted"])
+            if number and line.cell_len + part.cell_len > width:
+                break
+            line.append_text(part)
+        return [line]
+
+
+def change_of(before: float, now: float) -> str:
+    """A change in words: ``-1.84``, ``+0.02``; of a value that grew to three times or more, ``×14``; "" of none."""
+    if not (math.isfinite(before) and math.isfinite(now)) or before == now:
+        return ""
+    if before > 0 and now / before >= GROWN:
+        return f"×{compact_number(round(now / before, 1), 6)}"
+    return f"{'+' if now > before else '-'}{metric_value(abs(now - before))}"
+
+
+def is_large(curve: Curve | None, change: float) -> bool:
+    """Whether a change is a large part of what a curve shows."""
+    if curve is None or not curve.marks:
+        return False
+    spread = max(mark.high for mark in curve.marks) - min(mark.low for mark in curve.marks)
+    return spread > 0 and abs(change) >= MOVED * spread
 
 
 def _groups(row: Mapping[str, Any], prompts: object, samples: object) -> str:

@@ -88,7 +88,7 @@ class ChartsScreen(CrosshairScreen):
 
     def __init__(self, desk: Desk) -> None:
         super().__init__(desk)
-        self._asked: tuple[str, float | None, str] | None = None
+        self._asked: tuple[str, float | None, str, tuple[str, ...]] | None = None
         self._run = ""
         self._slots = 0
         self.page_count = 1
@@ -120,11 +120,13 @@ class ChartsScreen(CrosshairScreen):
         return self.step.row if self.view.crosshair is not None else None
 
     def _events_at_crosshair(self) -> tuple[list[RunEvent], str]:
-        """The events at the crosshair, and the key that opens their row."""
+        """The events at the crosshair or in the ten steps before it, and the key that opens the row of a chosen one."""
         if self.chosen:
             return self.chosen, self.app.key("open_rollouts")
         shown = self.step.shown
-        return (self.events.of_step(shown["step"]) if shown is not None else []), ""
+        if shown is None:
+            return [], ""
+        return self.events.between(shown.get("before_step", shown["step"]), shown["step"]), ""
 
     def _config(self, key: str) -> Any:
         return self.app.runs.facts.config(self.store.selected or "", key)
@@ -183,10 +185,10 @@ class ChartsScreen(CrosshairScreen):
             return
         if store.metrics.request(is_live=store.run is not None and store.run.is_live):
             app.work("metrics", partial(refresh_metrics, app, curves.run, store.metrics))
-        wanted = (curves.run, self.view.crosshair, self.view.window.x)
+        wanted = (curves.run, self.view.crosshair, self.view.window.x, tuple(self.drawn))
         if wanted != self._asked:
             self._asked = wanted
-            app.work("step", partial(refresh_step, app, *wanted, self.show_step))
+            app.work("step", partial(refresh_step, app, *wanted, self.show_step, self.show_problems))
 
     # the row at the crosshair -------------------------------------------------------------------------
 
@@ -196,8 +198,14 @@ class ChartsScreen(CrosshairScreen):
         curves, view = self.curves, self.view
         if reply is not None and curves is not None and asked == view.crosshair and reply["state"] == "whole":
             view.crosshair = reply["x"]
-            self._asked = (curves.run, view.crosshair, view.window.x)
+            self._asked = (curves.run, view.crosshair, view.window.x, tuple(self.drawn))
         for panel in self.query("#step").results(LinesPanel):  # none while the view is being composed
+            panel.tick()
+
+    def show_problems(self, reply: Mapping[str, Any] | None) -> None:
+        """Show which problems of the step at the crosshair changed most."""
+        self.step.problems = reply
+        for panel in self.query("#step").results(LinesPanel):
             panel.tick()
 
     def set_crosshair(self, x: float | None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from grpo_tui.views.charts.screen import ChartsScreen
 from tests.tui.conftest import Session, Start
 from tests.tui.fake import FakeClient, learning_box
-from tests.tui.fake_rows import LOGS, jsonl, train_rows
+from tests.tui.fake_rows import LOGS, jsonl, rollout_rows, train_rows
 
 LOGGED = [3 * step for step in range(1, 401)]
 """The steps in the log: fewer than columns when zoomed in, more than columns otherwise."""
@@ -83,6 +83,44 @@ async def test_extremes_are_gone_to_on_each_axis(start: Start) -> None:
             await session.until_text("step 402", "grad_norm 0.010", "grad_norm: lowest value 0.010")
             session.app.clear_notifications()
             await session.press("x")
+
+
+def falling(client: FakeClient) -> None:
+    """A run whose reward falls a little at step 61, and to zero at step 81, five steps after a new learning rate."""
+    learning_box(client, steps=100)
+    rows = train_rows(100)
+    for row in rows:
+        step = row["step"]
+        row["reward"] = (1.84 if step < 61 else 1.5 if step < 81 else 0.0) + 0.01 * (-1) ** step
+        row["grad_norm"] = 9.0 if step == 81 else 0.2
+    client.files[f"{LOGS}/train_log.jsonl"] = jsonl(rows)
+    changes = {"optimizer.learning_rate": [0.0001, 0.002]}
+    resumed = {"step": 76, "time": rows[75]["time"], "event": "resumed", "changes": changes}
+    client.files[f"{LOGS}/events.jsonl"] = jsonl([resumed])
+    samples = [
+        {**row, "step": step, "index": row["group"], "prompt": f"what is {row['group']} + 5?", "reward": reward}
+        for step, reward in ((70, 2.0), (81, 0.0))
+        for row in rollout_rows(step)
+    ]
+    samples[-1]["reward"] = 2.0  # group 1 has one that is right
+    client.files[f"{LOGS}/rollouts.jsonl"] = jsonl(samples)
+
+
+async def test_the_largest_drop_is_gone_to_and_explained(start: Start) -> None:
+    async with start(falling, wait="100/200", size=(140, 40)) as session:
+        screen = await charts(session)
+        await session.press("d")
+        await session.until_text("reward: drop 1 of 2, at step 81: 1.500 → -0.010", "reward -0.010 was 1.500 (-1.510)")
+        assert await rest(session, screen) == 81
+        await session.until_text("grad_norm 9.000 was 0.200 (×45)", "learning_rate", "5 steps before")
+        await session.until_text("what is 0 + 5? 2.000 → 0 since step 70 · what is 1 + 5? 2.000 → 0.500")
+        await session.press("d")
+        await session.until_text("reward: drop 2 of 2, at step 61: 1.840 → 1.490")
+        assert await rest(session, screen) == 61
+        await session.press("d")
+        await session.until_text("drop 1 of 2")
+        await session.press("u")
+        await session.until_text("reward has no rise beyond its noise in this range")
 
 
 async def test_a_step_is_gone_to_by_number(start: Start) -> None:
