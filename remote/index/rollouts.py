@@ -45,9 +45,9 @@ _COUNT = rb"([0-9]{1,9})"
 _USUAL = re.compile(
     rb'\{"step": ' + _COUNT + rb', "time": "[^"\\]*", "group": ' + _COUNT + rb', "sample": ' + _COUNT
     + rb', "index": ' + _COUNT + rb', "reward": ' + _NUMBER + rb', "advantage": ' + _NUMBER
-    + rb', "rewards": \{[^{}]*\}, "correct": ' + _FLAG + rb', "formatted": ' + _FLAG + rb', "flexible": ' + _FLAG + rb', "reason": (null|'
-    + _STRING + rb'), "answer": ' + _ANY + rb', "gold": ' + _ANY + rb', "length": ' + _COUNT + rb', "truncated": '
-    + _FLAG + rb', "prompt": "'
+    + rb', "rewards": \{[^{}]*\}, "correct": ' + _FLAG + rb', "formatted": ' + _FLAG + rb', "flexible": ' + _FLAG
+    + rb', "reason": (null|' + _STRING + rb'), "answer": ' + _ANY + rb', "gold": ' + _ANY + rb', "length": ' + _COUNT
+    + rb', "truncated": ' + _FLAG + rb', "prompt": "'
 )  # fmt: skip
 _DISCARDED = re.compile(rb', "discarded": "[a-z_]+"\}$')
 """The last key of a line; inside of a text its quotes would be escaped."""
