@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from textual import events
 from textual.actions import parse
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import Binding
 from textual.message import Message
 from textual.notifications import Notification, Notifications, Notify
@@ -99,7 +99,10 @@ class GrpoApp(Desk):
     CSS_PATH = ["styles/app.tcss", "styles/dialogs.tcss", *VIEW_STYLES]  # noqa: RUF012
     AUTO_FOCUS = None
     BINDINGS: ClassVar = [Binding("ctrl+z", "act('suspend')", show=False, priority=True, id="suspend")]
-    COMMANDS = App.COMMANDS | {lambda: importlib.import_module("grpo_tui.palette").Finder}
+    COMMANDS: ClassVar = {
+        lambda: importlib.import_module("grpo_tui.palette").Commands,
+        lambda: importlib.import_module("grpo_tui.palette").Finder,
+    }
 
     def __init__(
         self,

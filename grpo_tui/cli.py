@@ -162,6 +162,7 @@ def app_options(arguments: argparse.Namespace) -> Options:
     from grpo_train.run_dir.configs import config_folder
     from grpo_tui.actions import read_keymap
     from grpo_tui.files import Options, read_alarms, read_columns
+    from remote.boxes import load_boxes
 
     if arguments.demo and (arguments.box or arguments.host):
         given = "--box" if arguments.box else "--host"
@@ -195,6 +196,7 @@ def app_options(arguments: argparse.Namespace) -> Options:
         cache,
         None if arguments.no_cache else history_file(),
         arguments.fresh,
+        not arguments.root and all(box.is_local for box in load_boxes(arguments.boxes)),
     )
 
 

@@ -239,6 +239,8 @@ class Options:
     """File of the history of runs; None = nothing is written there."""
     fresh: bool = False
     """Whether what was remembered is neither used nor changed."""
+    has_no_boxes: bool = False
+    """Whether boxes.yaml names no box besides this machine, and no root is given: a first start."""
 
     @property
     def demo(self) -> bool:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from textual.app import SystemCommand
-from textual.command import Hit, Hits, Provider
+from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.types import IgnoreReturnCallbackType
 
@@ -39,8 +39,8 @@ def commands(app: Desk) -> Iterator[SystemCommand]:
         if action.id == "palette" or not action.is_in(app.view):
             continue
         reason = action.reason(situation)
-        text = f"not available: {reason}" if reason else f"key: {key_label(action.keys[0])}"
-        text = text.replace("[", r"\[")  # Textual reads it as markup
+        key = key_label(action.keys[0])
+        text = f"{f'not available: {reason}' if reason else ''}  {key}"
         title = f"{action.label}: {app.help_of(action)}"  # the palette searches titles alone
         yield SystemCommand(title, text, lambda name=action.id: app.run_worker(app.action_act(name)))
     tunnels = partial(app.work, "tunnels", partial(list_tunnels, app))
@@ -65,6 +65,41 @@ def _draw_charts_in(app: Desk, characters: str) -> None:
 def _save_screenshot(app: Desk) -> None:
     """Save to the downloads folder, or the home directory without one."""
     app.set_timer(CLOSED_AFTER_S, lambda: app.deliver_screenshot(path=str(files.folder())))
+
+
+FRAME = 6
+"""Cells of a line of the palette beside its text: paddings and the scrollbar."""
+
+
+def entry(app: Desk, name: Content, about: str) -> Content:
+    """A line of the palette: a name, and at the right what it is or its key, which is never cut."""
+    room = max(20, app.size.width - FRAME)
+    about, gap, key = about.rpartition("  ") if "  " in about else (about, "", "")
+    most = max(room // 2, room - name.cell_length - 2) - len(gap + key)
+    right = Content.styled(about, "$text-muted").truncate(max(0, most), ellipsis=True)
+    right += Content.styled(gap + key, "bold $accent")
+    left = name.truncate(max(0, room - right.cell_length - 2), ellipsis=True)
+    return left + Content(" " * (room - left.cell_length - right.cell_length)) + right
+
+
+class Commands(Provider):
+    """Every command on one line, its key at the right."""
+
+    @property
+    def desk(self) -> Desk:
+        assert isinstance(self.app, Desk)
+        return self.app
+
+    async def discover(self) -> Hits:
+        for command in sorted(commands(self.desk), key=lambda command: command.title):
+            line = entry(self.desk, Content(command.title), command.help)
+            yield DiscoveryHit(line, command.callback, text=command.title)
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for title, about, callback, *_ in commands(self.desk):
+            if (score := matcher.match(title)) > 0:
+                yield Hit(score, entry(self.desk, matcher.highlight(title), about), callback, text=title)
 
 
 class Find(NamedTuple):
@@ -100,7 +135,7 @@ class Finder(Provider):
             for find in finds:
                 if all(word in find.name.lower() for word in words) or find.name.startswith("step "):
                     score = max(matcher.match(find.name), 0.5)
-                    yield Hit(score, Content(find.name), find.go, text=find.name, help=find.help.replace("[", r"\["))
+                    yield Hit(score, entry(self.desk, Content(find.name), find.help), find.go, text=find.name)
                     found += 1
                     if found == MOST:
                         break

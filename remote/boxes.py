@@ -327,6 +327,12 @@ def load_boxes(path: str | Path | None = None) -> list[Box]:
     return boxes if any(box.name == LOCAL_NAME for box in boxes) else [*boxes, local_box()]
 
 
+def entries_of(path: str | Path | None = None) -> set[str]:
+    """The names that a file gives; ``local`` may be listed without one. Raises BoxesError."""
+    file = Path(path) if path else default_path()
+    return {box.name for box in parse_boxes(file.read_text(encoding="utf-8"), str(file))} if file.exists() else set()
+
+
 def find_box(boxes: list[Box], name: str, path: str | Path | None = None) -> Box:
     """The box with this name. Raises BoxesError."""
     for box in boxes:
@@ -347,20 +353,25 @@ def parse_boxes(text: str, file: str = "boxes.yaml") -> list[Box]:
     return boxes
 
 
-def box_of(texts: Mapping[str, str]) -> Box:
-    """A box from the texts of a form by key; "" = not set. Raises BoxesError that names the key."""
+def box_of(texts: Mapping[str, str], base: Box | None = None) -> Box:
+    """A box from the texts of a form by key; "" = not set. ``base`` has what the form does not.
+
+    Raises BoxesError that names the key.
+    """
     values: dict[str, Any] = {}
     for item in fields(Box):
+        if base is not None and item.name in texts:
+            values[item.name] = item.default
         if text := texts.get(item.name):
             try:
                 value = text if _is_text(hints_of(Box)[item.name]) else load_yaml(text)
             except InvalidYaml:
                 value = text
             values[item.name] = _checked(item, hints_of(Box)[item.name], value)
-    box = Box(**values)
+    box = Box(**values) if base is None else replace(base, **values)
     if problem := _problem_of(box):
         raise BoxesError(problem)
-    return box
+    return at_address(box, box.host) if box.host else box
 
 
 def add_box(path: str | Path | None, box: Box) -> Path:
@@ -368,18 +379,69 @@ def add_box(path: str | Path | None, box: Box) -> Path:
 
     Raises BoxesError when the name is taken, the box is invalid, or the file cannot be read or written.
     """
-    from grpo_train.run_dir.files import atomic_write
-
     file = Path(path) if path else default_path()
     box = at_address(box, box.host) if box.host else box
+
+    def added(text: str, boxes: list[Box]) -> tuple[str, list[Box]]:
+        if any(known.name == box.name for known in boxes):
+            raise BoxesError(f"{file}: a box named '{box.name}' already exists")
+        return _insert(text, _render(box), str(file)), [*boxes, box]
+
+    return _rewrite(file, added, "add to")
+
+
+def change_box(path: str | Path | None, name: str, box: Box) -> Path:
+    """Write what the form can change of a box of a file. The rest of the file stays as it is, comments included.
+
+    Raises BoxesError as :func:`add_box`, and where the file has no such box.
+    """
+    file = Path(path) if path else default_path()
+
+    def changed(text: str, boxes: list[Box]) -> tuple[str, list[Box]]:
+        at = _index_of(boxes, name, file)
+        if box.name != name and any(known.name == box.name for known in boxes):
+            raise BoxesError(f"{file}: a box named '{box.name}' already exists")
+        return _with_values(text, _entries(text, str(file))[at], boxes[at], box), [
+            *boxes[:at], box, *boxes[at + 1 :],
+        ]  # fmt: skip
+
+    return _rewrite(file, changed, "change")
+
+
+def remove_box(path: str | Path | None, name: str) -> Path:
+    """Remove the lines of a box from a file. All comments outside of its entry stay. Raises BoxesError."""
+    file = Path(path) if path else default_path()
+
+    def removed(text: str, boxes: list[Box]) -> tuple[str, list[Box]]:
+        at = _index_of(boxes, name, file)
+        entry, rows = _entries(text, str(file))[at], text.splitlines(keepends=True)
+        return "".join([*rows[: _line(entry) - 1], *rows[_last_line(entry) :]]), [*boxes[:at], *boxes[at + 1 :]]
+
+    return _rewrite(file, removed, "remove from")
+
+
+def _index_of(boxes: list[Box], name: str, file: Path) -> int:
+    """Place of a box in its file. Raises BoxesError: ``local`` is listed without an entry."""
+    names = [box.name for box in boxes]
+    if name not in names:
+        raise BoxesError(f"{file}: no box named '{name}'")
+    return names.index(name)
+
+
+def _rewrite(file: Path, edit: Callable[[str, list[Box]], tuple[str, list[Box]]], verb: str) -> Path:
+    """Write an edited text of a file, once it is read as the boxes that are expected of it. Raises BoxesError."""
+    from grpo_train.run_dir.files import atomic_write
+
     try:
         written = file.read_bytes().decode() if file.exists() else ""
         old = written.replace("\r\n", "\n")
-        if any(known.name == box.name for known in parse_boxes(old, str(file))):
-            raise BoxesError(f"{file}: a box named '{box.name}' already exists")
-        text = _insert(old, _render(box), str(file))
-        if box not in parse_boxes(text, str(file)):
-            raise BoxesError(f"{file}: cannot add to this file's layout; edit it in an editor")
+        text, expected = edit(old, parse_boxes(old, str(file)))
+        try:
+            is_as_expected = parse_boxes(text, str(file)) == expected
+        except BoxesError:
+            is_as_expected = False
+        if not is_as_expected:
+            raise BoxesError(f"{file}: cannot {verb} this file's layout; edit it in an editor")
         file.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(file, text.replace("\n", "\r\n") if "\r\n" in written else text, mode=0o600)
     except OSError as error:
@@ -565,6 +627,47 @@ def _insert(text: str, lines: list[str], file: str) -> str:
     indent = " " * max(0, int(entries[-1].start_mark.column) - 2)
     rows, last = text.splitlines(keepends=True), max(_last_line(entry) for entry in entries)
     return "".join([*rows[:last], *(f"{indent}{line}\n" for line in lines), *rows[last:]])
+
+
+ADDRESS = ("host", "user", "port")
+"""Keys that ``host: user@address:port`` gives together."""
+
+
+def _with_values(text: str, entry: Any, old: Box, new: Box) -> str:
+    """``text`` with the changed values of the form in the entry of a box."""
+    import yaml
+
+    nodes = {str(key.value): (key, value) for key, value in entry.value}
+    moved = any(getattr(old, key) != getattr(new, key) for key in ADDRESS)
+    edits: list[tuple[int, int, str]] = []
+    for item in fields(Box):
+        key, value = item.name, getattr(new, item.name)
+        given = nodes.get(key)
+        is_other = moved and key in ADDRESS and (str(given[1].value) if given else "") != str(value or "")
+        if "label" not in item.metadata or (value == getattr(old, key) and not is_other):
+            continue
+        scalar = yaml.safe_dump(value, allow_unicode=True, width=10_000).splitlines()[0]
+        if given is None:
+            end = entry.end_mark.index - 1 if entry.flow_style else _end_of_line(text, _last_line(entry))
+            lead = "\n" if text[end - 1 : end] not in ("", "\n") else ""
+            added = f"{lead}{' ' * entry.value[0][0].start_mark.column}{key}: {scalar}\n"
+            edits += [] if value == item.default else [(end, end, f", {key}: {scalar}" if entry.flow_style else added)]
+            continue
+        name, held = given
+        start, line = name.start_mark.index, _end_of_line(text, _line(name) - 1)
+        if value == item.default and not entry.flow_style and not text[line:start].strip():
+            edits.append((line, _end_of_line(text, _last_line(held)), ""))  # a line of its own
+        else:
+            is_block = held.style in ("|", ">")
+            edits.append((held.start_mark.index, held.end_mark.index, f"{scalar}\n" if is_block else scalar))
+    for start, end, part in sorted(edits, key=lambda edit: edit[0], reverse=True):
+        text = text[:start] + part + text[end:]
+    return text
+
+
+def _end_of_line(text: str, count: int) -> int:
+    """Index behind this many lines."""
+    return sum(map(len, text.splitlines(keepends=True)[:count]))
 
 
 def _last_line(node: Any) -> int:

@@ -31,6 +31,9 @@ WAIT_S = 1.0
 """An answer that takes longer shows how long."""
 
 
+NOT_READ = "not connected: not read yet"
+
+
 class Asking:
     """A newer request replaces the one in flight, whose reply is then dropped. ``retry_s``: pause after a failure."""
 
@@ -113,8 +116,10 @@ class Asking:
         """What is waited for: ``asking the box``, with the seconds after the first; "" if nothing is."""
         return asking_words(self.waited) if self.is_waiting else ""
 
-    def instead(self) -> str:
+    def instead(self, connected: bool = True) -> str:
         """What a panel says that has no answer yet: what is waited for, or why it failed and when it is tried again."""
+        if not connected:
+            return NOT_READ
         return f"✖ {self.problem}; {self.again()}" if self.problem else asking_words(self.waited)
 
     def again(self) -> str:

@@ -295,6 +295,17 @@ class Termination:
         return self._facts[1]
 
 
+NOTHING = "no_runs"
+"""Code of the obstacle that is a root without runs."""
+UNSENT = ("no_backup", "behind", "no_destination")
+"""Codes of obstacles that a backup ends."""
+
+
+def unsent_runs(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The runs whose newest state is in no backup."""
+    return [row["name"] for row in rows if row.get("code") in UNSENT and row.get("kind") == "training_runs"]
+
+
 def first_reason(reply: dict[str, Any]) -> str:
     """The first obstacle of an answer in a few words."""
     rows = reply["obstacles"]
@@ -305,6 +316,8 @@ def first_reason(reply: dict[str, Any]) -> str:
     words |= {"no_destination": "has nowhere to be backed up", "unreadable": "cannot be read"}
     row = rows[0]
     name = str(row["name"])
+    if row.get("code") == NOTHING:
+        return "no run was launched, or the disk of the root is not mounted"
     if row.get("code") == "changed":
         return "something changed since it was checked"
     if row.get("code") == "no_destination":

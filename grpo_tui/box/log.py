@@ -127,9 +127,10 @@ class LogFiles:
         self.files, self.left_off = reply["files"], reply["left_off"]
         self.asking.end("files")
 
-    def instead(self, none: str) -> str:
+    def instead(self, none: str, connected: bool = True) -> str:
         """What is said without a file: ``none`` if the run has none, else what is waited for, or why it failed."""
-        return none if self.asking.is_answered and not self.asking.problem else self.asking.instead()
+        is_known = self.asking.is_answered and not self.asking.problem
+        return none if is_known else self.asking.instead(connected)
 
     def name(self, path: str) -> str:
         """Short name of a file."""

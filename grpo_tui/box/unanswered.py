@@ -31,6 +31,7 @@ OUTCOMES = {
     "resume": "{run} resumed",
     "evaluate": "evaluation of {run} started",
     "back_up": "backup of {run} started",
+    "back_up_all": "backup of {run} started",
     "restore": "restore of {run} started",
     "archive": "archive of {run} started",
     "clean_up": "cleanup of {run} started",

@@ -13,8 +13,18 @@ DESCRIBE = "on the box: copy config/backup.example.yaml to ~/.config/grpo-tui/ba
 
 async def back_up(app: Desk) -> None:
     """Back up the run and its evaluations; it may be training."""
-    if run := app.store.selected:
+    if (run := app.store.selected) and await _destinations(app):
         await _start(app, "back_up", "backup", run)
+
+
+async def back_up_all(app: Desk) -> None:
+    """Back up every run of the box, after a confirmation with their number and bytes."""
+    from grpo_tui.dialogs.backups import BackUpAllScreen
+
+    if (destinations := await _destinations(app)) and await app.show_dialog(
+        BackUpAllScreen(app.request, destinations[0], app.store.box)
+    ):
+        await _start(app, "back_up_all", "backup", "all runs")
 
 
 async def choose(app: Desk) -> None:
@@ -95,8 +105,9 @@ async def _destinations(app: Desk) -> list[dict[str, Any]]:
 
 
 async def _start(app: Desk, op: str, what: str, run: str, **params: Any) -> None:
+    params |= {} if op == "back_up_all" else {"run": run}
     try:
-        reply = await app.request(op, timeout=60.0, run=run, **params)
+        reply = await app.request(op, timeout=60.0, **params)
     except RemoteError as error:
         app.show_error(f"cannot start the {what} of {run}", error.message, error.hint)
         return

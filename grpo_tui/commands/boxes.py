@@ -1,46 +1,113 @@
-"""Commands on boxes: switch, add, reconnect; tunnels to the box."""
+"""Commands on boxes: switch, add, edit, remove, reconnect; tunnels to the box."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 
+from textual.content import Content
+
 from grpo_train.run_dir.errors import UserError
 from grpo_tui import background
 from grpo_tui.box.fleet import Glance, gpu_counts
 from grpo_tui.box.link import TENSORBOARD_S
 from grpo_tui.box.store import Store
+from grpo_tui.commands.backups import back_up_all
 from grpo_tui.kit.desk import Desk
+from grpo_tui.kit.dialog import ConfirmScreen
 from remote.base import BoxesError
-from remote.boxes import add_box, load_boxes
+from remote.boxes import Box, add_box, change_box, default_path, entries_of, load_boxes, local_box, remove_box
 from remote.events import Link
 from remote.protocol import RemoteError
 
 
 async def choose_box(app: Desk) -> None:
-    """Switch to another box, or add one."""
-    from grpo_tui.dialogs.boxes import ADD, AddBoxScreen, BoxesScreen
+    """Switch to another box; add, edit or remove one."""
+    from grpo_tui.dialogs.boxes import BoxesScreen
 
     file = app.options.boxes_file
-    try:
-        boxes = await asyncio.to_thread(load_boxes, file)
-    except BoxesError as error:
-        app.show_error("cannot read the list of boxes", str(error))
+    cursor = ""
+    while True:
+        try:
+            boxes = await asyncio.to_thread(load_boxes, file)
+            entries = await asyncio.to_thread(entries_of, file)
+        except BoxesError as error:
+            app.show_error("cannot read the list of boxes", str(error))
+            return
+        if app.is_first_start and not entries:
+            await _add(app)
+            return
+        current = app.connection.box
+        if all(box.name != current.name for box in boxes):
+            boxes = [current, *boxes]
+        agent = app.store.check_to_act_on("agent")
+        dialog = BoxesScreen(boxes, current.name, lambda: _here(app), agent, cursor, entries)
+        what, cursor = await app.show_dialog(dialog) or ("", "")
+        chosen = next((box for box in boxes if box.name == cursor), None)
+        if what == "add":
+            await _add(app)
+            return
+        if chosen is None:
+            return
+        if what == "use":
+            await (reconnect(app) if cursor == current.name else app.use_box(chosen))
+            return
+        await (_edit if what == "edit" else _remove)(app, chosen)
+        if app.connection.box is not current:
+            return
+
+
+async def _edit(app: Desk, box: Box) -> None:
+    """Edit a box of boxes.yaml; the shown one connects anew."""
+    from grpo_tui.dialogs.boxes import AddBoxScreen
+
+    file = app.options.boxes_file
+    box = next(one for one in await asyncio.to_thread(load_boxes, file) if one.name == box.name)
+    new = await app.show_dialog(AddBoxScreen(lambda new: change_box(file, box.name, new), box))
+    if new is None or new == box:
         return
-    current = app.connection.box
-    if all(box.name != current.name for box in boxes):
-        boxes = [current, *boxes]
-    agent = app.store.check_to_act_on("agent")
-    chosen = await app.show_dialog(BoxesScreen(boxes, current.name, lambda: _here(app), agent))
-    if chosen == ADD:
-        box = await app.show_dialog(AddBoxScreen(lambda new: add_box(file, new)))
-        if box is not None:
-            app.receipt(f"box {box.name} added", "connecting")
-            await app.use_box(box)
-    elif chosen == current.name:
-        await reconnect(app)
-    elif chosen is not None:
-        await app.use_box(next(box for box in boxes if box.name == chosen))
+    if box.name == app.connection.box.name:
+        app.receipt(f"box {new.name} changed", "connecting")
+        await app.use_box(await asyncio.to_thread(app.options.reload_box, new))
+    else:
+        app.receipt(f"box {new.name} changed")
+
+
+async def _remove(app: Desk, box: Box) -> None:
+    """Remove a box from boxes.yaml after a confirmation; in place of the shown one, the app shows another."""
+    file, is_shown = app.options.boxes_file, box.name == app.connection.box.name
+    others = [one for one in await asyncio.to_thread(load_boxes, file) if one.name != box.name] or [local_box()]
+    facts = {
+        "forgotten": f"its entry in {file or default_path()}: address, paths, price",
+        "stays": "everything on the box: its runs continue, and nothing there is touched",
+        "": "its host key, its history and what was kept of its runs, on this machine",
+    }
+    if is_shown:
+        facts["then"] = f"disconnects from it and shows {others[0].name}"
+    lines = [Content.from_markup("Remove [bold]$name[/] ($address)?", name=box.name, address=box.address())]
+    lines += [
+        Content.from_markup("[$grpo-muted]$label[/]$text", label=f"{label:<11}", text=text)
+        for label, text in facts.items()
+    ]
+    if await app.show_dialog(ConfirmScreen(f"remove {box.name}", lines, "Remove")):
+        try:
+            await asyncio.to_thread(remove_box, file, box.name)
+        except BoxesError as error:
+            app.show_error(f"cannot remove {box.name}", str(error))
+            return
+        app.receipt(f"box {box.name} removed", "nothing on it was changed")
+        if is_shown:
+            await app.use_box(others[0])
+
+
+async def _add(app: Desk) -> None:
+    """Add a box to boxes.yaml, and connect to it."""
+    from grpo_tui.dialogs.boxes import AddBoxScreen
+
+    box = await app.show_dialog(AddBoxScreen(lambda new: add_box(app.options.boxes_file, new)))
+    if box is not None:
+        app.receipt(f"box {box.name} added", "connecting")
+        await app.use_box(box)
 
 
 def _here(app: Desk) -> Glance:
@@ -72,7 +139,8 @@ async def safe_to_terminate(app: Desk) -> None:
     """List what would be lost if this box were terminated now."""
     from grpo_tui.dialogs.backups import TerminationScreen
 
-    await app.show_dialog(TerminationScreen())
+    if await app.show_dialog(TerminationScreen()):
+        await back_up_all(app)
 
 
 async def reconnect(app: Desk) -> None:

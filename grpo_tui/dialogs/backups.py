@@ -15,11 +15,20 @@ from textual.widgets.option_list import Option
 from grpo_train.run_dir.display import duration
 from grpo_tui.background import refresh_termination
 from grpo_tui.box.asking import ENGINE_S
-from grpo_tui.box.backups import SHOWN_KINDS, CleanUpPlan, StoredRun, cleanup_plan, stored_runs
-from grpo_tui.box.formatting import byte_size, one_line, padded, short_age, shortened
+from grpo_tui.box.backups import (
+    NOTHING,
+    SHOWN_KINDS,
+    CleanUpPlan,
+    StoredRun,
+    cleanup_plan,
+    first_reason,
+    stored_runs,
+    unsent_runs,
+)
+from grpo_tui.box.formatting import byte_size, counted, one_line, padded, short_age, shortened
 from grpo_tui.box.rows import RunRow
 from grpo_tui.dialogs.form import FieldError, Request, RequestFunction, RequestScreen, field, text_field
-from grpo_tui.kit.dialog import Dialog, TextDialog
+from grpo_tui.kit.dialog import Dialog, Question, TextDialog
 from grpo_tui.kit.panel import WaitingLine
 from remote.protocol.backups import ArchiveRequest, BackUpRequest, RestoreRequest
 
@@ -86,6 +95,57 @@ class BackUpScreen(_StepsScreen):
 
     def build_request(self) -> Request:
         return BackUpRequest(self.run_name, self.chosen_steps(), self.selected("to"))
+
+
+HOW_ALL = (
+    "Runs, evaluations and sweeps one after the other, in tmux on the box: the app may be closed. Runs that train "
+    "continue. The list of runs shows the progress of each."
+)
+
+
+class BackUpAllScreen(Question):
+    """Asks the engine what a backup of all runs would send; enter starts it then."""
+
+    heading, TONE = "back up all runs", "-warning"
+
+    def __init__(self, request: RequestFunction, to: dict[str, Any], box: str) -> None:
+        super().__init__()
+        self.request, self.to, self.box = request, to, box
+
+    def compose_text(self) -> ComposeResult:
+        yield WaitingLine(id="plan")
+
+    def compose_buttons(self) -> ComposeResult:
+        yield Button("Cancel", id="cancel", compact=True)
+        yield Button("Back up", id="yes", variant="primary", compact=True, disabled=True)
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.ask()
+
+    @work(exclusive=True, group="plan", exit_on_error=False, description="planning the backup")
+    async def ask(self) -> None:
+        """Ask for the plan; nothing can be confirmed meanwhile."""
+        line = self.query_one(WaitingLine)
+        plan = await line.wait(self.request("plan_back_up_all", timeout=ENGINE_S, to=str(self.to["name"])))
+        if plan is None:
+            return
+        count, others = int(plan["runs"]), int(plan["others"])
+        more = f", {counted(others, 'evaluation or sweep', 'evaluations and sweeps')}" if others else ""
+        head = Content.from_markup(
+            "Back up [bold]$runs[/]$more: [bold]$size[/]?", runs=counted(count, "run"), more=more,
+            size=byte_size(plan["bytes"]),
+        )  # fmt: skip
+        if not count + others:
+            head = Content("Nothing to send: the backup has everything.")
+        problems = [_fact("left out", problem) for problem in plan["problems"][:MOST_KEPT]]
+        facts = [_fact("from", self.box), _fact("to", f"{self.to['name']}  {self.to.get('where', '')}"), *problems]
+        how = Content.from_markup("[$grpo-muted]$how[/]", how=HOW_ALL)
+        line.update(Content("\n").join([head, Content(), *facts, Content(), how]))
+        button = self.query_one("#yes", Button)
+        button.disabled = not count + others
+        if not button.disabled:
+            button.focus()
 
 
 class ArchiveScreen(RequestScreen):
@@ -347,11 +407,11 @@ def _fact(label: str, text: str) -> Content:
     return Content.from_markup("[$grpo-muted]$label[/]$text", label=f"{label:<12}", text=one_line(text))
 
 
-class TerminationScreen(Dialog[None]):
-    """Asks the box now; ``y`` copies the command under the cursor. Nothing is ended from here."""
+class TerminationScreen(Dialog[bool]):
+    """Asks the box now. Nothing is ended from here. Dismissed with True for a backup of all runs."""
 
     heading = "safe to terminate?"
-    BINDINGS: ClassVar = [Binding("y", "copy", show=False)]
+    BINDINGS: ClassVar = [Binding("y", "copy", show=False), Binding("B", "back_up_all", show=False)]
 
     def __init__(self) -> None:
         super().__init__()
@@ -364,7 +424,13 @@ class TerminationScreen(Dialog[None]):
 
     def compose_buttons(self) -> ComposeResult:
         yield Button("Close", id="cancel", compact=True)
-        yield Button("Copy the command", id="copy", variant="primary", compact=True)
+        yield Button("Copy the command", id="copy", compact=True)
+        yield Button("Back up all …", id="all", variant="primary", compact=True)
+
+    @property
+    def unsent(self) -> list[str]:
+        """The runs that a backup of all would send."""
+        return unsent_runs(self.rows)
 
     def on_mount(self) -> None:
         self._show_rows()
@@ -380,7 +446,7 @@ class TerminationScreen(Dialog[None]):
             why = one_line(termination.asking.problem or "not connected to the box")
             text = Content.from_markup("[$error]■[/] [bold]keep the box[/]: not known: $why", why=why)
         else:
-            self.rows, text = reply["obstacles"], _verdict(reply)
+            self.rows, text = [row for row in reply["obstacles"] if row.get("code") != NOTHING], _verdict(reply)
         about.update(text)
         self._show_rows()
 
@@ -413,6 +479,10 @@ class TerminationScreen(Dialog[None]):
         shown.display = self.query_one("#copy").display = bool(self.command)
         shown.border_title = "on the box"
         shown.update(Content(self.command))
+        count = len(self.unsent)
+        self.query_one("#all").display = bool(count)
+        keys = [f"B backs up all {counted(count, 'run')} without one" if count else "", "y copies" * bool(self.command)]
+        self.query_one("#dialog").border_subtitle = Content(" · ".join([*filter(None, keys), "esc closes"]))
 
     def on_option_list_option_highlighted(self) -> None:
         self._show_command()
@@ -425,12 +495,23 @@ class TerminationScreen(Dialog[None]):
         if self.command:
             self.app.copy(self.command, "command for the box")
 
+    def action_back_up_all(self) -> None:
+        """Go on to the backup of all runs, which asks first."""
+        if self.unsent:
+            self.dismiss(True)
+
     def chosen(self, button: str) -> None:
-        self.action_copy()
+        if button == "all":
+            self.action_back_up_all()
+        else:
+            self.action_copy()
 
 
 def _verdict(reply: dict[str, Any]) -> Content:
     if not reply["safe"]:
+        if [row.get("code") for row in reply["obstacles"]] == [NOTHING]:
+            text = f"{first_reason(reply)}. Nothing is lost if no run was launched."
+            return Content.from_markup("[$warning]■[/] [bold]no runs here[/]: $text", text=text)
         count = int(reply["count"])
         more = f"; the first {len(reply['obstacles']):,} are listed" if count > len(reply["obstacles"]) else ""
         text = f"{count:,} thing{'s' if count != 1 else ''} would be lost or cut off{more}"

@@ -1,16 +1,17 @@
-"""The list of boxes, to switch to one or add one, and the tunnels to the shown box."""
+"""The list of boxes, to switch to one, add, edit or remove one, and the tunnels to the shown box."""
 
 from __future__ import annotations
 
 import threading
 import time
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from dataclasses import Field, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from textual import events
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.widgets import Button, Input, Label, OptionList, Static
@@ -21,7 +22,7 @@ from grpo_tui.box.formatting import money, one_line, padded, short_age, short_du
 from grpo_tui.box.link import BoxTunnels, OpenTunnel
 from grpo_tui.kit.dialog import Dialog, LineInput
 from grpo_tui.kit.panel import Excerpt
-from remote.boxes import Box, box_of
+from remote.boxes import LOCAL_NAME, Box, box_of
 from remote.transports.choice import explain
 
 WIDTH = 96
@@ -100,20 +101,29 @@ START_S = 0.1
 """Then the list is shown: ten boxes that connect would delay it."""
 BEAT_S = 0.5
 """Interval at which what the boxes say is shown."""
-ADD = "+"
-"""Result of BoxesScreen for a new box; not a valid box name."""
+IS_IMPLICIT = "local is this machine: it is listed without an entry in boxes.yaml"
 
 
-class BoxesScreen(Dialog[str]):
-    """Dismissed with the name of a box, or ADD."""
+class BoxesScreen(Dialog[tuple[str, str]]):
+    """Dismissed with what to do (``use``, ``add``, ``edit``, ``remove``) and the name of a box."""
 
     heading = "boxes"
+    keys = "enter switch · a add · e edit · d remove · esc close"
+    BINDINGS: ClassVar = [
+        Binding("a", "choose('add')", show=False),
+        Binding("e", "choose('edit')", show=False),
+        Binding("d,delete", "choose('remove')", show=False),
+    ]
 
-    def __init__(self, boxes: list[Box], current: str, here: Callable[[], Glance], agent: str = "") -> None:
+    def __init__(
+        self, boxes: list[Box], current: str, here: Callable[[], Glance], agent: str = "", cursor: str = "",
+        entries: Container[str] = (),
+    ) -> None:  # fmt: skip
         """``here``: what the app knows about the current box now; ``agent``: what the doctor of the current box says
-        about the agent, if there is something to do.
+        about the agent, if there is something to do; ``entries``: names in boxes.yaml, which can be edited.
         """
         super().__init__()
+        self._cursor, self._entries = cursor or current, entries
         self.boxes, self.current, self.here, self.agent = boxes, current, here, agent
         self._fleet = Fleet(boxes, current)
         self._lines: list[Content] = []
@@ -126,7 +136,7 @@ class BoxesScreen(Dialog[str]):
         self._lines = [self._line(box) for box in self.boxes]
         options = [Option(line, id=box.name) for line, box in zip(self._lines, self.boxes, strict=True)]
         yield OptionList(*options, id="choices")
-        note = "enter: switch · runs on other boxes continue"
+        note = "runs on other boxes continue"
         yield Static(Content.from_markup("[$grpo-muted]$note[/]", note=note), classes="message")
         yield Static("", id="transport", classes="message")
 
@@ -157,7 +167,7 @@ class BoxesScreen(Dialog[str]):
     def on_mount(self) -> None:
         choices = self.query_one(OptionList)
         names = [box.name for box in self.boxes]
-        choices.highlighted = names.index(self.current) if self.current in names else 0
+        choices.highlighted = names.index(self._cursor) if self._cursor in names else 0
         choices.focus()
         self.set_timer(START_S, self._fleet.start)
         self.set_interval(BEAT_S, self._show)
@@ -182,10 +192,19 @@ class BoxesScreen(Dialog[str]):
         self.query_one("#transport", Static).update(Content.from_markup("[$grpo-muted]$text[/]", text=text))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(str(event.option.id))
+        self.dismiss(("use", str(event.option.id)))
+
+    def action_choose(self, what: str) -> None:
+        at = self.query_one(OptionList).highlighted
+        name = self.boxes[at].name if at is not None else ""
+        if what != "add" and name not in self._entries:
+            why = IS_IMPLICIT if name == LOCAL_NAME else f"{name} is not in boxes.yaml"
+            self.query_one("#transport", Static).update(Content.from_markup("[$warning]▲ $why[/]", why=why))
+        else:
+            self.dismiss((what, name))
 
     def chosen(self, button: str) -> None:
-        self.dismiss(ADD)
+        self.action_choose("add")
 
 
 def _said(glance: Glance | None) -> tuple[str, str]:
@@ -223,27 +242,32 @@ _FIELDS = [
 
 
 class AddBoxScreen(Dialog[Box]):
-    """Dismissed with the added box. ``save`` writes it, or raises."""
+    """Dismissed with the box. ``save`` writes it, or raises; ``box``: the one that is edited."""
 
-    heading = "add a box"
+    heading, verb = "add a box", "Add and connect"
 
-    def __init__(self, save: Callable[[Box], object]) -> None:
+    def __init__(self, save: Callable[[Box], object], box: Box | None = None) -> None:
         super().__init__()
-        self.save = save
+        self.save, self.box = save, box
+        self._texts = {key: str(getattr(box, key) or "").strip() if box else "" for key, *_ in _FIELDS}
+        """What the fields began with."""
+        if box is not None:
+            self.heading, self.verb = f"edit {box.name}", "Save"
 
     def compose_body(self) -> ComposeResult:
         with VerticalScroll(classes="body fields", can_focus=False):
             for key, label, example, hint in _FIELDS:
                 with Horizontal(classes="field"):
                     yield Label(label, classes="label")
-                    yield LineInput(placeholder=example, id=f"box-{key}", compact=True)
+                    example = f"e.g. {example}" if example else ""
+                    yield LineInput(self._texts[key], placeholder=example, id=f"box-{key}", compact=True)
                 yield Label(hint, classes="under")
         yield Static("", id="field-hint")
         yield Excerpt("", id="problem")
 
     def compose_buttons(self) -> ComposeResult:
         yield Button("Cancel", id="cancel", compact=True)
-        yield Button("Add and connect", id="add", variant="primary", compact=True)
+        yield Button(self.verb, id="add", variant="primary", compact=True)
 
     def on_mount(self) -> None:
         self.query_one("#box-name").focus()
@@ -262,7 +286,7 @@ class AddBoxScreen(Dialog[Box]):
     def _add(self) -> None:
         value = {key: self.query_one(f"#box-{key}", Input).value.strip() for key, *_ in _FIELDS}
         try:
-            box = box_from_form(value)
+            box = box_from_form(value, self.box, self._texts)
             self.save(box)
         except Exception as error:  # shown in the form, whatever it is
             self.query_one("#problem", Static).update(Content.from_markup("[$error]✖ $error[/]", error=str(error)))
@@ -270,10 +294,16 @@ class AddBoxScreen(Dialog[Box]):
         self.dismiss(box)
 
 
-def box_from_form(value: dict[str, str]) -> Box:
-    """A box from the form's values. Raises ValueError that names the key."""
+def box_from_form(value: dict[str, str], base: Box | None = None, shown: Mapping[str, str] | None = None) -> Box:
+    """A box from the form's values, or ``base`` with those that differ from what was shown.
+
+    Raises ValueError that names the key.
+    """
     if not value["name"]:
         raise ValueError("name: required")
-    if not value["host"]:
+    if not value["host"] and (base is None or base.host):
         raise ValueError("host: required, an address or a host alias from ~/.ssh/config")
-    return box_of(value | {"price_per_hour": value["price_per_hour"].lstrip("$")})
+    value = value | {"price_per_hour": value["price_per_hour"].lstrip("$")}
+    if base is not None and shown is not None:
+        value = {key: text for key, text in value.items() if text != shown[key]}
+    return box_of(value, base)

@@ -18,7 +18,7 @@ from textual.strip import Strip
 
 from grpo_train.run_dir.display import duration
 from grpo_train.run_dir.files import to_float
-from grpo_tui.box.asking import seconds_waited
+from grpo_tui.box.asking import NOT_READ, seconds_waited
 from grpo_tui.box.charts import CHARTS, ChartEvents, Gap, Placed, RunLook, accuracies, gaps_of
 from grpo_tui.box.curves import Curve, Curves, Mark, left_out, percentiles
 from grpo_tui.box.events import Rule, RunEvent
@@ -498,7 +498,7 @@ class CurveChart(ChartMouse):
         if not self.metric and store.metrics.is_known:
             return "no metrics logged"
         if curves.is_answered or not store.connected:
-            return "not logged" if curves.is_answered else ""
+            return "not logged" if curves.is_answered else NOT_READ
         if not self.metric:
             return store.metrics.asking.instead()
         return curves.asking.instead()

@@ -205,6 +205,11 @@ class Desk(App[None]):
         """The copy that has not ended yet."""
         return self.last_copy if self.last_copy is not None and not self.last_copy.over else None
 
+    @property
+    def is_first_start(self) -> bool:
+        """Whether the user has no box yet, and this machine no run."""
+        return self.options.has_no_boxes and self.connection.box.is_local and not self.store.runs
+
     # the box ---------------------------------------------------------------------------------------------
 
     def work(self, group: str, work: Callable[[], Awaitable[None]]) -> None:

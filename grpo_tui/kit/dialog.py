@@ -49,12 +49,15 @@ class Dialog(ModalScreen[Result]):
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (20, "-short"), (32, "-tall"), (50, "-high")]  # noqa: RUF012
     heading = ""
     """Title in the frame."""
+    keys = ""
+    """The keys of a list, in the frame."""
     TONE = ""
     """CSS class of the frame: ``-danger``, ``-warning`` or none."""
 
     def compose(self) -> ComposeResult:
         with Vertical(id="dialog", classes=self.TONE) as frame:
             frame.border_title = Content(self.heading)
+            frame.border_subtitle = Content(self.keys)
             yield from self.compose_body()
             with Horizontal(id="buttons"):
                 yield from self.compose_buttons()

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from itertools import zip_longest
+from typing import ClassVar, NamedTuple
 
 from textual import events
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.containers import Vertical
 from textual.content import Content
 from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.visual import Visual
+from textual.widgets import Input
 
 from grpo_tui.actions import GROUPS, Action, Situation, key_label
-from grpo_tui.kit.dialog import Dialog
+from grpo_tui.kit.dialog import Dialog, LineInput
 
 KEYS_WIDTH = 10
 """Cells of the column of keys, with two before it."""
 INDENT = Content(" " * KEYS_WIDTH)
+TWO_COLUMNS, GAP = 96, 3
+"""Cells from which there are two columns, and between them."""
 
 
 class KeyRow(NamedTuple):
@@ -29,30 +34,49 @@ class KeyRow(NamedTuple):
     help: str
     tone: str = "$accent"
     note: str = ""
+    label: str = ""
+    """One or two words, which the filter finds, too."""
 
 
-class KeyTable(ScrollView, can_focus=True):
-    """Each help text wraps in its own column."""
+class KeyTable(ScrollView):
+    """Each help text wraps in its own column; where two columns of groups fit, they share the height."""
 
     def __init__(self, rows: Sequence[KeyRow]) -> None:
         super().__init__(classes="body")
         self.rows = rows
         self._strips: list[Strip] = []
-        self._rendered_for: tuple[int, str] | None = None
-        """Width and theme of the strips."""
+        self._rendered_for: tuple[object, ...] = ()
+        """Rows, width and theme of the strips."""
+
+    def show(self, rows: Sequence[KeyRow]) -> None:
+        """Show other rows, from the first."""
+        self.rows = rows
+        self.scroll_home(animate=False)
+        self._render_rows()
+        self.refresh()
 
     def lines(self, width: int) -> list[Content]:
         """The table in lines of at most ``width`` cells."""
-        return [line for index, row in enumerate(self.rows) for line in _row(row, index, width)]
+        if width < TWO_COLUMNS:
+            return _lines(self.rows, width)
+        column = (width - GAP) // 2
+        starts = [index for index, row in enumerate(self.rows) if not row.keys] or [0]
+        splits = [(_lines(self.rows[:at], column), _lines(self.rows[at:], column)) for at in (*starts[1:], None)]
+        left, right = min(splits, key=lambda sides: max(map(len, sides)))
+        empty = Content()
+        return [
+            one + Content(" " * (column + GAP - one.cell_length)) + other
+            for one, other in zip_longest(left, right, fillvalue=empty)
+        ]
 
     def on_resize(self, event: events.Resize) -> None:
         self._render_rows()
 
     def _render_rows(self) -> None:
         width, theme = self.scrollable_content_region.width, self.app.theme
-        if self._rendered_for != (width, theme):
-            self._rendered_for = (width, theme)
-            lines = self.lines(width)
+        if self._rendered_for != (self.rows, width, theme):
+            self._rendered_for = (self.rows, width, theme)
+            lines = self.lines(width) or [Content()]
             text = Content("\n").join(lines)
             self._strips = Visual.to_strips(self, text, width, len(lines), self.visual_style, pad=True)
             self.virtual_size = Size(width, len(self._strips))
@@ -61,6 +85,10 @@ class KeyTable(ScrollView, can_focus=True):
         self._render_rows()
         y += round(self.scroll_offset.y)
         return self._strips[y] if y < len(self._strips) else Strip.blank(self.scrollable_content_region.width)
+
+
+def _lines(rows: Sequence[KeyRow] | None, width: int) -> list[Content]:
+    return [line for index, row in enumerate(rows or ()) for line in _row(row, index, width)]
 
 
 def _row(row: KeyRow, index: int, width: int) -> list[Content]:
@@ -86,9 +114,15 @@ PANELS = (
 
 
 class HelpScreen(Dialog[None]):
-    """All actions by group, those of the view first. An unavailable action shows why."""
+    """All actions by group, those of the view first; typing filters them. An unavailable action shows why."""
 
     heading = "keys"
+    BINDINGS: ClassVar = [
+        Binding("up", "scroll(-1)", show=False),
+        Binding("down", "scroll(1)", show=False),
+        Binding("pageup", "scroll(-10)", show=False),
+        Binding("pagedown", "scroll(10)", show=False),
+    ]
 
     def __init__(self, actions: tuple[Action, ...], situation: Situation, view: str) -> None:
         super().__init__()
@@ -99,29 +133,42 @@ class HelpScreen(Dialog[None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="dialog") as frame:
             frame.border_title = Content(self.heading)
-            frame.border_subtitle = Content("esc closes")
+            frame.border_subtitle = Content("↑ ↓ scroll · esc closes")
+            yield LineInput(placeholder="type words or a key to filter, e.g. back up, or B", id="search", compact=True)
             yield self.table
 
-    def _rows(self) -> list[KeyRow]:
+    def _rows(self, wanted: str = "") -> list[KeyRow]:
         here = self.view.title()
         groups = sorted({action.group for action in self.actions}, key=lambda g: (g != here, GROUPS.index(g)))
         rows: list[KeyRow] = []
         for group in groups:
-            rows.append(_heading(group))
-            rows += [self._row_of(action) for action in self.actions if action.group == group]
+            rows += _section(group, [self._row_of(action) for action in self.actions if action.group == group], wanted)
             if group == groups[0]:
-                rows.append(_heading("Panels"))
-                rows += [KeyRow(keys, text) for keys, text in PANELS]
-        return rows
+                rows += _section("Panels", [KeyRow(keys, text) for keys, text in PANELS], wanted)
+        return rows or [KeyRow("", f"no action has “{wanted}”; esc shows all")]
 
     def _row_of(self, action: Action) -> KeyRow:
         reason = action.reason(self.situation)
         tone = "$error" if action.dangerous else "$accent"
         keys = " ".join(key_label(key) for key in action.keys)
-        return KeyRow(keys, self.app.help_of(action), tone, f"not available: {reason}" if reason else "")
+        return KeyRow(keys, self.app.help_of(action), tone, f"not available: {reason}" if reason else "", action.label)
 
     def on_mount(self) -> None:
-        self.table.focus()  # so that the arrow keys scroll it
+        self.query_one("#search").focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self.table.show(self._rows(event.value.strip()))
+
+    def action_scroll(self, by: int) -> None:
+        self.table.scroll_relative(y=by, animate=False)
+
+    def action_cancel(self) -> None:
+        """Escape first clears the filter."""
+        field = self.query_one("#search", Input)
+        if field.value:
+            field.value = ""
+        else:
+            super().action_cancel()
 
     def on_click(self, event: events.Click) -> None:
         """A click beside the frame closes it."""
@@ -129,5 +176,13 @@ class HelpScreen(Dialog[None]):
             self.dismiss(None)
 
 
-def _heading(group: str) -> KeyRow:
-    return KeyRow("", group)
+def _section(group: str, rows: list[KeyRow], wanted: str) -> list[KeyRow]:
+    """The rows of a group that have a key, or else all words; with its heading, if there are any."""
+    words = wanted.lower().split()
+    found = [
+        row for row in rows
+        if wanted in row.keys.split() or all(word in f"{group} {row.label} {row.help}".lower() for word in words)
+    ]  # fmt: skip
+    if len(wanted) == 1:  # a letter is in every sentence
+        found = [row for row in rows if wanted in row.keys.split()]
+    return [KeyRow("", group), *found] if found else []

@@ -117,8 +117,9 @@ class StoreView(_Base):
         """Set the titles in the frame."""
 
     def age(self) -> Content:
-        """Age of the data of the selected run."""
-        return toned(self.store.freshness())
+        """Age of the data of the selected run; of one that is over, its summary says it once."""
+        row = self.store.run
+        return Content() if row is not None and row.is_over else toned(self.store.freshness())
 
     @property
     def in_blocks(self) -> bool:

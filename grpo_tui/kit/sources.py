@@ -11,6 +11,7 @@ from typing import Generic
 from rich.cells import cell_len, get_character_cell_size
 from rich.text import Text
 
+from grpo_tui.box.asking import NOT_READ
 from grpo_tui.box.events import records_of, tone_of_level
 from grpo_tui.box.formatting import compact_number, metric_value, one_line
 from grpo_tui.box.log import Completion, Item, LineBuffer, RunLogs, TrainLogRow, row_time
@@ -32,9 +33,6 @@ def clock(seconds: float | None) -> str:
     return time.strftime("%H:%M:%S", time.localtime(seconds)) if seconds else "        "
 
 
-NOT_READ = "not connected: not read yet"
-
-
 @dataclass
 class LogSource(Generic[Item]):
     """Items of one of the run's logs, one per line."""
@@ -45,7 +43,7 @@ class LogSource(Generic[Item]):
     nothing: str
     """What an empty log says."""
     items: Callable[[RunLogs], LineBuffer[Item]]
-    format: Callable[[Item, int, Palette], Text]
+    format: Callable[[Item, int, Palette], Text] = lambda item, width, palette: Text()
     follows = True
 
     @property
@@ -69,21 +67,33 @@ class LogSource(Generic[Item]):
         return self.items(self.store.logs).get(index) if self.store.logs else None
 
 
+class TrainLogSource(LogSource[TrainLogRow]):
+    """The rows of the training log, with a mark where a health condition begins."""
+
+    def line(self, index: int, width: int, palette: Palette) -> Text:
+        rows = self.items(self.store.logs) if self.store.logs else None
+        if rows is None or (row := rows.get(index)) is None:
+            return Text()
+        return _row_line(row, rows.get(index - 1) if index > rows.first else None, width, palette)
+
+
 def log_sources(store: Store) -> list[LineSource]:
     """The training log, the console and the rollouts."""
     return [
-        LogSource(store, "train_log", "no steps yet", lambda logs: logs.rows, _row_line),
+        TrainLogSource(store, "train_log", "no steps yet", lambda logs: logs.rows),
         LogSource(store, "console", "no output yet", lambda logs: logs.console, _console_line),
         LogSource(store, "rollouts", "no completions yet", lambda logs: logs.completions, _completion_line),
     ]
 
 
-def _row_line(row: TrainLogRow, width: int, palette: Palette) -> Text:
-    """Time, step, then as many metrics as fit, the main ones first."""
+def _row_line(row: TrainLogRow, before: TrainLogRow | None, width: int, palette: Palette) -> Text:
+    """Time, step, a mark where a condition begins, then as many metrics as fit, the main ones first."""
     fields = row.fields
     text = Text(clock(row_time(fields)), style=palette["muted"], no_wrap=True)
     text.append(f"  step {fields.get('step', '?'):<4}", style="bold")
-    tone = next((tone_of_level(record["level"]) for record in records_of(fields.get("health"))), "muted")
+    known = {(one["code"], one["level"]) for one in records_of(before.fields.get("health"))} if before else ()
+    begun = [one for one in records_of(fields.get("health")) if (one["code"], one["level"]) not in known]
+    tone = next((tone_of_level(record["level"]) for record in begun), "muted")
     text.append(" " if tone == "muted" else MARKS[tone], style=palette[tone])
     rest = [key for key in fields if key not in (*_FIRST, "step", "time") and not key.startswith("time/")]
     for key in [key for key in _FIRST if key in fields] + rest:

@@ -32,13 +32,17 @@ from remote.agent.jobs import option, run_in_session
 from remote.agent.once import Record
 from remote.protocol import RemoteError
 from remote.protocol.backups import (
+    ALL_RUNS,
     MAX_LISTED,
     ArchiveRequest,
+    BackUpAllRequest,
     BackUpRequest,
     CleanUpRequest,
     ListBackupsReply,
     ListBackupsRequest,
     ListDestinationsReply,
+    PlanBackUpAllReply,
+    PlanBackUpAllRequest,
     PlanCleanupReply,
     PlanCleanupRequest,
     RestoreRequest,
@@ -169,6 +173,11 @@ def back_up(box: BoxContext, request: BackUpRequest, record: Record) -> JobReply
     return _start(box, "backup", run.name, arguments, request, record)
 
 
+def back_up_all(box: BoxContext, request: BackUpAllRequest, record: Record) -> JobReply:
+    """Back up everything below the root, one after the other, in a session ``backup_all-runs``."""
+    return _start(box, "backup", ALL_RUNS, ["backup-all", *option(request, "to")], request, record)
+
+
 def restore(box: BoxContext, request: RestoreRequest, record: Record) -> JobReply:
     """Restore a run in a session ``restore_<run>``, or in the run's own where it is resumed then."""
     name = check_name(request.as_name or _IDENTITY.sub("", request.run))
@@ -231,6 +240,20 @@ def stored_history(box: BoxContext, request: StoredHistoryRequest) -> StoredHist
     if not isinstance(page, dict):
         raise RemoteError("no_answer", "grpo-train history --records did not print a page")
     return cast(StoredHistoryReply, page)
+
+
+def plan_back_up_all(box: BoxContext, request: PlanBackUpAllRequest) -> PlanBackUpAllReply:
+    """What a backup of everything would send. Raises RemoteError, with the engine's code."""
+    plan = ask_engine(box, ["backup-all", *option(request, "to"), "--dry-run"], STORE_WAIT_S)
+    done, failed = (_rows(plan.get(key)) if isinstance(plan, dict) else _rows(plan) for key in ("done", "failed"))
+    sent = [row for row in done if (to_float(row.get("bytes_sent")) or 0) > 0]
+    runs = sum(row.get("kind") == KIND.rstrip(".") for row in sent)
+    return {
+        "runs": runs,
+        "others": len(sent) - runs,
+        "bytes": sum(to_float(row["bytes_sent"]) or 0.0 for row in sent),
+        "problems": [_text(f"{row.get('name')}: {row.get('reason')}", MAX_TEXT) for row in failed[:MAX_LISTED]],
+    }
 
 
 def plan_cleanup(box: BoxContext, request: PlanCleanupRequest) -> PlanCleanupReply:

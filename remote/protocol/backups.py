@@ -13,6 +13,9 @@ Step: TypeAlias = Annotated[int, Rule("an integer of 0 or more", lambda value: v
 Row: TypeAlias = dict[str, Any]
 
 
+ALL_RUNS = "all-runs"
+"""In place of a run's name, for the backup of everything."""
+
 # --------------------------------------------------------------------------------------------------------- requests
 
 
@@ -25,6 +28,13 @@ class BackUpRequest(CommandRequest):
     """``all``, ``latest``, ``final`` or steps such as ``10,20``; "" = all."""
     to: str = ""
     """A destination of the box's backup.yaml; "" = the first."""
+
+
+@record(frozen=True)
+class BackUpAllRequest(CommandRequest):
+    """Backs up every run, evaluation and sweep of the root; what is in the destination already is not sent."""
+
+    to: str = ""
 
 
 @record(frozen=True)
@@ -91,6 +101,13 @@ class StoredHistoryRequest:
 
 
 @record(frozen=True)
+class PlanBackUpAllRequest:
+    """What a backup of everything would send."""
+
+    to: str = ""
+
+
+@record(frozen=True)
 class PlanCleanupRequest:
     """What a cleanup would remove."""
 
@@ -123,6 +140,16 @@ class StoredHistoryReply(TypedDict):
     """False: there was no time for all of its runs; ask for the first page again to continue."""
     problems: list[str]
     """Runs that cannot be read, with the reason."""
+
+
+class PlanBackUpAllReply(TypedDict):
+    runs: Count
+    """Runs of which something would be sent …"""
+    others: Count
+    """… and evaluations and sweeps."""
+    bytes: Quantity
+    problems: list[str]
+    """What could not be looked at, and why."""
 
 
 class PlanCleanupReply(TypedDict):

@@ -165,6 +165,7 @@ def failure(ssh: BoxSsh, log: Log, errors: str, where: str) -> Refused | Unreach
         return Refused(_login_refused(ssh, log, text, found_line[1], found_line[2], by_jump_host=proxied))
     if "Too many authentication failures" in text:
         return Refused(_login_refused(ssh, log, text, where, "too many authentication failures"))
+    last = re.sub(r"^ssh: connect to host \S+ port \d+: ", "", last)  # ``where`` has the address
     return Unreachable(f"{where}: {last}" if where not in last else last)
 
 

@@ -123,6 +123,7 @@ def test_commands_of_the_forms(box: Box, root: Path) -> None:
         assert command("archive", run="a.b", step=0, note="two words") == (
             "archive_a_b", ["archive", "a.b", "--step", "0", "--note", "two words"],
         )  # fmt: skip
+        assert command("back_up_all", to="s3") == ("backup_all-runs", ["backup-all", "--to", "s3"])
         assert command("clean_up", run="a.b", keep=3) == (
             "cleanup_a_b", ["cleanup", "--training-run", "a.b", "--keep", "3", "--yes"],
         )  # fmt: skip

@@ -52,6 +52,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "resume": {"run": "two"},
     "evaluate": {"run": "one"},
     "back_up": {"run": "one"},
+    "back_up_all": {},
     "restore": {"run": "one"},
     "archive": {"run": "one"},
     "clean_up": {"run": "one"},
@@ -69,7 +70,8 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 }
 REFUSED = {
     **dict.fromkeys(
-        ("list_destinations", "list_backups", "stored_history", "plan_resume", "plan_cleanup"), "no_answer"
+        ("list_destinations", "list_backups", "stored_history", "plan_resume", "plan_cleanup", "plan_back_up_all"),
+        "no_answer",
     ),
     "stop": "not_running",
     "kill": "not_running",

@@ -29,7 +29,7 @@ def test_the_agent_handles_exactly_the_table() -> None:
 
 def test_which_operations_change_state() -> None:
     changing = {name for name, operation in OPERATIONS.items() if operation.changes({})}
-    backups = {"back_up", "restore", "archive", "clean_up", "verify_backup"}
+    backups = {"back_up", "back_up_all", "restore", "archive", "clean_up", "verify_backup"}
     assert changing == {
         "launch",
         "resume",

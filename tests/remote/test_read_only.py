@@ -19,6 +19,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "resume": {"run": "one"},
     "evaluate": {"run": "one"},
     "back_up": {"run": "one"},
+    "back_up_all": {},
     "restore": {"run": "one"},
     "archive": {"run": "one"},
     "clean_up": {"run": "one"},

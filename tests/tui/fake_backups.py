@@ -62,7 +62,7 @@ def _work(command: str) -> Callable[[FakeClient, dict[str, Any]], dict[str, Any]
     """The answer to a command on backups, which starts a session."""
 
     def answer(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
-        run = params.get("as_name") or params["run"].partition("--")[0]
+        run = params.get("as_name") or params.get("run", "all-runs").partition("--")[0]
         session, started = f"{command}_{run}", not params.get("dry_run")
         if started:
             client.sessions.append({"name": session, "run": run, "dead": False, "created": 1, "attached": 0})
@@ -87,7 +87,9 @@ BACKUP_ANSWERS: dict[str, Any] = {
     "list_backups": _through_the_gate("list_backups", lambda client, params: {"backups": STORED}),
     "stored_history": _through_the_gate("stored_history", lambda client, params: page_of()),
     "plan_cleanup": _through_the_gate("plan_cleanup", _plan),
+    "plan_back_up_all": {"runs": 11, "others": 8, "bytes": 3.2e9, "problems": []},
     "back_up": _work("backup"),
+    "back_up_all": _work("backup"),
     "restore": _work("restore"),
     "archive": _work("archive"),
     "clean_up": _work("cleanup"),

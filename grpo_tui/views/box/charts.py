@@ -73,7 +73,8 @@ class TimeChart(Panel):
 
     def state(self) -> object:
         view = self._view()
-        return (int(self.store.now() / 2), view.version, self.store.versions["gpu"], self.size, self.app.theme)
+        seen = (view.version, self.store.versions["gpu"], self.store.connected)
+        return (int(self.store.now() / 2), seen, self.size, self.app.theme)
 
     def content_changed(self) -> None:
         self._strips = []
@@ -215,7 +216,7 @@ class MachinePanel(TimeChart):
 
     def draw(self, width: int, height: int) -> list[Strip]:
         if self._view().facts is None:
-            return [self.text(facts_missing(self._view()), width)]
+            return [self.text(facts_missing(self._view(), self.store), width)]
         half = max(1, height // 2)
         cpu = self.plot(list(self.history.cpu), width, half, ("cpu", ""))
         memory = self.plot(list(self.history.memory), width, max(1, height - half), ("mem", ""))
@@ -231,7 +232,7 @@ def facts_age(view: BoxView, store: Store) -> Content:
     return toned(Freshness(f"{short_age(age)} ago", "live" if age < 10 else "warn"))
 
 
-def facts_missing(view: BoxView) -> Content:
+def facts_missing(view: BoxView, store: Store) -> Content:
     asking = view.asked["facts"]
     tone = "$warning" if asking.problem else "$text-muted"
-    return Content.from_markup(f"[{tone}]$text[/]", text=asking.instead())
+    return Content.from_markup(f"[{tone}]$text[/]", text=asking.instead(store.connected))

@@ -144,7 +144,7 @@ class DisksPanel(Panel):
         self._view = view
 
     def state(self) -> object:
-        return (self._view().version, self.size, self.app.theme)
+        return (self._view().version, self.store.connected, self.size, self.app.theme)
 
     def refresh_titles(self) -> None:
         hint = Content.from_markup("[$text-muted]$key lists what can go[/]  ", key=self.key("spare"))
@@ -156,7 +156,7 @@ class DisksPanel(Panel):
     def render(self) -> Content:
         view, width = self._view(), self.size.width
         if view.facts is None:
-            return facts_missing(view)
+            return facts_missing(view, self.store)
         lines: list[Content] = []
         for disk in view.facts["disks"]:
             if reason := disk.get(UNREADABLE):
@@ -186,7 +186,7 @@ class DisksPanel(Panel):
         if room < 1:
             return []
         if (found := view.sizes) is None:
-            text = view.asked["sizes"].instead()
+            text = view.asked["sizes"].instead(self.store.connected)
             return [Content.from_markup("checkpoints  [$text-muted]$text[/]", text=one_line(text))]
         rows = [row for row in found["sizes"] if UNREADABLE not in row and row.get("bytes")]
         if not found["checkpoints"] and not found["unmeasured"]:
@@ -287,7 +287,7 @@ class ChecksPanel(Panel):
             tone, text = (
                 ("$warning", f"✖ {doctor.problem}; asked again with the next link")
                 if doctor.problem
-                else ("$text-muted", doctor.instead())
+                else ("$text-muted", doctor.instead(self.store.connected))
             )
             return Content.from_markup(f"[{tone}]$text[/]", text=text)
         checks = [*self.store.checks, clock_check(self.store.skew_s)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -42,11 +42,16 @@ class Layout:
     is_stacked: bool = False
 
 
-def layout(width: int, rows: int, *, runs: int, error: int = 0, summary: int = 0, needs: int = 0) -> Layout:
+def layout(
+    width: int, rows: int, *, runs: int, error: int = 0, summary: int = 0, needs: int = 0, starting: bool = False
+) -> Layout:
     """The layout of ``rows`` rows, given how many lines each panel has to show.
 
-    On a narrow terminal ``summary`` is a line without a frame.
+    On a narrow terminal ``summary`` is a line without a frame. ``starting``: only the console has news.
     """
+    if starting:
+        found = _stacked(width, rows, runs, error, summary + (FRAME if width >= NARROW else 0), needs)
+        return replace(found, charts=0, chart_count=0, log=found.log + found.charts)
     return (_stacked if width < NARROW else _beside)(width, rows, runs, error, summary, needs)
 
 

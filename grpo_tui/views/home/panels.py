@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.util import find_spec
 from textwrap import wrap
 from typing import Any, ClassVar
 
@@ -14,6 +16,7 @@ from textual.message import Message
 
 from grpo_train.run_dir.display import duration, state_label
 from grpo_train.run_dir.files import to_float
+from grpo_train.run_dir.installation import install_command
 from grpo_tui.box.events import Condition
 from grpo_tui.box.formatting import metric_value, one_line, shortened
 from grpo_tui.box.needs import GLYPHS, Need, Needs
@@ -255,6 +258,9 @@ class NeedsPanel(ListPanel):
 _CURVE = "⠀⠀⠀⠀⠀⠀⠀⠀⠀⠀⢀⣀⡠⠤⠔⠒⠒⠊⠉⠉\n⠀⠀⠀⠀⠀⢀⡠⠔⠊⠉⠀⠀⠀⠀⠀⠀⠀⠀⠀⠀\n⣀⡠⠤⠒⠊⠁⠀⠀⠀⠀⠀⠀⠀⠀⠀⠀⠀⠀⠀⠀"
 
 
+WELCOME = 76
+"""Cells of the lines of the first screen."""
+_CHECK_KEYS = ("name", "detail", "hint")
 _RETRIES = Content("Runs on the box continue. The list is requested again every few seconds.")
 
 
@@ -268,7 +274,7 @@ class _Message:
 
 
 class Notice(Line):
-    """One of: connecting, unreachable, not connected, the box cannot train, no runs yet."""
+    """One of: connecting, unreachable, not connected, the box cannot train, no runs yet, a first start."""
 
     launch_hint = ""
     """Shown while there are no runs, instead of the key that launches one (markup)."""
@@ -297,11 +303,50 @@ class Notice(Line):
             waited = store.now() - store.link_since
             elapsed = Content(duration(waited) if waited >= 3 else "")
             return _Message("$secondary", f"connecting to {store.box} …", detail or elapsed, curve=True)
+        if self.app.is_first_start and not self.launch_hint:
+            return _Message("$primary", "Welcome to grpo-tui", self._welcome(), curve=True)
         if check := store.failed_check():
             text, keys = _check_text(check), self._keys()
             return _Message("$warning", "this box cannot train yet", text, keys)
         hint = self.launch_hint or f"press [bold $primary]{self.key('launch')}[/] to launch a run"
         return _Message("$primary", "no runs yet", Content.from_markup(hint), curve=True)
+
+    def _welcome(self) -> Content:
+        """What a newcomer can do, in lines of one width: the notice is centered."""
+        add, launch = (f"[bold $primary]{self.key(name)}[/]" for name in ("boxes", "launch"))
+        up, demo = ("[bold $accent]grpo-tui up --box NAME[/]", "[bold $accent]grpo-tui --demo[/]")
+        width, check = min(max(20, self.size.width), WELCOME), self.store.failed_check()
+        demo = f"{demo}, in a shell: a tiny model learns to add, in minutes"
+        here = [f"{launch} launches a run here", demo]
+        if self._no_engine:
+            here = [f"{demo}. It needs the engine first: [bold $accent]$install[/]"]
+        elif check is not None:
+            here = ["[$warning]▲ it cannot train yet:[/] $check", demo]
+        sections = {
+            "Reinforcement learning for language models on a GPU box, in four steps": [
+                "rent a machine with an NVIDIA GPU, Python 3.10, git, tmux and SSH",
+                f"{add} adds it here: a name and an address are enough",
+                f"{up} in your clone installs the engine there",
+                f"{launch} launches your own config",
+            ],
+            "On this machine, without a GPU": here,
+        }
+        texts = {"install": self._no_engine, "check": " · ".join(filter(None, map((check or {}).get, _CHECK_KEYS)))}
+        lines: list[Content] = []
+        for heading, steps in sections.items():
+            lines += [Content()] * bool(lines) + Content.from_markup(f"[bold]{heading}[/]").wrap(width)
+            for number, step in enumerate(steps, 1):
+                mark = str(number) if steps is not here else "·"
+                wrapped_step = Content.from_markup(step, **texts).wrap(width - 3)
+                lines += [Content.styled(f"{mark}  ", "$text-muted") + wrapped_step[0]]
+                lines += [Content("   ") + line for line in wrapped_step[1:]]
+        room = max(line.cell_length for line in lines)
+        return Content("\n").join([line + Content(" " * (room - line.cell_length)) for line in lines])
+
+    @cached_property
+    def _no_engine(self) -> str:
+        """The command that installs the engine on this machine; "" where it is."""
+        return "" if find_spec("torch") is not None else install_command("train")
 
     def _keys(self, again: bool = True) -> Content:
         """The keys that lead out."""

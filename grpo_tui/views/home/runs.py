@@ -21,6 +21,7 @@ from grpo_tui.box.store import Freshness, Store
 from grpo_tui.kit.lists import Cell, TablePanel
 from grpo_tui.kit.panel import TONES, from_markup, toned
 from grpo_tui.kit.plot import bars_in_blocks
+from remote.protocol.backups import ALL_RUNS
 
 REST_S = 0.1
 """The run under the cursor is selected once the cursor has not moved for this long."""
@@ -92,6 +93,9 @@ class RunsPanel(TablePanel):
         if unknown := runs.unknown(self.store):
             text = f"▲ config and metrics of the newest {MOST_RUNS:,} runs only, not of {unknown:,} older ones"
             told = from_markup("[$warning]$text[/]", text=text)
+            below = Content("  ").join([told, below]) if below else told
+        if self.store.sessions_of(ALL_RUNS):
+            told = from_markup("[$primary]↑ backing up all runs[/]")
             below = Content("  ").join([told, below]) if below else told
         if count := len(self.store.marks):
             compares = f": {self.key('compare')} compares them" if count > 1 else ""
@@ -218,8 +222,11 @@ class RunsPanel(TablePanel):
         store, row, text = self.store, self.runs.rows[index], Text(no_wrap=True)
         if store.marks:
             text.append("*" if row.name in store.marks else " ", style=self._tone("good"))
-        glyph, _, tone = row.label
-        return text.append(f"{glyph} ", style=self._tone(tone))
+        return text.append(f"{row.label[0]} ", style=self._state_tone(row))
+
+    def _state_tone(self, row: RunRow) -> Style:
+        """The color of a state; not green without a link: it may be over by now."""
+        return self._tone("rest" if row.is_live and not self.store.connected else row.label[2])
 
     def cells(self, index: int, columns: Sequence[Sized]) -> Iterator[Cell]:
         row, cells = self.runs.rows[index], self.runs.cells(self.store)
@@ -232,7 +239,7 @@ class RunsPanel(TablePanel):
             if one.id == "trend" and self.in_blocks:
                 text = bars_in_blocks(text)
             elif one.id == "state":
-                style = self._tone(row.label[2])
+                style = self._state_tone(row)
             elif one.id == "verdict" and row.verdict is not None:
                 style = self._tone(row.verdict.tone)
             elif one.id == "age" and (tone := self.store.row_tone(row)) in ("warn", "bad"):

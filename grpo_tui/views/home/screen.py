@@ -32,8 +32,8 @@ from grpo_tui.views.home.runs import RunsPanel
 from grpo_tui.views.home.summary import CheckpointsLine, SummaryPanel
 from grpo_tui.views.view import ViewScreen, bindings_of
 
-ROLLOUTS, COMPLETION = 2, 3
-"""Tabs of the log panel: one that needs the full width, one that has a panel on larger terminals."""
+TRAIN_LOG, CONSOLE, ROLLOUTS, COMPLETION = range(4)
+"""Tabs of the log panel. Rollouts need the full width; the completion has a panel on larger terminals."""
 
 
 class HomeScreen(ViewScreen):
@@ -52,6 +52,8 @@ class HomeScreen(ViewScreen):
         self._laid_for: tuple[int, Widget | None] = (0, None)
         self._needs: Needs | None = None
         self.smoothing = RAW
+        self._turned_to_console = False
+        """Whether the log panel shows the console because a run starts."""
 
     def panels(self) -> Iterable[Widget]:
         store = self.store
@@ -147,7 +149,8 @@ class HomeScreen(ViewScreen):
                 self.query_one(RunsPanel).focus()
         self.runs.update(self.store)
         self.show_mistake(self.runs.mistake)
-        self._place()
+        if not wanted:
+            self._place()
         if (curves := self._curves()) is not None:
             curves.smoothing = self.smoothing
             shown = [chart for chart in self._charts() if chart.display]
@@ -175,6 +178,7 @@ class HomeScreen(ViewScreen):
             error=error.lines_wanted() if error.wanted else 0,
             summary=summary_lines,
             needs=2 * len(self.needs.entries),
+            starting=(starting := self._is_starting),
         )
         if found == self._layout and (gpu_rows, self.maximized) == self._laid_for:
             return
@@ -202,9 +206,25 @@ class HomeScreen(ViewScreen):
         left.styles.height = found.error + found.summary + found.charts if found.is_stacked else "1fr"
         texts.display = found.log > 0
         right.display = found.log > 0 or found.needs > 0
+        self.query_one("#body").set_class(starting, "-starting")
+        log = self.query_one("#log", LinesPanel)
+        if starting and log.active == TRAIN_LOG:
+            self._turned_to_console = True
+            log.show_tab(CONSOLE)
+        elif not starting and self._turned_to_console:
+            self._turned_to_console = False
+            if log.active == CONSOLE:
+                log.show_tab(TRAIN_LOG)
         self.query_one("#completion").display = found.completion
         hidden = {COMPLETION} if found.completion else {ROLLOUTS} if not found.is_stacked else set()
-        self.query_one("#log", LinesPanel).hide_tabs(frozenset(hidden))
+        log.hide_tabs(frozenset(hidden))
+
+    @property
+    def _is_starting(self) -> bool:
+        """Whether the selected run has no step yet, and its console says what it does."""
+        store = self.store
+        run, logs = store.run, store.logs
+        return bool(run and run.is_live and not store.step and logs and len(logs.console))
 
     def _unfocus_hidden(self) -> None:
         """A panel for which the terminal is too small takes no key."""

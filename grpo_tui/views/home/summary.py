@@ -19,7 +19,7 @@ from grpo_tui.box.rows import CheckpointView, Transfer, WorkflowPart, transfer_l
 from grpo_tui.box.run_columns import ADAPTERS, base_name
 from grpo_tui.box.run_facts import RunFacts
 from grpo_tui.box.store import Store
-from grpo_tui.kit.panel import Line, StoreView, from_markup
+from grpo_tui.kit.panel import Line, StoreView, from_markup, toned
 from grpo_tui.views.home.panels import LABEL, HealthLine
 
 _TONES = {"bad": "bold $error", "warn": "$warning", "good": "$success"}
@@ -214,7 +214,7 @@ class SummaryPanel(StoreView, Vertical, can_focus=True):
     def refresh_titles(self) -> None:
         line = self.query_one(CheckpointsLine)
         line.has_cursor = self.has_focus
-        below = self.age()
+        below = toned(self.store.freshness())
         if self.has_focus and line.current is not None:
             hint = from_markup("[$text-muted]$key opens the completions[/]  ", key=self.key("open"))
             below = hint + below

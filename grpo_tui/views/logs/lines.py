@@ -193,9 +193,9 @@ class LogLinesPanel(VirtualPanel):
         if view is None:
             return "no run selected: 1 shows the list of runs"
         if window is None:
-            return view.listing.instead("this run has no files yet")
+            return view.listing.instead("this run has no files yet", self.store.connected)
         if window.asking.problem or not window.is_answered or window.target is not None:
-            return window.asking.instead()
+            return window.asking.instead(self.store.connected)
         if window.level:
             counted = "" if window.leveled >= 1 else f" in the {percent(window.leveled)} that are examined so far"
             nothing = f"no {'errors' if window.level == 'error' else 'warnings'} in this file{counted}"
