@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from grpo_train.run_dir.display import metric_text
 from grpo_tui.box.charts import ChartEvents, ChartsView
 from grpo_tui.box.curves import Curves, Window
 from grpo_tui.box.events import RunEvent
-from grpo_tui.box.formatting import metric_value
 from grpo_tui.kit.chart import ChartMouse
 from grpo_tui.kit.desk import Desk
 from grpo_tui.views.plots import PlotScreen
@@ -196,4 +196,4 @@ async def go_to_extreme(app: Desk, place: Place, go: Callable[[float], None]) ->
         return
     go((low + high) / 2)
     end = "highest" if place.is_highest else "lowest"
-    app.receipt(f"{place.metric}: {end} value {metric_value(value)}")
+    app.receipt(f"{place.metric}: {end} value {metric_text(place.metric, value)}")

@@ -10,6 +10,7 @@ from rich.text import Text
 from textual.content import Content
 from textual.message import Message
 
+from grpo_train.run_dir.display import metric_text
 from grpo_train.run_dir.files import to_float
 from grpo_tui.box.charts import ChartsView
 from grpo_tui.box.curves import Curves
@@ -126,7 +127,7 @@ class MetricsPanel(ListPanel, inherit_bindings=False):
         if not line.name:
             return Text(line.text, no_wrap=True)
         value = self.value(line.name)
-        mark = "★ " if line.is_shown else "  " if line.indent else ""
+        mark = "▪ " if line.is_shown else "  " if line.indent else ""
         unusual = " ▲" if line.unusual is not None else ""
         arrow = f" {found}" if line.is_shown and (found := self._arrow(line.name)) else ""
         room = width - len(mark) - len(value) - len(unusual) - 1
@@ -149,13 +150,13 @@ class MetricsPanel(ListPanel, inherit_bindings=False):
     def value(self, name: str) -> str:
         """The value at the crosshair, else the newest: from the end of the log, which is newer than the box's table."""
         if (at := self._row_at_crosshair()) is not None:
-            return metric_value(to_float(at.get(name)))
+            return metric_text(name, to_float(at.get(name)))
         row = self.store.logs.rows.last if self.store.logs else None
         value = to_float(row.fields.get(name)) if row else None
         if value is None:
             rows = self.store.metrics.rows
             value = to_float(next((each.get("last") for each in rows if each["name"] == name), None))
-        return metric_value(value)
+        return metric_text(name, value)
 
 
 MOST_EVENTS = 2
@@ -248,12 +249,12 @@ class StepSource(PageSource):
             if value is None:
                 continue
             entry = Text(f"{one_line(name)} ", style=palette["muted"], no_wrap=True)
-            entry.append(metric_value(value), style="bold")
+            entry.append(metric_text(name, value), style="bold")
             curve = curves.curves.get(name)
             mark = curve.at(self.shown["x"]) if curve is not None and self.shown is not None else None
             if curve is not None and mark is not None and name == curves.metrics[0] and (n := curves.mean_over(curve)):
                 around = curve.at(mark.x, n) or mark
-                entry.append(f" (mean of {n:,}: {metric_value(around.last)})", style=palette["muted"])
+                entry.append(f" (mean of {n:,}: {metric_text(name, around.last)})", style=palette["muted"])
             if curve is not None and (times := curve.times_usual(value)):
                 entry.append(f" ▲ {compact_number(times, 6)}× median", style=palette["warn"])
             if lines[-1].cell_len and lines[-1].cell_len + 2 + entry.cell_len > width:
