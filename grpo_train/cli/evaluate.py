@@ -15,6 +15,7 @@ from grpo_train.cli.output import fail, on_terminal, table
 from grpo_train.evaluation.baselines import is_baseline
 from grpo_train.evaluation.output import Output, TerminalOutput
 from grpo_train.run_dir import resolve_root
+from grpo_train.run_dir.display import fraction, signed
 from grpo_train.run_dir.files import to_json
 from grpo_train.train.preflight import check_engine
 
@@ -191,9 +192,9 @@ def compare(
         columns = ["dataset", "step", "against", "accuracy", "difference", "95 % interval", "gained", "lost", "n", "p"]
         rows = [
             [
-                each.dataset, _named(each), each.reference, f"{each.accuracy:.4f}", f"{each.difference:+.4f}",
-                f"[{each.low:+.4f}, {each.high:+.4f}]", str(each.gained), str(each.lost), str(each.n),
-                f"{each.p_value:.3g}",
+                each.dataset, _named(each), each.reference, fraction(each.accuracy), signed(each.difference, fraction),
+                f"[{signed(each.low, fraction)}, {signed(each.high, fraction)}]", str(each.gained), str(each.lost),
+                str(each.n), f"{each.p_value:.3g}",
             ]
             for each in comparisons
         ]  # fmt: skip

@@ -12,6 +12,7 @@ from grpo_train.policy.device import training_device
 from grpo_train.policy.locate import hub_id
 from grpo_train.run_dir import list_baselines, list_evaluations, list_older_runs, list_runs, open_run, resolve_root
 from grpo_train.run_dir.backed_up import steps_in_backup
+from grpo_train.run_dir.display import fraction, metric_value
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.evaluations import trouble_of
 from grpo_train.run_dir.verdict import VERDICTS, verdict_of
@@ -186,7 +187,7 @@ def _baseline_lines(baseline: dict[str, Any]) -> Iterator[list[str]]:
 
 def _share(text: str | None) -> str:
     try:
-        return f"{float(text or ''):.4f}"
+        return fraction(float(text or ""))
     except ValueError:  # a damaged table
         return "?"
 
@@ -212,4 +213,4 @@ def _progress(row: dict[str, Any]) -> str:
 
 
 def _reward(value: Any) -> str:
-    return f"{value:.3f}" if isinstance(value, float) else str(value or "-")
+    return metric_value(value) if isinstance(value, float) else str(value or "-")

@@ -14,7 +14,7 @@ from grpo_train.cli.output import fail, padded, table
 from grpo_train.config import load_config, read_config_text
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import open_run, resolve_root
-from grpo_train.run_dir.display import duration, short_hours
+from grpo_train.run_dir.display import duration, money, short_hours
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import to_float
 
@@ -142,4 +142,4 @@ def _time(seconds: object) -> str:
 
 
 def _money(dollars: object) -> str:
-    return f"${dollars:.2f}" if isinstance(dollars, float) else "-"
+    return money(dollars) if isinstance(dollars, float) else "-"

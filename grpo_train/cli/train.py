@@ -18,6 +18,7 @@ from grpo_train.cli.output import fail, on_terminal, padded, state_cell, table
 from grpo_train.config import changed_keys, dump_config, load_config, read_config_text, with_changes
 from grpo_train.policy.device import check_device
 from grpo_train.run_dir import RunDir, RunDirError, StatusWriter, fields, open_run, resolve_root
+from grpo_train.run_dir.display import metric_text
 from grpo_train.run_dir.errors import UserError, code_of, message_of
 from grpo_train.run_dir.files import atomic_write, to_float
 from grpo_train.run_dir.kill import kill_run
@@ -302,11 +303,11 @@ def _overrides(set_: Sequence[str] | None, nproc: int | None) -> list[str]:
 def _show_comparison(rows: Sequence[dict[str, Any]]) -> None:
     from grpo_train.supervisor.sweep import COLUMNS
 
-    def text(value: Any) -> str:
-        return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+    def text(name: str, value: Any) -> str:
+        return "-" if value is None else metric_text(name, value) if isinstance(value, float) else str(value)
 
     columns = [name for name in COLUMNS if name != "run"]
-    cells = [[text(row.get(name)) for name in columns] for row in rows]
+    cells = [[text(name, row.get(name)) for name in columns] for row in rows]
     colored = [
         [state_cell(cell) if name == "state" else cell for name, cell in zip(columns, line, strict=True)]
         for line in cells

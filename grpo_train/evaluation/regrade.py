@@ -34,6 +34,7 @@ from grpo_train.evaluation.results.stored import (
 )
 from grpo_train.evaluation.targets import Unfinished
 from grpo_train.run_dir import RunDir, StatusWriter, list_evaluations
+from grpo_train.run_dir.display import fraction
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import read_json
 from grpo_train.tasks.shared.base import equality_of
@@ -69,7 +70,7 @@ class Regraded:
 
     def lines(self) -> Iterator[str]:
         """Summary and the first changes as text."""
-        moved = f"accuracy {self.accuracy_before:.4f} -> {self.accuracy:.4f}"
+        moved = f"accuracy {fraction(self.accuracy_before)} -> {fraction(self.accuracy)}"
         yield f"{self.dataset} {self.name}: {len(self.changed)} of {self.n} verdicts changed, {moved}"
         for change in self.changed[:CHANGES_SHOWN]:
             yield f"  problem {change.index}, sample {change.sample}: {change.before} -> {change.after}"

@@ -43,6 +43,7 @@ from grpo_train.evaluation.results.stored import (
 from grpo_train.evaluation.targets import Target, Unfinished
 from grpo_train.evaluation.workers.pool import WorkerPool, check_gpus
 from grpo_train.run_dir import TABLE, RunDir, StatusWriter, prepare_root
+from grpo_train.run_dir.display import fraction
 from grpo_train.run_dir.errors import UserError, code_of, message_of
 from grpo_train.run_dir.files import atomic_write, read_json, utc_now
 from grpo_train.run_dir.processes import (
@@ -388,7 +389,8 @@ class Evaluation:
 
     def _print_result(self, row: Mapping[str, Any], summary: Summary) -> None:
         self._output.line(
-            f"{row['name']}: accuracy {row['accuracy']:.4f} [{row['ci_low']:.4f}, {row['ci_high']:.4f}]  "
+            f"{row['name']}: accuracy {fraction(row['accuracy'])} "
+            f"[{fraction(row['ci_low'])}, {fraction(row['ci_high'])}]  "
             f"{row['correct']}/{row['n']}  {row['seconds']:.1f} s"
         )
         comparisons = [comparison.text() for comparison in stored_comparisons(summary)]

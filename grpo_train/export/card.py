@@ -18,7 +18,7 @@ from grpo_train.export.plan import ExportPlan
 from grpo_train.history.cost import dollars
 from grpo_train.rewards.signatures import TRL_PREFIX
 from grpo_train.run_dir import RunDir, list_evaluations
-from grpo_train.run_dir.display import duration
+from grpo_train.run_dir.display import duration, money, percent, setting
 from grpo_train.run_dir.files import to_float
 from grpo_train.run_dir.version import VERSION
 
@@ -172,7 +172,7 @@ def _training(plan: ExportPlan) -> Iterator[str]:
         f"- {config.rollout.buffer_size} prompts per buffer, {config.rollout.num_generations} completions per prompt, "
         f"at most {config.rollout.max_completion_length} tokens, temperature {config.rollout.temperature:g}"
     )
-    yield f"- Learning rate {config.optimizer.learning_rate:g}, KL weight {config.algorithm.beta:g}"
+    yield f"- Learning rate {setting(config.optimizer.learning_rate)}, KL weight {setting(config.algorithm.beta)}"
     for task in tasks_of(config):
         of = f" ({task.part_label})" if config.task.parts else ""
         yield f"- Rewards{of}: {', '.join(task.rewards) or 'those of the task'}"
@@ -208,7 +208,7 @@ def _table(results: Sequence[Result]) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.1f}%"
+    return percent(share, "", 1)
 
 
 def _versions(plan: ExportPlan, price: float | None) -> Iterator[str]:
@@ -221,7 +221,7 @@ def _versions(plan: ExportPlan, price: float | None) -> Iterator[str]:
     if seconds is None:
         return
     price = price if price is not None else plan.config.budget.price_per_hour
-    cost = f", ${dollars(price, seconds):.2f} at ${price:g} per hour" if price is not None else ""
+    cost = f", {money(dollars(price, seconds))} at {money(price)} per hour" if price is not None else ""
     yield f"- Run time: {duration(seconds)}{cost}"
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_train.history.record import Record
-from grpo_train.run_dir.display import duration, state_label
+from grpo_train.run_dir.display import duration, fraction, metric_value, money, setting, state_label
 from grpo_train.run_dir.files import utc_from
 
 ALIASES = {
@@ -33,10 +33,6 @@ class Field:
     is_time: bool = False
 
 
-def _money(value: Any) -> str:
-    return f"${value:,.2f}" if abs(value) >= 0.1 or not value else f"${value:.2g}"
-
-
 def _day(value: Any) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(value))
 
@@ -57,10 +53,6 @@ def _per_point(index: int) -> Callable[[Record], float | None]:
     return lambda record: None if record.cost_per_point is None else record.cost_per_point[index]
 
 
-def _share(value: Any) -> str:
-    return f"{value:.3f}"
-
-
 FIELDS = {
     field.name: field
     for field in (
@@ -71,20 +63,20 @@ FIELDS = {
         Field("state", "as last heard", lambda r: r.state, lambda v: " ".join(state_label(v)[:2])),
         Field("step", "last step", lambda r: r.number("step")),
         Field("total_steps", "steps it is to run", lambda r: r.number("total_steps")),
-        Field("reward", "of the last step", lambda r: r.number("reward"), _share),
-        Field("held_out", "accuracy of the last evaluated step", _held_out, _share),
+        Field("reward", "of the last step", lambda r: r.number("reward"), metric_value),
+        Field("held_out", "accuracy of the last evaluated step", _held_out, fraction),
         Field(
-            "gain", "held-out accuracy gained since the first evaluation", lambda r: r.gain and r.gain.gained, _share
+            "gain", "held-out accuracy gained since the first evaluation", lambda r: r.gain and r.gain.gained, fraction
         ),
         Field("took", "seconds it ran", lambda r: r.seconds, duration),
         Field("hours", "hours it ran", lambda r: r.seconds and r.seconds / 3600, lambda v: f"{v:.2f}"),
-        Field("cost", "dollars so far", lambda r: r.cost, _money),
-        Field("projected", "dollars at its last step", lambda r: r.projected_cost, _money),
-        Field("cost_per_step", "dollars", lambda r: r.cost_per_step, _money),
-        Field("cost_per_1000", "dollars per 1,000 completions", lambda r: r.cost_per_1000, _money),
-        Field("cost_per_point", "dollars per point of held-out accuracy gained", _per_point(0), _money),
-        Field("cost_per_point_low", "lower end of its 95 % interval", _per_point(1), _money),
-        Field("cost_per_point_high", "upper end of its 95 % interval", _per_point(2), _money),
+        Field("cost", "dollars so far", lambda r: r.cost, money),
+        Field("projected", "dollars at its last step", lambda r: r.projected_cost, money),
+        Field("cost_per_step", "dollars", lambda r: r.cost_per_step, money),
+        Field("cost_per_1000", "dollars per 1,000 completions", lambda r: r.cost_per_1000, money),
+        Field("cost_per_point", "dollars per point of held-out accuracy gained", _per_point(0), money),
+        Field("cost_per_point_low", "lower end of its 95 % interval", _per_point(1), money),
+        Field("cost_per_point_high", "upper end of its 95 % interval", _per_point(2), money),
         Field("backup", "none, same disk, behind or complete", lambda r: r.backup or "none"),
         Field("sweep", "the sweep that trained it", lambda r: r.summary.get("sweep")),
         Field("parent", "identity of the run it continues", lambda r: r.parent or None),
@@ -136,11 +128,7 @@ def text_of(record: Record, name: str) -> str:
         return ""
     if (field := FIELDS.get(ALIASES.get(name, name))) is not None and field.text is not str:
         return field.text(value)
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else f"{value:.4g}"
-    return str(value)
+    return setting(value)
 
 
 def plain_value(record: Record, name: str) -> Any:

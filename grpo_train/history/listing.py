@@ -12,6 +12,7 @@ from grpo_train.history.fields import DEFAULT, FIELDS, plain_value, text_of, val
 from grpo_train.history.query import QueryError
 from grpo_train.history.record import Record
 from grpo_train.history.search import Search, parse
+from grpo_train.run_dir.display import fraction
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.suggest import nearest
 
@@ -89,8 +90,14 @@ def lines_of(record: Record) -> list[str]:
     lines = [f"{name:<20} {text}" for name in FIELDS if (text := text_of(record, name))]
     for one in record.evaluations:
         for row in one["rows"]:
-            interval = f" [{row['ci_low']:.3f}, {row['ci_high']:.3f}]" if {"ci_low", "ci_high"} <= row.keys() else ""
-            lines.append(f"{'evaluation':<20} {one['dataset']} step {row['step']:.0f}  {row['accuracy']:.3f}{interval}")
+            interval = (
+                f" [{fraction(row['ci_low'])}, {fraction(row['ci_high'])}]"
+                if {"ci_low", "ci_high"} <= row.keys()
+                else ""
+            )
+            lines.append(
+                f"{'evaluation':<20} {one['dataset']} step {row['step']:.0f}  {fraction(row['accuracy'])}{interval}"
+            )
     lines += [f"{'event':<20} {event.get('time', '')[:19]}  {event['event']}" for event in record.events]
     lines += [f"{'cfg.' + key:<40} {value}" for key, value in record.config.items()]
     return lines

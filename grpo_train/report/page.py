@@ -27,10 +27,10 @@ from grpo_train.report.curves import Curve
 from grpo_train.report.evaluations import EvaluatedStep, Evaluation, Pair
 from grpo_train.report.report import Report, RunReport, differences, flat, overview
 from grpo_train.report.samples import Sample
-from grpo_train.report.text import number, percent, shorten, shorten_start
+from grpo_train.report.text import number, shorten, shorten_start
 from grpo_train.report.train_log import Metric
 from grpo_train.run_dir.curves import LIGHT, RAW
-from grpo_train.run_dir.display import state_label
+from grpo_train.run_dir.display import fraction, metric_text, metric_value, percent, signed, state_label
 from grpo_train.run_dir.files import to_float
 
 COLUMNS = 240
@@ -114,7 +114,7 @@ def _results(run: RunReport) -> Iterator[tuple[str, str]]:
     if metric := run.log.metrics.get("reward"):
         recent = metric.values[np.isfinite(metric.values)][-RECENT:]
         if len(recent):
-            yield f"Reward, mean of the last {_count(len(recent), 'step')}", number(float(recent.mean()))
+            yield f"Reward, mean of the last {_count(len(recent), 'step')}", metric_value(float(recent.mean()))
     for evaluation in run.evaluations:
         complete = [step for step in evaluation.steps if step.is_complete]
         if complete:
@@ -122,7 +122,7 @@ def _results(run: RunReport) -> Iterator[tuple[str, str]]:
 
 
 def _accuracy(step: EvaluatedStep) -> str:
-    return percent(step.numbers["accuracy"])
+    return fraction(step.numbers["accuracy"])
 
 
 # ------------------------------------------------------------------------------------------------------------ curves
@@ -181,7 +181,8 @@ def _curves(report: Report) -> Iterator[Block]:
     if left_out := max(0, sum(map(len, groups.values())) - MAX_CHARTS):
         yield Note(f"{_count(left_out, 'metric')} without a chart: a report has {MAX_CHARTS} at most")
     if constant:
-        rows = [[Name(metric.name), number(metric.last)] for metric in sorted(constant, key=lambda m: m.name)]
+        constant = sorted(constant, key=lambda m: m.name)
+        rows = [[Name(metric.name), metric_text(metric.name, metric.last)] for metric in constant]
         yield Folded(f"{_count(len(rows), 'constant metric')}", [Table(["metric", "value"], rows, frozenset({1}))])
 
 
@@ -236,8 +237,8 @@ def _evaluated(step: EvaluatedStep) -> list[str]:
     numbers = step.numbers
     if not step.is_complete:
         return [step.name, step.status, *[""] * 5]
-    interval = f"[{percent(numbers['ci_low'])}, {percent(numbers['ci_high'])}]"
-    shares = (percent(numbers[key]) if key in numbers else "–" for key in ("format_rate", "truncated_rate"))
+    interval = f"[{fraction(numbers['ci_low'])}, {fraction(numbers['ci_high'])}]"
+    shares = (percent(numbers[key], decimals=1) if key in numbers else "–" for key in ("format_rate", "truncated_rate"))
     return [
         step.name, _accuracy(step), interval, number(numbers.get("n")), *shares, number(numbers.get("mean_length")),
     ]  # fmt: skip
@@ -252,17 +253,17 @@ def _pairs(pairs: Sequence[Pair]) -> Iterator[Block]:
         if (found := pair.result) is None:
             rows.append([pair.name, pair.reference, pair.problem, *[""] * 4])
             continue
-        interval = f"[{found.low * 100:+.1f}, {found.high * 100:+.1f}]"
-        clear = "" if found.low <= 0 <= found.high else " ▲" if found.low > 0 else " ▼"
+        interval = f"[{signed(found.low, fraction)}, {signed(found.high, fraction)}]"
+        clear = "" if found.low <= 0 <= found.high else " ≠"
         rows.append(
             [
-                pair.name, pair.reference, f"{found.difference * 100:+.1f} points{clear}", interval,
+                pair.name, pair.reference, f"{signed(found.difference, fraction)}{clear}", interval,
                 f"+{found.gained} −{found.lost}", str(found.n), f"{found.p_value:.3g}",
             ]
         )  # fmt: skip
     head = ["step", "against", "difference", "95 % interval", "problems gained, lost", "of", "p (McNemar)"]
     yield Table(head, rows, frozenset(range(2, 7)))
-    yield Note("Compared problem by problem. ▲ ▼: zero is outside the interval.")
+    yield Note("Compared problem by problem. ≠: zero is outside the interval.")
 
 
 # --------------------------------------------------------------------------------------------- health and completions
@@ -275,8 +276,8 @@ def _health(run: RunReport) -> Iterator[Block]:
         return
     rows = [
         [
-            {"alarm": "▲ alarm", "warning": "△ warning"}.get(each.level, each.level),
-            f"{percent(each.steps / max(run.log.rows, 1))} of steps",
+            {"alarm": "✖ alarm", "warning": "▲ warning"}.get(each.level, each.level),
+            f"{percent(each.steps / max(run.log.rows, 1), decimals=1)} of steps",
             f"steps {each.first:,}–{each.last:,}" if each.first != each.last else f"step {each.first:,}",
             each.message,
         ]

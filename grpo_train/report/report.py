@@ -20,10 +20,9 @@ from grpo_train.report.evaluations import (
     pairs_within,
 )
 from grpo_train.report.samples import Samples, pick_samples
-from grpo_train.report.text import money
 from grpo_train.report.train_log import TrainLog, read_train_log
 from grpo_train.run_dir import RunDir, RunDirError, open_run
-from grpo_train.run_dir.display import duration
+from grpo_train.run_dir.display import duration, money, setting
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.evaluations import list_evaluations
 from grpo_train.run_dir.files import last_jsonl, read_json, to_float, to_json, utc_now
@@ -241,7 +240,7 @@ def overview(run: RunReport, price: float | None) -> list[tuple[str, str]]:
             ("Task", config["task.name"]),
             ("Model", f"{config['model.backbone']} ({adapter})"),
             ("Batch", f"{config['rollout.buffer_size']} prompts × {config['rollout.num_generations']}"),
-            ("Learning rate", config["optimizer.learning_rate"]),
+            ("Learning rate", setting(config["optimizer.learning_rate"])),
             ("Seed", config["run.seed"]),
         ]
     found.append(("Launched", str(summary.get("launched_at") or "–")[:19].replace("T", " ")))

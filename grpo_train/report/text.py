@@ -9,6 +9,8 @@ import re
 import unicodedata
 from typing import Any
 
+from grpo_train.run_dir.display import without_zeros
+
 _KEPT = "\n\t\u200c\u200d"
 """New lines, tabs, and the joiners that some scripts and emoji need."""
 _ACTING = ("Cc", "Cf", "Cs", "Zl", "Zp")
@@ -75,7 +77,7 @@ def shorten_start(text: str, limit: int) -> str:
 
 
 def number(value: float | None) -> str:
-    """Four significant digits: ``0.4531``, ``1,840``, ``2e-06``; an en dash for None."""
+    """Four significant digits: ``0.4531``, ``1,840``, ``2e-6``; an en dash for None."""
     if value is None:
         return "–"
     if not math.isfinite(value):
@@ -84,13 +86,5 @@ def number(value: float | None) -> str:
     if value == int(value) and size < 1e9:
         return f"{int(value):,}"
     if size >= 1e6 or size < 1e-3:
-        return f"{value:.3g}"
+        return without_zeros(f"{value:.2e}")
     return f"{value:,.0f}" if size >= 1000 else f"{value:.4g}"
-
-
-def percent(value: float) -> str:
-    return f"{value * 100:.1f} %"
-
-
-def money(dollars: float) -> str:
-    return f"${dollars:,.2f}" if dollars >= 0.005 or not dollars else "under $0.01"

@@ -1,8 +1,14 @@
-"""Text for run states and durations, shared by the app and ``grpo-train``. Standard library only."""
+"""Text for run states, verdicts and quantities, shared by the app and ``grpo-train``. Standard library only.
+
+One function per quantity: a reward, an accuracy, a learning rate or an amount of money is written the same wherever a
+person reads it. A share that is not exactly 0 or 1 is never written as 0 or 1: ``>.999``.
+"""
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable
 
 STATES = {
     "pending": ("○", "pending", "rest"),
@@ -49,3 +55,127 @@ def duration(seconds: float) -> str:
 def short_hours(hours: float) -> str:
     """Hours without a unit: ``12.3``, ``0.0061``."""
     return f"{hours:{'.1f' if hours >= 1 else '.2g'}}"
+
+
+def compact_number(value: float | None, width: int = 7) -> str:
+    """A number in at most ``width`` (≥ 6) characters with about four significant digits."""
+    if value is None:
+        return "–"
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    size = abs(value)
+    if size == 0:
+        return "0"
+    if size >= 1e12 or size < 1e-3:
+        return _scientific(value, width)
+    if size >= 1e9:
+        text = f"{value / 1e9:.4g}G"
+    elif size >= 1e6:
+        text = f"{value / 1e6:.4g}M"
+    elif size >= 1e4:
+        text = f"{value / 1e3:.4g}k"
+    elif size >= 1:
+        text = f"{value:.4g}"
+    else:
+        text = f"{value:.4f}".rstrip("0").rstrip(".")
+        if len(text) > width and size >= 10.0 ** (4 - width):  # one decimal fewer keeps two significant digits
+            text = f"{value:.{width - 3}f}".rstrip("0").rstrip(".")
+    return text if len(text) <= width else _scientific(value, width)
+
+
+def metric_value(value: float | None) -> str:
+    """A reward or another metric in at most 7 characters, with fixed decimals: a live value does not change its width.
+
+    ``0`` is exactly 0.
+    """
+    if value is None or not math.isfinite(value) or value == 0:
+        return compact_number(value)
+    size = abs(value)
+    if 1e-3 <= size < 10:
+        return f"{value:.3f}"
+    if 10 <= size < 1000:
+        return f"{value:.1f}"
+    return compact_number(value)
+
+
+def metric_text(name: str, value: float | None) -> str:
+    """A metric as its quantity is written: an accuracy as a share, a learning rate as in a config."""
+    last = name.rpartition("/")[2]
+    if value is not None and last == "learning_rate" and math.isfinite(value):
+        return setting(value)
+    if value is not None and last.endswith("accuracy") and 0 <= value <= 1:
+        return fraction(value)
+    return metric_value(value)
+
+
+def fraction(value: float) -> str:
+    """An accuracy or another share, with three decimals: ``.412``; ``1.000`` is all of them, ``>.999`` is not."""
+    if 0 < value < 1 and (text := f"{value:.3f}") in ("0.000", "1.000"):
+        return "<.001" if text == "0.000" else ">.999"
+    text = f"{value:.3f}"
+    return text.replace("0.", ".", 1) if text.startswith("0.") else text
+
+
+def signed(value: float, text: Callable[[float], str] = metric_value) -> str:
+    """A difference: ``+0.040``, ``−0.040``; of accuracies, with :func:`fraction`, ``+.040``."""
+    return f"{'−' if value < 0 else '+'}{text(abs(value))}"
+
+
+def percent(share: float, space: str = " ", decimals: int = 0) -> str:
+    """A share of a whole: ``72 %``; in a table, without ``space``, ``72%``. ``>99 %`` is not all."""
+    text, step = f"{100 * share:.{decimals}f}", 10.0**-decimals
+    if 0 < share < 1 and float(text) in (0, 100):
+        text = f"<{step:.{decimals}f}" if float(text) == 0 else f">{100 - step:.{decimals}f}"
+    return f"{text}{space}%"
+
+
+_DECIMAL = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?")
+
+
+def setting(value: object) -> str:
+    """A value of a config, such as a learning rate: ``3e-5`` for 0.00003 and ``3.0e-05``, ``0.04``, ``yes``, ``–``."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str) and _DECIMAL.fullmatch(value):
+        value = float(value)
+    if not isinstance(value, float) or not math.isfinite(value):
+        return str(value)
+    if value and not 0.01 <= abs(value) < 1e6:
+        return without_zeros(f"{value:.2e}")
+    return f"{value:.6g}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def money(dollars: float | None) -> str:
+    """Dollars and cents, or "" if unknown. Less than ten cents has two digits: ``$0.012``."""
+    if dollars is None:
+        return ""
+    return f"${without_zeros(f'{dollars:.2g}')}" if 0 < abs(dollars) < 0.1 else f"${dollars:,.2f}"
+
+
+def byte_size(count: float) -> str:
+    """A size of a file: ``230 kB``, ``1.4 GB``, in at most 6 characters."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 999.5 or unit == "TB":
+            break
+        count /= 1000
+    return f"{count:.1f} {unit}" if count < 9.95 and unit != "B" else f"{count:.0f} {unit}"
+
+
+def without_zeros(text: str) -> str:
+    """A number without zeros that say nothing: ``2.00e-08`` as ``2e-8``."""
+    mantissa, _, exponent = text.partition("e")
+    if not exponent:
+        return mantissa
+    return f"{mantissa.rstrip('0').rstrip('.') if '.' in mantissa else mantissa}e{int(exponent)}"
+
+
+def _scientific(value: float, width: int) -> str:
+    for digits in (1, 0):
+        text = without_zeros(f"{value:.{digits}e}")
+        if len(text) <= width:
+            break
+    return text

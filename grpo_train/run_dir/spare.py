@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir import fields
+from grpo_train.run_dir.display import fraction
 from grpo_train.run_dir.files import parse_time, read_json
 from grpo_train.run_dir.manifest import MANIFEST
 from grpo_train.run_dir.safe_json import Unreadable, read_object
@@ -39,7 +40,7 @@ def reasons_to_keep(
         known = [step for step in found if step in steps and math.isfinite(found[step])]
         if known:
             best = max(known, key=lambda step: (found[step], step))
-            reasons.setdefault(best, []).append(f"best on {dataset} ({found[best]:.3f})")
+            reasons.setdefault(best, []).append(f"best on {dataset} ({fraction(found[best])})")
     for step in steps:
         if keep_every > 0 and step % keep_every == 0:
             reasons.setdefault(step, []).append("milestone (run.keep_every)")

@@ -16,6 +16,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from grpo_train.run_dir.curves import noise
+from grpo_train.run_dir.display import fraction, metric_text, percent, setting
 from grpo_train.run_dir.evaluations import list_evaluations
 from grpo_train.run_dir.files import to_float
 from grpo_train.run_dir.run import RunDir
@@ -26,7 +27,7 @@ VERDICTS = {
     "suspicious": ("!", "bad"),
     "no signal": ("∅", "warn"),
     "flat": ("→", "warn"),
-    "improving": ("▲", "good"),
+    "improving": ("↗", "good"),
     "done": ("✔", "good"),
 }
 """Mark and tone of each verdict, the most urgent first."""
@@ -125,7 +126,7 @@ class RunVerdict:
     before: float
     after: float
     cause: str = ""
-    """The event that came before, such as ``learning_rate 0.0001→0.002``."""
+    """The event that came before, such as ``learning_rate 1e-4→2e-3``."""
     cause_step: int = 0
     how: str = ""
     """Which way groups are equal; ``not finite`` for a gradient whose ``after`` is its highest finite value."""
@@ -141,24 +142,26 @@ class RunVerdict:
 
     @property
     def text(self) -> str:
-        """The evidence in one line: ``reward 1.84 ▼ 0.00, steps 41–50, 1 step after learning_rate 0.0001→0.002``."""
+        """The evidence in one line: ``reward 1.841 ▼ 0.002, steps 41–50, 1 step after learning_rate 1e-4→2e-3``."""
         return f"{self.change}{', ' if self.word == 'collapsed' else ' '}{self.when}".rstrip()
 
     @property
     def change(self) -> str:
-        """What changed: ``reward 1.84 ▼ 0.00``."""
-        size = max(abs(self.before), abs(self.after))
+        """What changed: ``reward 1.841 ▼ 0.002``."""
         if self.word == "no signal":
-            return f"{self.after:.0%} of groups are {self.how}"
+            return f"{percent(self.after)} of groups are {self.how}"
         if self.word == "flat":
-            return f"reward {_shown(self.after, size)}"
-        after = self.how if self.word == "diverging" and self.how else _shown(self.after, size)
+            return f"reward {metric_text('reward', self.after)}"
+        after = self.how if self.word == "diverging" and self.how else self._text(self.after)
         arrow = "▼" if self.word == "collapsed" or self.metric == HELD_OUT else "→"
-        return f"{self.metric} {_shown(self.before, size)} {arrow} {after}"
+        return f"{self.metric} {self._text(self.before)} {arrow} {after}"
+
+    def _text(self, value: float) -> str:
+        return fraction(value) if self.metric == HELD_OUT else metric_text(self.metric, value)
 
     @property
     def when(self) -> str:
-        """Since when, and after what: ``steps 41–50, 1 step after learning_rate 0.0001→0.002``."""
+        """Since when, and after what: ``steps 41–50, 1 step after learning_rate 1e-4→2e-3``."""
         if self.tone == "good":
             return ""
         since = f"since step {self.since}"
@@ -248,11 +251,6 @@ def _number(text: Any) -> float | None:
         return None
 
 
-def _shown(value: float, size: float) -> str:
-    """A value beside one of this size."""
-    return f"{value:.2f}" if 0.1 <= size < 100 else f"{value:.3g}"
-
-
 # The series -------------------------------------------------------------------------------------------------
 
 
@@ -306,7 +304,7 @@ class _Run:
 
 def _change(values: Any) -> str:
     if isinstance(values, Sequence) and not isinstance(values, str) and len(values) == 2:
-        return "→".join(f"{value:g}" if isinstance(value, (int, float)) else str(value) for value in values)
+        return "→".join(map(setting, values))
     return str(values)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from grpo_train.config.schema import Algorithm
+from grpo_train.run_dir.display import fraction, metric_value, signed
 from grpo_train.train.samples import Discarded, ScoredSample, total_rewards
 
 
@@ -54,8 +55,8 @@ def discarded_rows(step: int, discarded: Sequence[Discarded], algorithm: Algorit
 
 def console_line(row: Mapping[str, Any], total_steps: int) -> str:
     """The console's line for a row of ``train_log.jsonl``."""
+    reward, loss, norm = (metric_value(row["reward"]), signed(row["loss"]), metric_value(row["grad_norm"]))
     return (
-        f"step {row['step']}/{total_steps}  reward {row['reward']:.3f}  accuracy {row['accuracy']:.3f}  "
-        f"loss {row['loss']:+.4f}  length {row['completions/mean_length']:.1f}  "
-        f"grad_norm {row['grad_norm']:.3f}  {row['time/step']:.2f} s"
+        f"step {row['step']}/{total_steps}  reward {reward}  accuracy {fraction(row['accuracy'])}  loss {loss}  "
+        f"length {row['completions/mean_length']:.1f}  grad_norm {norm}  {row['time/step']:.2f} s"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from grpo_train.config.schema import Config, Optimizer
+from grpo_train.run_dir.display import setting
 
 
 def rate_factor(settings: Optimizer, done: int, total_steps: int) -> float:
@@ -32,6 +33,6 @@ def extension_note(before: Config, after: Config, step: int) -> str:
         settings.learning_rate * rate_factor(settings, done, total) for done, total in ((step - 1, old), (step, new))
     )
     return (
-        f"optimizer.schedule: {settings.schedule} to step {new} instead of {old}: the learning rate is {first:.3g} at "
-        f"step {step + 1} (it was {last:.3g} at step {step}); earlier steps stay as they were"
+        f"optimizer.schedule: {settings.schedule} to step {new} instead of {old}: the learning rate is "
+        f"{setting(first)} at step {step + 1} (it was {setting(last)} at step {step}); earlier steps stay as they were"
     )

@@ -38,7 +38,6 @@ class RunLook(NamedTuple):
     """How a run looks in a chart of several runs. Its theme color is ``$run-ID``."""
 
     id: str
-    marker: str
     line: str
     """A solid, dashed or dotted line."""
     dark: str
@@ -51,18 +50,18 @@ class RunLook(NamedTuple):
 
 SOLID, DASHED, DOTTED = "━┅┄"
 RUN_LOOKS = (
-    RunLook("a", "●", SOLID, "#3fd6a8", "#00775a"),
-    RunLook("b", "▲", DASHED, "#ffb454", "#a85b00"),
-    RunLook("c", "■", DOTTED, "#5cc8ff", "#0067a8"),
-    RunLook("d", "◆", SOLID, "#f58bb8", "#b0306e"),
-    RunLook("e", "▼", DASHED, "#b79cff", "#6a3fc0"),
-    RunLook("f", "✦", DOTTED, "#e8e06b", "#7a7000"),
-    RunLook("g", "○", SOLID, "#ff6b5e", "#c02a1c"),
-    RunLook("h", "△", DASHED, "#9be564", "#3f7200"),
-    RunLook("i", "□", DOTTED, "#8fa8ff", "#3b4fc4"),
-    RunLook("j", "◇", SOLID, "#d9a987", "#7a5230"),
-    RunLook("k", "▽", DASHED, "#4fd8eb", "#006d7d"),
-    RunLook("l", "✧", DOTTED, "#d6d6d6", "#4a515b"),
+    RunLook("a", SOLID, "#3fd6a8", "#00775a"),
+    RunLook("b", DASHED, "#ffb454", "#a85b00"),
+    RunLook("c", DOTTED, "#5cc8ff", "#0067a8"),
+    RunLook("d", SOLID, "#f58bb8", "#b0306e"),
+    RunLook("e", DASHED, "#b79cff", "#6a3fc0"),
+    RunLook("f", DOTTED, "#e8e06b", "#7a7000"),
+    RunLook("g", SOLID, "#ff6b5e", "#c02a1c"),
+    RunLook("h", DASHED, "#9be564", "#3f7200"),
+    RunLook("i", DOTTED, "#8fa8ff", "#3b4fc4"),
+    RunLook("j", SOLID, "#d9a987", "#7a5230"),
+    RunLook("k", DASHED, "#4fd8eb", "#006d7d"),
+    RunLook("l", DOTTED, "#d6d6d6", "#4a515b"),
 )
 """As many as can be compared."""
 

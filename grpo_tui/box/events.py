@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from grpo_train.run_dir.display import setting
 from grpo_tui.box.formatting import one_line
 from grpo_tui.box.rows import EvalResult, evaluated_steps
 
@@ -257,7 +258,7 @@ def changed(changes: object) -> str:
 
 
 def _short(value: object) -> str:
-    text = one_line(str(value))
+    text = one_line(setting(value))
     return text if len(text) <= VALUE_LENGTH else text[: VALUE_LENGTH - 1] + "…"
 
 

@@ -1,4 +1,7 @@
-"""Text for values: ages, numbers, money, bars, tables. No Textual."""
+"""Text in cells: ages, ticks, bars, tables. No Textual.
+
+What a quantity looks like is one function of :mod:`grpo_train.run_dir.display`, which the engine uses, too.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,14 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from grpo_train.run_dir.display import byte_size as byte_size
+from grpo_train.run_dir.display import compact_number as compact_number
+from grpo_train.run_dir.display import fraction as fraction
+from grpo_train.run_dir.display import metric_value as metric_value
+from grpo_train.run_dir.display import money as money
+from grpo_train.run_dir.display import percent as percent
+from grpo_train.run_dir.display import without_zeros
 
 LONGEST_TICK = 9
 """Characters of the number at a tick of an axis whose range is a small part of its values."""
@@ -36,65 +47,9 @@ def short_duration(seconds: float | None) -> str:
     return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
 
 
-def fraction(value: float) -> str:
-    """A share with three decimals: ``.412``."""
-    text = f"{value:.3f}"
-    return text.replace("0.", ".", 1) if text.startswith("0.") else text
-
-
-def percent(share: float, space: str = " ") -> str:
-    """A share of a whole: ``72 %``; in a table, without ``space``, ``72%``."""
-    return f"{100 * share:.0f}{space}%"
-
-
 def counted(count: int, noun: str, plural: str = "") -> str:
     """A number of things: ``1 step``, ``1,840 steps``."""
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
-
-
-def money(dollars: float | None, *, is_small: bool = False) -> str:
-    """Dollars and cents, or "" if unknown. A small amount has two digits also below ten cents."""
-    if dollars is None:
-        return ""
-    return f"${dollars:.2g}" if is_small and 0 < dollars < 0.1 else f"${dollars:,.2f}"
-
-
-def compact_number(value: float | None, width: int = 7) -> str:
-    """A number in at most ``width`` (≥ 6) characters with about four significant digits."""
-    if value is None:
-        return "–"
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "∞" if value > 0 else "-∞"
-    size = abs(value)
-    if size == 0:
-        return "0"
-    if size >= 1e9 or size < 1e-3:
-        return _scientific(value, width)
-    if size >= 1e6:
-        text = f"{value / 1e6:.4g}M"
-    elif size >= 1e4:
-        text = f"{value / 1e3:.4g}k"
-    elif size >= 1:
-        text = f"{value:.4g}"
-    else:
-        text = f"{value:.4f}".rstrip("0").rstrip(".")
-        if len(text) > width and size >= 10.0 ** (4 - width):  # one decimal fewer keeps two significant digits
-            text = f"{value:.{width - 3}f}".rstrip("0").rstrip(".")
-    return text if len(text) <= width else _scientific(value, width)
-
-
-def metric_value(value: float | None) -> str:
-    """A metric in at most 7 characters, with fixed decimals: a live value does not change its width."""
-    if value is None or not math.isfinite(value) or value == 0:
-        return compact_number(value)
-    size = abs(value)
-    if 1e-3 <= size < 10:
-        return f"{value:.3f}"
-    if 10 <= size < 1000:
-        return f"{value:.1f}"
-    return compact_number(value)
 
 
 def power_labels(levels: list[float]) -> tuple[list[str], str]:
@@ -120,37 +75,13 @@ def tick_labels(levels: list[float]) -> tuple[list[str], str]:
     size = 10.0 ** math.ceil(math.log10(levels[-1] - levels[0]))
     base = math.floor(levels[0] / size + 1e-6) * size
     above = [level - base if level - base > distance / 1e3 else 0.0 for level in levels]
-    return ["+" + _without_zeros(f"{each:.3g}") for each in above], f"{base:.15g}"
-
-
-def _without_zeros(text: str) -> str:
-    """``2e-08`` as ``2e-8``."""
-    mantissa, _, exponent = text.partition("e")
-    return f"{mantissa}e{int(exponent)}" if exponent else mantissa
-
-
-def _scientific(value: float, width: int) -> str:
-    for digits in (1, 0):
-        mantissa, _, exponent = f"{value:.{digits}e}".partition("e")
-        text = f"{mantissa.removesuffix('.0')}e{int(exponent)}"
-        if len(text) <= width:
-            break
-    return text
+    return ["+" + without_zeros(f"{each:.3g}") for each in above], f"{base:.15g}"
 
 
 def gibibytes(mib: float) -> str:
     """A memory size in GiB, given in MiB."""
     gib = mib / 1024
     return f"{gib:.0f}" if gib >= 10 else f"{gib:.1f}"
-
-
-def byte_size(count: float) -> str:
-    """A size of a file: ``230 kB``, ``1.4 GB``, in at most 6 characters."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if count < 999.5 or unit == "TB":
-            break
-        count /= 1000
-    return f"{count:.1f} {unit}" if count < 9.95 and unit != "B" else f"{count:.0f} {unit}"
 
 
 def bar(share: float, width: int) -> tuple[str, str]:
@@ -182,10 +113,17 @@ def shortened(text: str, width: int) -> str:
         return text
     if width <= 8:
         return set_cell_size(text, max(0, width - 1)).rstrip() + "…"
-    end = text[-width:]
-    while cell_len(end) > width - 4:
+    return set_cell_size(text, 3) + "…" + ending(text, width - 4)
+
+
+def ending(text: str, width: int) -> str:
+    """The end of a text in at most ``width`` cells."""
+    from rich.cells import cell_len
+
+    end = text[-width:] if width > 0 else ""
+    while cell_len(end) > width:
         end = end[1:]
-    return set_cell_size(text, 3) + "…" + end
+    return end
 
 
 GAP = 2

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from grpo_train.history.cost import dollars
-from grpo_train.run_dir.display import duration, state_label
+from grpo_train.run_dir.display import duration, metric_text, state_label
 from grpo_train.run_dir.files import to_float
 from grpo_tui.box.asking import monotonic
 from grpo_tui.box.events import Rule
-from grpo_tui.box.formatting import metric_value, money, one_line, shortened
+from grpo_tui.box.formatting import money, one_line, shortened
 from grpo_tui.box.rows import NAME_IN_TOAST, CheckpointView, RunRow, command_of, done_notice, failure_title
 from grpo_tui.box.run_facts import RunFacts
 from grpo_tui.box.store import Store
@@ -316,7 +316,7 @@ class Needs:
                 )
                 if rule.is_broken(value) and (age := store.row_age(row)) is not None:
                     key, name = f"rule {row.name} {row.started} {rule}", names.get(row.name, row.name)
-                    detail = f"{rule.metric} {metric_value(value)}: {rule.words}"
+                    detail = f"{rule.metric} {metric_text(rule.metric, value)}: {rule.words}"
                     yield Need(key, store.now() - age, "bad", row.name, f"{name} at step {row.step}", detail)
 
     def new_entries(self) -> list[Need]:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from grpo_train.run_dir.display import STATES
+from grpo_train.run_dir.display import STATES, metric_text, setting
 from grpo_train.run_dir.verdict import VERDICTS
 from grpo_tui.box.formatting import (
-    compact_number,
     counted,
+    ending,
     fraction,
     metric_value,
     money,
@@ -28,6 +28,8 @@ from grpo_tui.box.store import Store, cost, eta, step_of, took
 Config: TypeAlias = Mapping[str, object]
 MOST_KEYS = 3
 """Keys in a name."""
+MOST_KEY_COLUMNS = 6
+"""Keys that have a column without being chosen."""
 FIRST = (
     "optimizer.learning_rate", "run.seed", "task.name", "task.level", "task.digits", "model.backbone", "model.adapter",
     "model.lora_rank", "algorithm.loss_type", "algorithm.beta", "rollout.num_generations", "rollout.buffer_size",
@@ -57,6 +59,8 @@ class Names:
     """Full name to short name."""
     same: str = ""
     """What is the same in all runs: ``gsm8k · Qwen2.5-1.5B · LoRA``."""
+    keys: tuple[str, ...] = ()
+    """The keys whose values differ between the runs, and that are not in every name: the most telling ones first."""
 
 
 def short_names(runs: Sequence[str], configs: Mapping[str, Config]) -> Names:
@@ -77,7 +81,9 @@ def short_names(runs: Sequence[str], configs: Mapping[str, Config]) -> Names:
             short[run] = f"{name} · {stamp_of(run)}" if stamp_of(run) else run
     known = [configs[run] for run in runs if configs.get(run)]
     same = [_same(known, key) for key in SAME] if len(known) > 1 else []
-    return Names(short, " · ".join(dict.fromkeys(part for part in [*same, *common] if part)))
+    named = keys if len(stamped) == len(runs) else []
+    telling = [key for key in _differing(known) if key not in named]
+    return Names(short, " · ".join(dict.fromkeys(part for part in [*same, *common] if part)), tuple(telling))
 
 
 def stamp_of(run: str) -> str:
@@ -90,22 +96,17 @@ def fitting_name(name: str, width: int) -> str:
     """A name that fits. A default name, which is a time, becomes that time."""
     if len(name) > width and (time := stamp_of(name)):
         return time if len(time) <= width else time[:11]
+    if len(name) > width and 1 < width <= 8:  # the end tells names apart
+        return "…" + ending(name, width - 1)
     return shortened(name, width)
 
 
 def _keys(configs: Sequence[Config]) -> list[str]:
     """At most MOST_KEYS keys that tell the configurations apart."""
-    if len(configs) < 2:
-        return []
-    names = dict.fromkeys(key for config in configs for key in config)
-    values = {key: [config.get(key) for config in configs] for key in names if not key.startswith(NEVER)}
-    differing = [key for key, found in values.items() if any(value != found[0] for value in found)]
-    first = [key for key in FIRST if key in differing]
-    rest = sorted((key for key in differing if key not in FIRST), key=lambda key: -len(set(map(str, values[key]))))
     chosen: list[str] = []
     told_apart = 1
-    for key in first + rest:
-        count = len({tuple(str(values[one][i]) for one in [*chosen, key]) for i in range(len(configs))})
+    for key in _differing(configs):
+        count = len({tuple(str(config.get(one)) for one in [*chosen, key]) for config in configs})
         if count > told_apart:
             chosen.append(key)
             told_apart = count
@@ -114,8 +115,17 @@ def _keys(configs: Sequence[Config]) -> list[str]:
     return chosen
 
 
+def _differing(configs: Sequence[Config]) -> list[str]:
+    """The keys that differ, the most telling ones first."""
+    names = dict.fromkeys(key for config in configs for key in config if not key.startswith(NEVER))
+    counts = {key: len({str(config.get(key)) for config in configs}) for key in names}
+    differing = [key for key, count in counts.items() if count > 1]
+    rest = sorted((key for key in differing if key not in FIRST), key=lambda key: -counts[key])
+    return [key for key in FIRST if key in differing] + rest
+
+
 def _shown(key: str, value: object) -> str:
-    text = _text(value)
+    text = setting(value)
     if key == "model.backbone":
         return base_name(text)
     if key == "model.adapter":
@@ -125,27 +135,13 @@ def _shown(key: str, value: object) -> str:
     return f"{SHORT.get(key, key.rpartition('.')[2])} {text}"
 
 
-def _text(value: object) -> str:
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        mantissa, _, exponent = f"{value:.4g}".partition("e")
-        if not exponent and value and abs(value) < 1e-3:
-            mantissa, _, exponent = f"{value:.3e}".partition("e")
-            mantissa = mantissa.rstrip("0").rstrip(".")
-        return f"{mantissa}e{int(exponent)}" if exponent else mantissa
-    return str(value)
-
-
 def base_name(path: str) -> str:
     """The last part of a model's path or hub name."""
     return path.rstrip("/").rpartition("/")[2]
 
 
 def _same(configs: Sequence[Config], key: str) -> str:
-    found = {_text(config.get(key)) for config in configs}
+    found = {setting(config.get(key)) for config in configs}
     return _shown(key, next(iter(configs))[key]) if len(found) == 1 and configs[0].get(key) is not None else ""
 
 
@@ -178,6 +174,9 @@ TEXT_WIDTH = 18
 """Maximum cells of a config value or a state."""
 DATASET_WIDTH = 12
 NOTE_WIDTH = 30
+"""Cells that a note takes from other columns; it gets more where there is room."""
+KEY_RANK = 9
+"""Of the columns of the keys that differ: the configuration says more than the cost, and less than the trend."""
 DEFAULT = ("state", "verdict", "step", "eta", "reward", "trend", "held_out", "took", "cost", "age")
 
 
@@ -236,6 +235,18 @@ def _held_out(cells: Cells, row: RunRow) -> str:
         return ""
     dataset = row.held_out.dataset
     return f"{fraction(row.held_out.accuracy)} {dataset[:DATASET_WIDTH]}"
+
+
+def _best(cells: Cells, row: RunRow) -> str:
+    trend = cells.trends.of(row.name)
+    if trend is None or trend.best is None:
+        return ""
+    return metric_value(trend.best) + (f" at {trend.best_step}" if trend.best_step is not None else "")
+
+
+def _best_value(cells: Cells, row: RunRow) -> float | None:
+    trend = cells.trends.of(row.name)
+    return None if trend is None else trend.best
 
 
 def _cost(cells: Cells, row: RunRow) -> str:
@@ -300,17 +311,26 @@ KNOWN = {
             "held_out", "held-out", 6, _held_out, lambda c, r: r.held_out.accuracy if r.held_out else None, is_left=True
         ),
         Column(
-            "took", "took", 9, lambda c, r: short_duration(took(c.store, r)),
+            "held_out_step", "at step", 7, lambda c, r: str(r.held_out.step) if r.held_out else "",
+            lambda c, r: r.held_out.step if r.held_out else None,
+        ),
+        Column("best", "best", 10, _best, _best_value),
+        Column(
+            "last", "last", 10, lambda c, r: metric_value(r.reward) if r.reward is not None else "",
+            lambda c, r: r.reward, VALUE_WIDTH - 1,
+        ),
+        Column(
+            "took", "took", 11, lambda c, r: short_duration(took(c.store, r)),
             lambda c, r: took(c.store, r), 6,
         ),
         Column("cost", "cost $", 8, _cost, lambda c, r: cost(c.store, r)),
         Column("age", "age", 3, lambda c, r: short_age(c.store.row_age(r)), lambda c, r: c.store.row_age(r), 4),
-        Column("note", "note", 11, lambda c, r: r.note[:NOTE_WIDTH], lambda c, r: r.note or None, is_left=True),
+        Column("note", "note", 12, lambda c, r: r.note, lambda c, r: r.note or None, is_left=True),
         Column(
             "backup", "backup", 6, lambda c, r: backup_label(r), lambda c, r: r.backup.behind if r.backup else None,
             is_left=True,
         ),
-        Column("start", "start", 10, _started, lambda c, r: r.launched_at, 11),
+        Column("start", "start", 13, _started, lambda c, r: r.launched_at, 11),
     )
 }  # fmt: skip
 """The columns that every run has, besides the metrics and config keys."""
@@ -318,12 +338,12 @@ BACKUP = "backup"
 """Shown without being chosen where a run of the box has a backup."""
 
 
-def column(name: str) -> Column:
-    """A column by its id: a known one, else a metric or a config key."""
+def column(name: str, rank: int = 2) -> Column:
+    """A column by its id: a known one, else a metric or a config key of this rank."""
     if name in KNOWN:
         return KNOWN[name]
     title = SHORT.get(name, name if "/" in name else name.rpartition(".")[2])
-    return Column(name, title, 2, lambda c, r: _fact(c, r, name), lambda c, r: fact_value(c, r, name))
+    return Column(name, title, rank, lambda c, r: _fact(c, r, name), lambda c, r: fact_value(c, r, name))
 
 
 def fact_value(cells: Cells, row: RunRow, name: str) -> Any:
@@ -339,11 +359,9 @@ def _fact(cells: Cells, row: RunRow, name: str) -> str:
     value = fact_value(cells, row, name)
     if value is None:
         return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, (int, float)):
-        return compact_number(value, VALUE_WIDTH) if cells.facts.metric(row.name, name) is None else metric_value(value)
-    return one_line(base_name(str(value)) if name.endswith("backbone") else str(value))[:TEXT_WIDTH]
+    if cells.facts.metric(row.name, name) is not None:
+        return metric_text(name, value)
+    return one_line(base_name(str(value)) if name.endswith("backbone") else setting(value))[:TEXT_WIDTH]
 
 
 def sort_key(value: Any) -> tuple[bool, Any]:

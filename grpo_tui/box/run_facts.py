@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from grpo_train.run_dir.curves import LIGHT, centered_means, mean_over
@@ -118,6 +119,8 @@ def _config_state(row: RunRow) -> object:
 
 CELLS = 8
 """Cells of a curve: two pixel columns and four pixel rows each."""
+FINER = 8
+"""Columns that are asked for, of each pixel column: where the reward was best is found in them."""
 LEAST = 12
 """Values below which there is no trend."""
 CURVE_AGAIN_S = 15.0
@@ -136,9 +139,13 @@ class Trend:
 
     curve: str
     last: float | None
-    """The mean of the last column."""
+    """The mean of the last values, as many as the means of the curve cover."""
     arrow: str
     """``↗``, ``→``, ``↘``, or "" for too few values."""
+    best: float | None = None
+    """The highest mean, …"""
+    best_step: int | None = None
+    """… and the step that it is around."""
 
 
 class Trends:
@@ -166,7 +173,7 @@ class Trends:
             due = self._state.get(row.name) != state and self._not_before.get(row.name, 0.0) <= now
             if due and row.layout == "run" and row.step > 0 and not row.is_unreadable:
                 self._pending = (row.name, state)
-                return {"run": row.name, "metrics": ["reward"], "width": 2 * CELLS}
+                return {"run": row.name, "metrics": ["reward", ":step"], "width": 2 * CELLS * FINER}
         return None
 
     def answer(self, reply: Mapping[str, Any]) -> None:
@@ -178,9 +185,9 @@ class Trends:
         if not is_whole:
             return
         self._state[run] = state
-        row = next((row for row in reply["series"] if UNREADABLE not in row), None)
-        if row is not None:
-            self._known[run] = trend_of(row)
+        found = {row["metric"]: row["columns"] for row in reply["series"] if UNREADABLE not in row}
+        if "reward" in found:
+            self._known[run] = trend_of(found["reward"], found.get(":step"))
             self.version += 1
         while len(self._known) > MOST_KEPT:
             oldest = next(iter(self._known))
@@ -193,14 +200,16 @@ class Trends:
         self._not_before[run] = self._now() + CURVE_AGAIN_S
 
 
-def trend_of(row: Mapping[str, Any]) -> Trend:
-    """The trend of a SeriesRow."""
-    columns: Columns = row["columns"]
-    counted = [index for index, count in enumerate(columns.count) if count]
+def trend_of(columns: Columns, steps: Columns | None = None) -> Trend:
+    """The trend of a reward, and where it was best; ``steps`` are the steps in the same columns."""
+    size = max(1, len(columns.count) // (2 * CELLS))
+    sums, counts = _pooled(columns.sum, size), _pooled(columns.count, size)
+    counted = [index for index, count in enumerate(counts) if count]
     if not counted:
         return Trend("", None, "")
-    over = mean_over(LIGHT, int(sum(columns.count)), 2 * CELLS)
-    means = centered_means(columns.sum, columns.count, over)
+    over = mean_over(LIGHT, int(sum(counts)), 2 * CELLS)
+    means = centered_means(sums, counts, over)
+    best, highest = _best(columns, over)
     smooth = [means[index] for index in counted]
     low, high = min(smooth), max(smooth)
     arrow = ""
@@ -209,8 +218,37 @@ def trend_of(row: Mapping[str, Any]) -> Trend:
         arrow = "→" if abs(change) <= FLAT * (high - low) else "↗" if change > 0 else "↘"
     heights = {index: _height(value, low, high) for index, value in zip(counted, smooth, strict=True)}
     return Trend(
-        "".join(_cell(heights.get(2 * cell), heights.get(2 * cell + 1)) for cell in range(CELLS)), smooth[-1], arrow
+        "".join(_cell(heights.get(2 * cell), heights.get(2 * cell + 1)) for cell in range(CELLS)),
+        _recent(columns, over),
+        arrow,
+        highest,
+        int(steps.last[best]) if steps is not None and steps.count[best] else None,
     )
+
+
+def _best(columns: Columns, over: int) -> tuple[int, float]:
+    """The column around which the mean of ``over`` values is highest, and that mean."""
+    means, before = centered_means(columns.sum, columns.count, over), list(accumulate(columns.count, initial=0.0))
+    counted = [index for index, count in enumerate(columns.count) if count]
+    middles = {index: before[index] + columns.count[index] / 2 for index in counted}
+    whole = [index for index in counted if over / 2 <= middles[index] <= before[-1] - over / 2]
+    best = max(whole or counted, key=lambda index: means[index])
+    return best, means[best]
+
+
+def _recent(columns: Columns, over: int) -> float:
+    """The mean of the last ``over`` values."""
+    total = count = 0.0
+    for index in range(len(columns.count) - 1, -1, -1):
+        if count and count + columns.count[index] > over:
+            break
+        total, count = total + columns.sum[index], count + columns.count[index]
+    return total / count
+
+
+def _pooled(values: Sequence[float], size: int) -> list[float]:
+    """Sums of ``size`` neighbors each."""
+    return [sum(values[at : at + size]) for at in range(0, len(values), size)]
 
 
 def _height(value: float, low: float, high: float) -> int:

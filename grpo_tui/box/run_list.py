@@ -28,7 +28,9 @@ from grpo_tui.box.rows import RunRow
 from grpo_tui.box.run_columns import (
     BACKUP,
     DEFAULT,
+    KEY_RANK,
     KNOWN,
+    MOST_KEY_COLUMNS,
     Cells,
     Column,
     Names,
@@ -234,7 +236,8 @@ class RunList:
         return {*self.measured} | asked - {*KNOWN, *self.facts.keys()}
 
     def _sorted(self, rows: list[RunRow], cells: Cells) -> list[RunRow]:
-        """In the chosen order; the box lists the newest first. Without a value: last, whatever the direction."""
+        """Live runs first, each part in the chosen order; the box lists the newest first. Without a value: last."""
+        rows = [row for row in rows if row.is_live] + [row for row in rows if not row.is_live]
         order = self.order
         if order == Order():
             return rows
@@ -242,7 +245,8 @@ class RunList:
         keyed = [(value(cells, row), row) for row in rows]
         known = [(sort_key(found), row) for found, row in keyed if found is not None and found == found]
         known.sort(key=lambda pair: pair[0], reverse=order.descending)
-        return [row for _, row in known] + [row for found, row in keyed if found is None or found != found]
+        ordered = [row for _, row in known] + [row for found, row in keyed if found is None or found != found]
+        return sorted(ordered, key=lambda row: not row.is_live)
 
     def unknown(self, store: Store) -> int:
         """Runs whose configuration and metrics are not asked for, if a column, the order or the filter needs them."""
@@ -268,16 +272,29 @@ class RunList:
         return run if self.full_names else self.names.short.get(run, run)
 
     def shown_columns(self) -> list[Column]:
-        """The chosen columns; without a choice, that of backups once there are any."""
-        extra = (BACKUP,) if self._has_backups and self.columns == DEFAULT else ()
-        return [column(name) for name in (*self.columns, *extra)]
+        """The chosen columns. Without a choice those of DEFAULT, more about rewards, the keys that differ, and notes;
+        that of backups once there are any."""
+        if self.columns != DEFAULT:
+            return [column(name) for name in self.columns]
+        names = list(DEFAULT)
+        names[names.index("trend") : names.index("trend")] = ["best", "last"]
+        names.insert(names.index("held_out") + 1, "held_out_step")
+        found = [column(name) for name in names] + ([column(BACKUP)] if self._has_backups else [])
+        found += [column(key, KEY_RANK) for key in self.names.keys[:MOST_KEY_COLUMNS]]
+        return [*found, column("note")]
 
     def widths(self, cells: Cells) -> Mapping[str, int]:
         """Cells of each column that has anything to show; the longest name under ``name``."""
         columns, selected = self.shown_columns(), cells.store.selected
         rows = self.rows[:MEASURED]
         others = [row for row in rows if row.name != selected]
-        made_of = (self.facts.version, cells.store.price_per_hour, [one.id for one in columns], others)
+        made_of = (
+            self.facts.version,
+            self.trends.version,
+            cells.store.price_per_hour,
+            [one.id for one in columns],
+            others,
+        )
         if made_of != self._longest[0]:  # the texts of the selected run change with every step
             self._longest = (made_of, {one.id: _longest(one, cells, others) for one in columns})
         own = [row for row in rows if row.name == selected]

@@ -107,7 +107,7 @@ class ColumnsScreen(Dialog[tuple[str, ...]]):
             choices.highlighted = names.index(current) if current in names else 0
 
     def _line(self, name: str) -> Content:
-        mark = "★" if name in self.columns else " "
+        mark = "▪" if name in self.columns else " "
         return Content.from_markup("[$primary]$mark[/] $name", mark=mark, name=name)
 
     def action_choose(self) -> None:

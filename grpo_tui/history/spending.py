@@ -175,7 +175,7 @@ def run_rows(rows: Sequence[RunCost]) -> tuple[tuple[str, ...], list[list[str]]]
     cells = [
         [
             row.run, row.box, f"{row.hours:.2f}", money(row.cost), money(row.projected),
-            money(row.cost_per_step, is_small=True), money(row.cost_per_1000, is_small=True), _interval(row),
+            money(row.cost_per_step), money(row.cost_per_1000), _interval(row),
         ]
         for row in rows
     ]  # fmt: skip
@@ -220,8 +220,8 @@ def _sum(rows: Sequence[BoxCost], value: Callable[[BoxCost], float | None]) -> f
 def _interval(row: RunCost) -> str:
     if row.cost_per_point is None or row.cost_per_point_low is None:
         return ""
-    high = "∞" if row.cost_per_point_high is None else money(row.cost_per_point_high, is_small=True)
-    return f"{money(row.cost_per_point, is_small=True)} [{money(row.cost_per_point_low, is_small=True)}, {high}]"
+    high = "∞" if row.cost_per_point_high is None else money(row.cost_per_point_high)
+    return f"{money(row.cost_per_point)} [{money(row.cost_per_point_low)}, {high}]"
 
 
 def _days(low: float, high: float) -> Iterator[Span]:

@@ -16,13 +16,13 @@ from textual.content import Content
 from textual.message import Message
 from textual.strip import Strip
 
-from grpo_train.run_dir.display import duration
+from grpo_train.run_dir.display import duration, metric_text
 from grpo_train.run_dir.files import to_float
 from grpo_tui.box.asking import NOT_READ, seconds_waited
 from grpo_tui.box.charts import CHARTS, ChartEvents, Gap, Placed, RunLook, accuracies, gaps_of
 from grpo_tui.box.curves import Curve, Curves, Mark, left_out, percentiles
 from grpo_tui.box.events import Rule, RunEvent
-from grpo_tui.box.formatting import counted, metric_value, power_labels, tick_labels
+from grpo_tui.box.formatting import counted, power_labels, tick_labels
 from grpo_tui.box.store import Store
 from grpo_tui.kit.panel import Panel, from_markup
 from grpo_tui.kit.plot import (
@@ -36,7 +36,6 @@ from grpo_tui.kit.plot import (
     legend,
     lines_in_blocks,
     log_ticks,
-    lowest_free,
     only_line,
     point,
     row_of,
@@ -132,7 +131,7 @@ class ChartMouse(Panel):
 DENSE_DOTS = 6
 """Dots of a cell from which on a band is dense."""
 LEAST_WITH_SIGNS = 7
-"""Rows of a chart that has one for the signs of events; in a lower one they are where the curve leaves room."""
+"""Rows of a chart that has one for the signs of events; in a lower one they are in the last row of the curve."""
 LEAST_WITH_HIGHEST = 40
 """Cells of a chart whose frame has room for the highest value."""
 
@@ -261,7 +260,7 @@ class CurveChart(ChartMouse):
         below = self._note(self._curves()) or self.age()
         if self.highest is not None and self.size.width >= LEAST_WITH_HIGHEST:
             value, step = self.highest
-            text = f"{metric_value(value)} at {step:,}"
+            text = f"{metric_text(self.metric, value)} at {step:,}"
             below = from_markup("[$text-muted]$text[/]  ", text=text) + below
         for rule in self.rules:
             below = from_markup("[$warning]$words[/]  ", words=rule.words) + below
@@ -278,7 +277,7 @@ class CurveChart(ChartMouse):
         text = Content()
         if last is not None:
             tone = "$foreground" if math.isfinite(last) else "$error"
-            text += from_markup(f"  [$text-muted]last[/] [bold {tone}]$value[/]", value=metric_value(last))
+            text += from_markup(f"  [$text-muted]last[/] [bold {tone}]$value[/]", value=metric_text(self.metric, last))
         if curve is not None and curves is not None and not curves.is_coarse:
             text += from_markup(" [$text-muted]$trend[/]", trend=self._trend(curve))
         return text
@@ -371,15 +370,10 @@ class CurveChart(ChartMouse):
         for line, style, bitmap, band in drawn:
             put(self._dots(bitmap), style)
             put_over(bitmap, band, style + Style(bgcolor=styles["raw"].color))
-            put(line.markers(view, columns, rows), style)
+            put(line.letters(view, columns, rows), style)
         elsewhere = [one for one in self.events.placed if one not in results]
         for column, sign in signs_of(elsewhere, not_finite, view, columns).items():
-            row = (
-                rows
-                if has_row
-                else lowest_free(column, *(bitmap for *_, line, band in drawn for bitmap in (line, band)))
-            )
-            self._signs.setdefault(row, {})[column] = sign
+            self._signs.setdefault(len(cells) - 1, {})[column] = sign  # at another height it would read as a value
         for row, column, sign in signs_at(results, view, columns, rows):
             self._signs.setdefault(row, {})[column] = sign
         for row, signs in self._signs.items():

@@ -252,7 +252,7 @@ def axis_label(value: float, axis: str, price: float | None = None) -> str:
 
 def cost(seconds: float, price: float | None) -> str:
     """What seconds of the box cost, with two digits also below a cent."""
-    return money(dollars(price or 0.0, seconds), is_small=True)
+    return money(dollars(price or 0.0, seconds))
 
 
 def elapsed(seconds: float) -> str:
@@ -264,7 +264,7 @@ def elapsed(seconds: float) -> str:
 
 
 MARKED_EVERY = 16
-"""Columns between two markers of a line."""
+"""Columns between two letters on a line."""
 PATTERNS = {DASHED: (True, True, True, True, True, True, False, False), DOTTED: (True, True, False, False)}
 """Which pixel columns of a line are drawn."""
 
@@ -277,7 +277,7 @@ class RunLine(NamedTuple):
     band: Sequence[Mark] = ()
     """The values whose range is drawn below the line."""
     look: RunLook | None = None
-    """Of one of several runs: its color, marker, pattern and letter. None for the only run."""
+    """Of one of several runs: its color, pattern and letter. None for the only run."""
     name: str = ""
     """Of the run."""
     end: str = ""
@@ -303,14 +303,14 @@ class RunLine(NamedTuple):
             line.keep_columns(pattern)
         return line, band
 
-    def markers(self, view: View, columns: int, rows: int) -> Iterator[tuple[int, int, str]]:
-        """Row, column and character of the markers on the line."""
+    def letters(self, view: View, columns: int, rows: int) -> Iterator[tuple[int, int, str]]:
+        """Row, column and character of the letters on the line."""
         if self.look is None:
             return
         places = {column_of(mark.x, view, columns): mark for mark in self.marks}
         for column in range(MARKED_EVERY // 2 + 5 * RUN_LOOKS.index(self.look) % MARKED_EVERY, columns, MARKED_EVERY):
             if (mark := places.get(column)) is not None:
-                yield row_of(mark.last, view, rows), column, self.look.marker
+                yield row_of(mark.last, view, rows), column, self.look.letter
 
     def ending(
         self, view: View, columns: int, rows: int, taken: set[tuple[int, int]]
@@ -365,7 +365,7 @@ def point(
     if not (view.y_low <= y <= view.y_high and 0 <= place < columns):
         return -1, {}
     number = metric_value(value)
-    text, start = (f"●{number}", place) if place + len(number) < columns else (f"{number}●", place - len(number))
+    text, start = (f"┼{number}", place) if place + len(number) < columns else (f"{number}┼", place - len(number))
     return row_of(y, view, rows), dict(zip(range(start, place + len(text)), text, strict=False))
 
 
@@ -403,12 +403,6 @@ def signs_at(results: Mapping[Placed, Mark], view: View, columns: int, rows: int
         column, row = column_of(one.x, view, columns), row_of(mark.last, view, rows)
         if 0 <= column < columns:
             yield min(rows - 1, max(0, row)), column, Sign(one.event.sign, [one.event])
-
-
-def lowest_free(column: int, *bitmaps: Bitmap) -> int:
-    """The lowest row in which no curve has a dot in a column; the last one without such a row."""
-    rows = range(bitmaps[0].rows - 1, -1, -1)
-    return next((row for row in rows if not any(one.cells[row][column] for one in bitmaps)), rows[0])
 
 
 @functools.lru_cache(64)

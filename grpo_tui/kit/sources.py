@@ -11,9 +11,10 @@ from typing import Generic
 from rich.cells import cell_len, get_character_cell_size
 from rich.text import Text
 
+from grpo_train.run_dir.display import metric_text
 from grpo_tui.box.asking import NOT_READ
 from grpo_tui.box.events import records_of, tone_of_level
-from grpo_tui.box.formatting import compact_number, metric_value, one_line
+from grpo_tui.box.formatting import metric_value, one_line
 from grpo_tui.box.log import Completion, Item, LineBuffer, RunLogs, TrainLogRow, row_time
 from grpo_tui.box.rows import CheckpointView
 from grpo_tui.box.store import Store
@@ -101,7 +102,7 @@ def _row_line(row: TrainLogRow, before: TrainLogRow | None, width: int, palette:
             continue
         value, style = fields[key], "" if key in _FIRST else palette["muted"]
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            text_of_value = f"{metric_value(float(value)):<7}"
+            text_of_value = f"{metric_text(key, float(value)):<7}"
             style = palette["reward"] if key == "reward" else style
         else:
             text_of_value = one_line(str(value)[:24])
@@ -130,7 +131,7 @@ def _completion_line(completion: Completion, width: int, palette: Palette) -> Te
     text.append(f"  step {completion.step:<5}", style="bold")
     text.append(" reward ", style=palette["muted"])
     good = completion.reward is not None and completion.reward > 0
-    reward = f"{'✔' if good else '·'} {compact_number(completion.reward):<6}"
+    reward = f"{'✔' if good else '·'} {metric_value(completion.reward):<6}"
     text.append(reward, style=palette["good" if good else "muted"])
     text.append(one_line(completion.prompt[-120:])[-40:], style=palette["muted"])
     text.append(" → ", style=palette["faint"])
@@ -183,7 +184,7 @@ def completion_page(one: Completion, width: int, palette: Palette) -> list[Text]
     """A completion as lines of ``width`` cells."""
     good = one.reward is not None and one.reward > 0
     head = Text(no_wrap=True)
-    reward = f"{'✔' if good else '✖'} reward {compact_number(one.reward)}"
+    reward = f"{'✔' if good else '✖'} reward {metric_value(one.reward)}"
     head.append(reward, style=f"bold {palette['good' if good else 'warn']}")
     head.append(f"   step {one.step}", style=palette["muted"])
     if one.answer:

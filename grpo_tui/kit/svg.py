@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import resvg_py
 
+from grpo_train.run_dir.display import metric_text
 from grpo_tui.box.charts import DASHED, DOTTED, Placed, RunLook, accuracies
 from grpo_tui.box.curves import Mark
 from grpo_tui.box.events import CRASH, EVALUATION, WORDS
-from grpo_tui.box.formatting import metric_value, power_labels, tick_labels
+from grpo_tui.box.formatting import power_labels, tick_labels
 from grpo_tui.kit.plot import RunLine, View, log_ticks, scaled, ticks, view_of, x_labels
 
 WIDTH, HEIGHT = 480, 240
@@ -102,7 +103,7 @@ def _chart(chart: Drawing, ends: tuple[float, float], axis: str, price: float | 
     found = accuracies(chart.metric, chart.events)
     results = shown([Mark(one.x, a, a, a, a, False) for one, a in found.items()])
     view = view_of(chart.metric, [*(mark for line in lines for mark in line.extent), *results], ends, chart.is_log)
-    said = metric_value(chart.last) if chart.last is not None else ""
+    said = metric_text(chart.metric, chart.last) if chart.last is not None else ""
     if any(line.band for line in lines):
         said = f"last {said}, line: mean"
     yield from _axes(chart, said, view, x_labels(*ends, 6, axis, price))

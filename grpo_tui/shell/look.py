@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from grpo_train.run_dir.display import metric_value
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.evaluations import trouble_of
 from grpo_train.run_dir.sessions import session_name
@@ -59,7 +60,7 @@ def _progress(row: dict[str, Any]) -> str:
 
 
 def _number(value: Any) -> str:
-    return f"{value:.3f}" if isinstance(value, float) else str(value or "")
+    return metric_value(value) if isinstance(value, float) else str(value or "")
 
 
 def show(box: Box, arguments: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from grpo_train.run_dir.display import metric_value
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.status import LIVE_STATES
 from grpo_tui.shell.change import launch_params, say_notes
@@ -178,7 +179,7 @@ def up(box: Box, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({**reply, "step": row["step"], "reward": row["reward"]}, indent=1))
     else:
-        print(f"{box.name}: {run} trains: step {row['step']}, reward {row['reward']:.3g}")
+        print(f"{box.name}: {run} trains: step {row['step']}, reward {metric_value(row['reward'])}")
         print(f"watch it: grpo-tui --box {box.name}")
     return PARTIAL if synced and synced.left_out else 0
 

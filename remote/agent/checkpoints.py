@@ -17,6 +17,7 @@ from typing import Any
 from grpo_train.run_dir import RunDir, list_evaluations, utc_from
 from grpo_train.run_dir.clock import Clock
 from grpo_train.run_dir.config_values import config_values
+from grpo_train.run_dir.display import fraction
 from grpo_train.run_dir.evaluations import TABLE, read_table
 from grpo_train.run_dir.files import read_json, to_float
 from grpo_train.run_dir.manifest import MANIFEST, STEP_NAME, problem_of
@@ -303,7 +304,7 @@ def _spare_of(run: RunDir, in_use: list[str]) -> list[dict[str, Any]]:
         size = _sizes.size(complete[step])
         if size is None or any(path == folder or path.startswith(folder + os.sep) for path in in_use):
             continue
-        words = [f"{of[step]:.3f} {name}" for name, of in sorted(accuracies.items()) if step in of]
+        words = [f"{fraction(of[step])} {name}" for name, of in sorted(accuracies.items()) if step in of]
         saved_at = utc_from(complete[step].stat().st_mtime)
         rows.append(
             {"run": run.name, "step": step, "bytes": size, "saved_at": saved_at, "evaluated": ", ".join(words)[:200]}

@@ -220,6 +220,12 @@ class Event(TypedDict, total=False):
     url: str | None
     error: str | dict[str, Any] | None
     """Why a tracker failed; of a crash, what a summary has."""
+    changes: dict[str, Any] | None
+    """Of a resume: ``section.key`` to the value before and after."""
+    task: str | None
+    """Whose level was raised, …"""
+    level: Count | None
+    """… and to which one."""
 
 
 class _Config(TypedDict):

@@ -14,6 +14,7 @@ from grpo_train.evaluation.results import grading_key
 from grpo_train.evaluation.targets import Unfinished
 from grpo_train.evaluation.workers import single_turn
 from grpo_train.run_dir import RunDir
+from grpo_train.run_dir.display import fraction
 from grpo_train.run_dir.files import read_json, read_jsonl
 from grpo_train.tasks.addition import AdditionTask
 from grpo_train.tasks.shared.base import Attempt, Verdict
@@ -109,7 +110,9 @@ def test_regrading_applies_a_new_grader(run: RunDir, monkeypatch: pytest.MonkeyP
     assert new["mean_length"] == old["mean_length"]
     changed = [(row["index"], row["sample"], row["reason"], "wrong") for row in rows if row not in same]
     assert [(each.index, each.sample, each.before, each.after) for each in step.changed] == changed
-    assert f"{len(step.changed)} of 24 verdicts changed, accuracy {old['accuracy']:.4f} -> 0.0000" in next(step.lines())
+    assert f"{len(step.changed)} of 24 verdicts changed, accuracy {fraction(old['accuracy'])} -> .000" in next(
+        step.lines()
+    )
     assert items == []
 
 

@@ -78,7 +78,7 @@ def test_a_sweep_is_a_field_of_its_runs(root: Path) -> None:
 def test_everything_about_one_run(root: Path) -> None:
     done = command_here("history", "show", "night-1", root=root)
     assert done.returncode == 0, done.stderr
-    assert "gsm8k step 20  0.620 [0.590, 0.650]" in done.stdout
+    assert "gsm8k step 20  .620 [.590, .650]" in done.stdout
     facts = json.loads(command_here("history", "show", "night-1", "--json", root=root).stdout)
     assert facts["metrics"]["loss"] == {"last": 0.1, "min": 0.1, "max": 1.0}
     assert facts["config"]["optimizer.learning_rate"] == 1e-5

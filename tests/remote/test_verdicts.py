@@ -55,7 +55,7 @@ def test_the_list_has_the_verdict_once_it_is_known(root: Path, collapsed: RunDir
     found = RunVerdict.from_json(rows["fallen"]["verdict"])
     assert found == verdict_of(collapsed)
     assert found is not None
-    assert (found.since, found.cause, found.cause_step) == (43, "learning_rate 0.0001→0.002", 40)
+    assert (found.since, found.cause, found.cause_step) == (43, "learning_rate 1e-4→2e-3", 40)
     log(collapsed, 61, 100, 1.8)  # it came back
     assert agent.until(lambda frame: frame.get("id") == 1 and not told(frame))
     agent.close()

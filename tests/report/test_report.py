@@ -15,6 +15,7 @@ from grpo_train.report.markdown import to_markdown
 from grpo_train.report.page import lay_out
 from grpo_train.report.report import Report, make_report
 from grpo_train.run_dir import RunDir, list_evaluations
+from grpo_train.run_dir.display import fraction, signed
 from grpo_train.run_dir.files import to_json
 from tests.support.engine import command_here, grpo_train, resume_here, rows
 
@@ -71,7 +72,7 @@ def test_intervals_are_those_of_the_evaluation(two_runs: Path) -> None:
     (evaluation,) = list_evaluations(two_runs, "first")
     assert len(evaluation["metrics"]) == 2
     for row in evaluation["metrics"]:
-        low, high = (f"{float(row[key]) * 100:.1f} %" for key in ("ci_low", "ci_high"))
+        low, high = (fraction(float(row[key])) for key in ("ci_low", "ci_high"))
         assert f"[{low}, {high}]" in html
         assert f"\\[{low}, {high}\\]" in markdown
 
@@ -80,7 +81,7 @@ def test_pairs_of_one_run_are_those_of_compare(two_runs: Path) -> None:
     report, html, _ = written(two_runs, "first")
     ((expected,), _) = compare_steps(two_runs, "first", ["0", "2"])
     assert [pair.result for pair in report.runs[0].pairs] == [expected]
-    assert f"[{expected.low * 100:+.1f}, {expected.high * 100:+.1f}]" in html
+    assert f"[{signed(expected.low, fraction)}, {signed(expected.high, fraction)}]" in html
 
 
 def test_runs_are_compared_at_the_same_steps(two_runs: Path) -> None:

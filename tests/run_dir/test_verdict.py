@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from grpo_train.run_dir.display import metric_value
 from grpo_train.run_dir.verdict import Evidence, HeldOutAccuracy, RunVerdict, judge
 
 Curve = Callable[[int], float]
@@ -50,8 +51,10 @@ def test_a_collapse_names_steps_and_cause() -> None:
     assert (found.word, found.mark, found.tone) == ("collapsed", "▼", "bad")
     assert abs(found.since - 43) <= 3
     assert abs(found.until - 48) <= 3
-    assert found.text.startswith(f"reward {found.before:.2f} ▼ 0.00, steps {found.since}–{found.until}, ")
-    assert found.text.endswith(f"{found.since - 40} steps after learning_rate 0.0001→0.002")
+    assert found.text.startswith(
+        f"reward {found.before:.3f} ▼ {metric_value(found.after)}, steps {found.since}–{found.until}, "
+    )
+    assert found.text.endswith(f"{found.since - 40} steps after learning_rate 1e-4→2e-3")
     json.dumps(found.to_json(), allow_nan=False)
 
 
@@ -115,7 +118,7 @@ def test_no_signal_says_which_way(column: str, how: str) -> None:
     assert found is not None
     assert (found.word, found.how) == ("no signal", how)
     assert abs(found.since - 31) <= 3
-    assert found.text == f"97% of groups are {how} since step {found.since}"
+    assert found.text == f"97 % of groups are {how} since step {found.since}"
 
 
 def test_a_slow_rise_is_not_flat() -> None:

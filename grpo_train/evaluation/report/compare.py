@@ -28,6 +28,7 @@ from grpo_train.evaluation.results.stored import (
 )
 from grpo_train.evaluation.targets import Unfinished
 from grpo_train.run_dir import RunDir, list_evaluations
+from grpo_train.run_dir.display import fraction, signed
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import atomic_write, to_json
 
@@ -58,8 +59,9 @@ class Comparison:
 
     def text(self) -> str:
         """The comparison in one line."""
+        difference, low, high = (signed(value, fraction) for value in (self.difference, self.low, self.high))
         return (
-            f"{self.difference:+.4f} [{self.low:+.4f}, {self.high:+.4f}] against {self.reference}: "
+            f"{difference} [{low}, {high}] against {self.reference}: "
             f"{self.gained} gained, {self.lost} lost of {self.n} (McNemar p = {self.p_value:.3g})"
         )
 

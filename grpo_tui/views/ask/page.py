@@ -8,8 +8,9 @@ from typing import Any
 from rich.text import Text
 from textual.content import Content
 
+from grpo_train.run_dir.display import metric_value
 from grpo_train.run_dir.files import to_float
-from grpo_tui.box.formatting import compact_number, one_line
+from grpo_tui.box.formatting import one_line
 from grpo_tui.box.store import Store
 from grpo_tui.kit.lists import LinesPanel, PageSource, Palette, beside
 from grpo_tui.kit.sources import wrapped
@@ -123,7 +124,7 @@ def _verdict(row: Mapping[str, Any], palette: Palette) -> Text:
         text.append(f"{reason}   ")
     rewards = row.get("rewards")
     for name, value in list(rewards.items())[:8] if isinstance(rewards, dict) else ():
-        text.append(f"{one_line(str(name))[:40]} {compact_number(to_float(value))}   ")
+        text.append(f"{one_line(str(name))[:40]} {metric_value(to_float(value))}   ")
     if (length := to_float(row.get("length"))) is not None:
         text.append(f"{length:,.0f} tokens")
     if row.get("truncated"):

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from grpo_train.run_dir.display import metric_text
 from grpo_tui.box.charts import ChartEvents, ChartsView
 from grpo_tui.box.curves import Curves, Window
 from grpo_tui.box.events import RunEvent
-from grpo_tui.box.formatting import metric_value
 from grpo_tui.kit.chart import ChartMouse
 from grpo_tui.kit.desk import Desk
 from grpo_tui.views.plots import PlotScreen
@@ -107,7 +107,7 @@ class CrosshairScreen(PlotScreen):
         kind = "rise" if level["after"] > level["before"] else "drop"
         self.app.receipt(
             f"{self.metric}: {kind} {self._change + 1} of {len(self._changes)}, at step {level['step']:,.0f}: "
-            f"{metric_value(level['before'])} → {metric_value(level['after'])}"
+            f"{metric_text(self.metric, level['before'])} → {metric_text(self.metric, level['after'])}"
         )
 
     def set_crosshair(self, x: float | None) -> None:
@@ -254,4 +254,4 @@ async def go_to_extreme(app: Desk, place: Place, go: Callable[[float], None]) ->
         return
     go((low + high) / 2)
     end = "highest" if place.is_highest else "lowest"
-    app.receipt(f"{place.metric}: {end} value {metric_value(value)}")
+    app.receipt(f"{place.metric}: {end} value {metric_text(place.metric, value)}")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 from rich.text import Text
 from textual.content import Content
 from textual.message import Message
 
+from grpo_train.run_dir.display import metric_text, signed
 from grpo_train.run_dir.files import to_float
 from grpo_tui.box.charts import ChartsView
 from grpo_tui.box.curves import Curve, Curves
@@ -127,7 +129,7 @@ class MetricsPanel(ListPanel, inherit_bindings=False):
         if not line.name:
             return Text(line.text, no_wrap=True)
         value = self.value(line.name)
-        mark = "★ " if line.is_shown else "  " if line.indent else ""
+        mark = "▪ " if line.is_shown else "  " if line.indent else ""
         unusual = " ▲" if line.unusual is not None else ""
         arrow = f" {found}" if line.is_shown and (found := self._arrow(line.name)) else ""
         room = width - len(mark) - len(value) - len(unusual) - 1
@@ -150,13 +152,13 @@ class MetricsPanel(ListPanel, inherit_bindings=False):
     def value(self, name: str) -> str:
         """The value at the crosshair, else the newest: from the end of the log, which is newer than the box's table."""
         if (at := self._row_at_crosshair()) is not None:
-            return metric_value(to_float(at.get(name)))
+            return metric_text(name, to_float(at.get(name)))
         row = self.store.logs.rows.last if self.store.logs else None
         value = to_float(row.fields.get(name)) if row else None
         if value is None:
             rows = self.store.metrics.rows
             value = to_float(next((each.get("last") for each in rows if each["name"] == name), None))
-        return metric_value(value)
+        return metric_text(name, value)
 
 
 MOST_EVENTS = 2
@@ -262,10 +264,10 @@ class StepSource(PageSource):
             if value is None:
                 continue
             cell = Text(f"{shortened(one_line(name), NAME)} ", style=palette["muted"], no_wrap=True)
-            cell.append(metric_value(value), style="bold")
+            cell.append(metric_text(name, value), style="bold")
             if level is not None:
-                cell.append(f" was {metric_value(level)}")
-                if change := change_of(level, value):
+                cell.append(f" was {metric_text(name, level)}")
+                if change := change_of(name, level, value):
                     has_moved = is_large(curves.curves.get(name), value - level)
                     cell.append(f" ({change})", style=palette["warn"] if has_moved else "")
             cells.append(cell)
@@ -290,7 +292,9 @@ class StepSource(PageSource):
                 continue
             name = shortened(one_line(problem["prompt"]), PROMPT) or f"problem {problem['problem']:.0f}"
             part = Text(" · " if number else "").append(name).append(" ")
-            part.append(f"{metric_value(problem['before'])} → {metric_value(problem['now'])}", style="bold")
+            part.append(
+                f"{metric_text('reward', problem['before'])} → {metric_text('reward', problem['now'])}", style="bold"
+            )
             part.append(f" since step {problem['before_step']:,.0f}", style=palette["muted"])
             if number and line.cell_len + part.cell_len > width:
                 break
@@ -298,13 +302,13 @@ class StepSource(PageSource):
         return [line]
 
 
-def change_of(before: float, now: float) -> str:
-    """A change in words: ``-1.84``, ``+0.02``; of a value that grew to three times or more, ``×14``; "" of none."""
+def change_of(name: str, before: float, now: float) -> str:
+    """A change in words: ``−1.840``, ``+0.020``; of a value that grew to three times or more, ``×14``; "" of none."""
     if not (math.isfinite(before) and math.isfinite(now)) or before == now:
         return ""
     if before > 0 and now / before >= GROWN:
         return f"×{compact_number(round(now / before, 1), 6)}"
-    return f"{'+' if now > before else '-'}{metric_value(abs(now - before))}"
+    return signed(now - before, partial(metric_text, name))
 
 
 def is_large(curve: Curve | None, change: float) -> bool:

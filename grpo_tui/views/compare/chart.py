@@ -1,20 +1,21 @@
-"""A chart of one metric of several runs: a line with a color, a marker and a letter per run, the values below it."""
+"""A chart of one metric of several runs: a line with a color, a pattern and a letter per run, the values below it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar
 
 from rich.style import Style
 from rich.text import Text
 from textual.content import Content
 
-from grpo_train.run_dir.display import duration, state_label
+from grpo_train.run_dir.display import duration, metric_text, signed, state_label
 from grpo_tui.box.asking import asking_words, seconds_waited
 from grpo_tui.box.charts import RUN_LOOKS, Gap, RunLook
 from grpo_tui.box.curves import Curve, Curves, Mark
-from grpo_tui.box.formatting import compact_number, metric_value
+from grpo_tui.box.formatting import compact_number
 from grpo_tui.box.store import Store
 from grpo_tui.kit.chart import CurveChart
 from grpo_tui.kit.panel import link_age, toned
@@ -107,19 +108,21 @@ class CompareChart(CurveChart):
         return self._values(width, height // 4) if has_room and self.drawn_curves() else []
 
     def _values(self, width: int, most: int) -> list[Text]:
-        """The values at the crosshair, or the last ones, and their differences to the pinned run's."""
+        """The values at the crosshair, or the last ones, and their differences to the pinned run's, at the same place:
+        without a crosshair, at the end of the shorter run."""
         muted = self.get_component_rich_style("chart--axis", partial=True)
-        pinned = self._value(pin) if (pin := self.comparison.pin) is not None else None
+        pin = self.comparison.pin
         at = "last" if self.crosshair is None else f"at {self._place(self.crosshair)}"
         parts = [Text(at, style=muted)]
         for run in self.comparison.runs:
             value = self._value(run)
-            part = Text.assemble((run.letter, self.line_style(run.look, run.name)), f" {metric_value(value)}")
+            part = Text.assemble(
+                (run.letter, self.line_style(run.look, run.name)), f" {metric_text(self.metric, value)}"
+            )
             if value is None:
                 part.append(self._why_none(run), style=muted)
-            elif pinned is not None and run is not self.comparison.pin and math.isfinite(value - pinned):
-                is_same = abs(value - pinned) <= ROUNDING * abs(pinned)
-                part.append(" (=)" if is_same else f" ({signed(value - pinned)})", style=muted)
+            elif pin is not None and run is not pin:
+                part.append(self._difference(run, pin), style=muted)
             parts.append(part)
         lines = [Text(no_wrap=True)]
         for index, part in enumerate(parts):
@@ -137,16 +140,35 @@ class CompareChart(CurveChart):
         """The values below the chart, all of them."""
         return "\n".join(line.plain for line in self._values(10_000, 1))
 
-    def _value(self, run: Compared) -> float | None:
-        """The value of a run at the crosshair as its line shows it, or the last one."""
+    def _difference(self, run: Compared, pin: Compared) -> str:
+        """`` (−0.110)``; `` (−0.110 at 13)`` where one of the runs has no later value; "" if that is not known."""
+        ends = [
+            one.curves.last - one.curves.origin
+            for one in (run, pin)
+            if one.curves.axis == self.comparison.x and one.curves.last is not None
+        ]
+        if len(ends) < 2:
+            return ""
+        at = min(ends) if self.crosshair is None else self.crosshair
+        value, pinned = self._value(run, at), self._value(pin, at)
+        if value is None or pinned is None or not math.isfinite(value - pinned):
+            return ""
+        where = f" at {self._place(at)}" if self.crosshair is None and ends[0] != ends[1] else ""
+        is_same = abs(value - pinned) <= ROUNDING * abs(pinned)
+        text = "=" if is_same else signed(value - pinned, partial(metric_text, self.metric))
+        return f" ({text}{where})"
+
+    def _value(self, run: Compared, at: float | None = None) -> float | None:
+        """The value of a run at a place or the crosshair as its line shows it, or the last one."""
+        at = self.crosshair if at is None else at
         curves = run.curves
         curve = curves.curves.get(self.metric) if curves.axis == self.comparison.x else None
         if curve is None or not curve.marks or curves.first is None or curves.last is None:
             return None
-        if self.crosshair is None:
+        if at is None:
             mark: Mark | None = curve.marks[-1]
         else:
-            x = self.crosshair + curves.origin
+            x = at + curves.origin
             half = (curves.last - curves.first) / max(1, curves.width) / 2
             mark = curve.at(x) if curves.first - half <= x <= curves.last + half else None
         if mark is None:
@@ -198,11 +220,6 @@ def _waited(runs: list[Compared]) -> float:
     return max(run.curves.asking.waited for run in runs)
 
 
-def signed(value: float) -> str:
-    """A difference with its sign: ``+0.040``, ``−0.040``."""
-    return f"{'−' if value < 0 else '+'}{metric_value(abs(value))}"
-
-
 def place_label(x: float, axis: str, price: float | None) -> str:
     """A place on the x axis in words. ``price``: dollars per hour."""
     if axis == "seconds":
@@ -213,12 +230,12 @@ def place_label(x: float, axis: str, price: float | None) -> str:
 
 
 def legend(run: Compared, name: str, is_pinned: bool, is_current: bool) -> Content:
-    """``A lr 2e-6 ●━``"""
+    """``A lr 2e-6 ━━``"""
     look = run.look
     tone = "bold " if is_pinned else ""
     text = Content.from_markup(
-        f"[{tone}$run-{look.id}]$letter[/] $name [$run-{look.id}]$marker$line[/]",
-        letter=look.letter, name=name, marker=look.marker, line=look.line,
+        f"[{tone}$run-{look.id}]$letter[/] $name [$run-{look.id}]$line[/]",
+        letter=look.letter, name=name, line=look.line * 2,
     )  # fmt: skip
     if is_pinned:
         text += Content.from_markup(" [$text-muted]pinned[/]")

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_train.run_dir.curves import LIGHT, mean_over
+from grpo_train.run_dir.display import setting
 from grpo_tui.box.asking import LIVE_S, REST_S, Asking, monotonic
-from grpo_tui.box.charts import ELAPSED, RUN_LOOKS, PlotView, RunLook
+from grpo_tui.box.charts import ELAPSED, RUN_LOOKS, ChartEvents, Placed, PlotView, RunLook
 from grpo_tui.box.curves import Curves
+from grpo_tui.box.events import RunEvent, RunEvents, evaluation_events
 from grpo_tui.box.formatting import one_line
-from grpo_tui.box.log import RunLogs
+from grpo_tui.box.log import RunLogs, row_time, step_of
 from grpo_tui.box.rows import RunRow
 from grpo_tui.views.compare.standing import TRACKED, Track, interpolate, track_of
 from remote.protocol.logs import MAX_WIDTH
@@ -86,7 +88,7 @@ class Compared:
 
 
 class Comparison(PlotView):
-    """The compared runs, and what the user has chosen. A run keeps its letter as long as it is compared."""
+    """The compared runs, and what the user has chosen. Their letters are those from A on, without a gap."""
 
     def __init__(self, now: Callable[[], float] = monotonic) -> None:
         super().__init__(smoothing=LIGHT)  # the values of several runs hide each other
@@ -102,6 +104,9 @@ class Comparison(PlotView):
         """Which of the metrics are in the charts."""
         self.shows_all = False
         """Whether the keys that are the same in all runs are listed, too."""
+        self.events = ChartEvents()
+        """Of the current run."""
+        self._placed_of: object = None
         self._now = now
 
     @property
@@ -118,6 +123,8 @@ class Comparison(PlotView):
             if name not in kept and free:
                 kept[name] = Compared(name, free[0], self._now)
         self.runs = sorted(kept.values(), key=lambda run: run.place)
+        for place, run in enumerate(self.runs):  # after one has left, the letters close up
+            run.place = place
         self.left_out = len(names) - len(kept)
         for run in self.runs:
             run.row = rows.get(run.name)
@@ -163,6 +170,19 @@ class Comparison(PlotView):
                 run.curves.window = self.window
                 run.curves.version += 1
             run.curves.show(asked, min(MAX_WIDTH, width))
+
+    def place_events(self) -> None:
+        """Place the events of the current run, if they or its curves have changed."""
+        run = self.run(self.current)
+        made_of = None if run is None else (run.name, run.curves.version, id(run.facts))
+        if made_of == self._placed_of:
+            return
+        self._placed_of = made_of
+        self.events.version += 1
+        self.events.placed = []
+        if run is not None and run.facts is not None and run.curves.axis == self.x and run.curves.first is not None:
+            places = [(run.curves.x_of_step(event.step), event) for event in run.facts.events]
+            self.events.placed = [Placed(x - run.curves.origin, event) for x, event in places if x is not None]
 
     @property
     def mean_over(self) -> int:
@@ -250,17 +270,20 @@ class Facts:
     """Why the configuration cannot be read; "" if it can."""
     accuracies: Mapping[str, Mapping[int, Accuracy]]
     """Dataset to step to result."""
+    events: Sequence[RunEvent] = ()
+    """Stops, resumes, crashes, evaluations, as far as the reply has them."""
     baselines: Mapping[str, Mapping[str, Accuracy]] = field(default_factory=dict)
     """Dataset to the name of a model without a run (``@OWNER--NAME``) to its result."""
 
 
 def facts_of(run: str, reply: Mapping[str, Any]) -> Facts:
     """From a reply to ``show_run``. A configuration takes some milliseconds."""
-    config, problem = {}, ""
+    config, problem, rows = {}, "", [dict(row) for row in reply.get("events") or () if isinstance(row, Mapping)]
     try:
-        config = flat_config(str(reply.get("config_text") or ""))
+        config = {key: setting(value) for key, value in flat_config(str(reply.get("config_text") or "")).items()}
     except ValueError as error:
         problem = str(error)
+    config |= {key: "→".join(values) for key, values in _resumed_with(rows).items() if key in config}
     launch, status = reply.get("launch") or {}, reply.get("status") or {}
     if weights := launch.get("ckpt"):
         config["starting weights"] = _text(weights)
@@ -268,7 +291,23 @@ def facts_of(run: str, reply: Mapping[str, Any]) -> Facts:
     if version or commit:
         config[CODE] = _text(" ".join(str(part) for part in (version, str(commit or "")[:COMMIT_LENGTH]) if part))
     accuracies = _accuracies(run, reply.get("evaluations") or ())
-    return Facts(config, problem, accuracies, _baselines(reply.get("baselines") or ()))
+    happened = RunEvents()
+    for row in rows:
+        happened.take(0, step_of(row), row_time(row), row)
+    events = (*happened.events, *evaluation_events(run, reply))
+    return Facts(config, problem, accuracies, events, _baselines(reply.get("baselines") or ()))
+
+
+def _resumed_with(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The values of each key that a resume changed, in their order."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        changes = row.get("changes") if row.get("event") == "resumed" else None
+        for key, pair in changes.items() if isinstance(changes, Mapping) else ():
+            if isinstance(pair, list) and len(pair) == 2 and pair[0] != pair[1]:
+                before, after = (_text(setting(value)) for value in pair)
+                found.setdefault(str(key), [before]).append(after)
+    return found
 
 
 def _text(value: object) -> str:

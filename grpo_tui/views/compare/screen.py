@@ -185,6 +185,10 @@ class CompareScreen(PlotScreen):
         comparison.page %= max(1, -(-len(names) // slots))
         self.show_charts(names[comparison.page * slots :][:slots] if comparison.is_comparing else [])
         comparison.show(self.drawn, WIDTH)
+        comparison.place_events()
+        charts = [chart for chart in self.query(CompareChart) if chart.display]
+        for chart in charts:
+            chart.events, chart.has_legend = comparison.events, chart is charts[0] or chart is self.maximized
         if self.comparison.is_comparing:
             recall(self.app, comparison, self.logged, self.paired)
         has_room = not (self.has_class("-short") or self.has_class("-narrow"))
@@ -373,7 +377,7 @@ LEGEND_LINES = 3
 
 
 class AboutComparison(Line):
-    """Axis, smoothing, what differs; then the runs with their letters, markers and lines."""
+    """Axis, smoothing, what differs; then the runs with their letters and lines."""
 
     def __init__(self, store: Store, comparison: Comparison, saving: Callable[[], str], *, id: str) -> None:
         super().__init__(store, id=id)
@@ -410,6 +414,7 @@ class AboutComparison(Line):
             ("", f"{len(comparison.runs)} runs ({pin.letter} pinned)"),
             ("x: ", AXIS_NAMES[comparison.x]),
             ("line: ", smoothing_label(comparison.smoothing, comparison.mean_over)),
+            ("events: ", run.letter if (run := comparison.run(comparison.current)) is not None else "–"),
         ]
         for name, value in parts:
             text += Content.from_markup("   [$text-muted]$name[/]$value", name=name, value=value)
@@ -427,9 +432,9 @@ class AboutComparison(Line):
     def _legend(self, width: int) -> list[Content]:
         comparison = self._comparison
         count = len(comparison.runs)
-        most = 1 if self.screen.has_class("-short") else LEGEND_LINES
+        most = 2 if self.screen.has_class("-short") else LEGEND_LINES
         a_line = -(-count // most)
-        room = max(6, width // min(count, max(a_line, 3)) - len("A  ●━   ") - 3)
+        room = max(6, width // min(count, max(a_line, 3)) - len("A  ━━   ") - 3)
         configs = {run.name: run.facts.config for run in comparison.runs if run.facts is not None}
         names = short_names([run.name for run in comparison.runs], configs).short
         lines = [Content()]

@@ -150,7 +150,7 @@ def table(
     rows = []
     scales: list[tuple[str, Callable[[int], float], Callable[[float], str]]] = [
         ("step", lambda i: 1.0, lambda x: f"step {int(x):,}"),
-        ("tokens", lambda i: 1.0, lambda x: f"tokens {_amount(x)}"),
+        ("tokens", lambda i: 1.0, lambda x: f"tokens {compact_number(x)}"),
         ("seconds", lambda i: float(max(1, shares[i])), lambda x: f"{unit} time {duration(x)}"),
     ]
     if price:
@@ -188,11 +188,3 @@ def _whole_time(seconds: float) -> float:
     """Seconds cut to what two units show: minutes from ten of them on, hours from a day on."""
     size = 1 if seconds < 600 else 60 if seconds < 86_400 else 3_600
     return seconds // size * size
-
-
-def _amount(value: float) -> str:
-    """A number of tokens: ``100 M``."""
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return compact_number(value)

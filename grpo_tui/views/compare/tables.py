@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from rich.text import Text
 from textual.content import Content
 
+from grpo_train.run_dir.display import setting, signed
 from grpo_tui.box.charts import RUN_LOOKS
 from grpo_tui.box.formatting import GAP, Sized, compact_number, counted, fraction, metric_value, one_line
 from grpo_tui.box.store import NO_PRICE, Store
@@ -68,12 +69,17 @@ class CompareSource(PageSource):
         return [Text(first, style=palette["muted"]), *names]
 
     def grid(
-        self, rows: Sequence[Sequence[Text]], width: int, palette: Palette, groups: Sequence[Sequence[int]] = ()
+        self,
+        rows: Sequence[Sequence[Text]],
+        width: int,
+        palette: Palette,
+        groups: Sequence[Sequence[int]] = (),
+        best: int | None = None,
     ) -> list[Text]:
-        """Lines of a table whose first row is its header."""
+        """Lines of a table whose first row is its header; ``best`` is the place of a run that is always shown."""
         places = {run.name: place for place, run in enumerate(self.comparison.runs)}
         pinned, current = (places.get(name, 0) for name in (self.comparison.pinned, self.comparison.current))
-        return run_table(rows, width, palette, pinned, current, groups)
+        return run_table(rows, width, palette, pinned, current, groups, best)
 
     @staticmethod
     def letter(run: Compared, palette: Palette) -> Text:
@@ -103,10 +109,12 @@ class StandingSource(CompareSource):
         shares = [run.row.nproc or 1 if run.row is not None else 1 for run in runs]
         devices = {run.row.device for run in runs if run.row is not None}
         unit = "CPU" if devices == {"CPU"} else "GPU"
-        rows = []
+        rows, leader = [], None
         for line in table(tracks, shares, self.store.price_per_hour, unit):
             best = _only([value for value in line.values if value is not None], max)
             cells = [self._value(value, value == best, palette) for value in line.values]
+            if leader is None and best is not None:
+                leader = line.values.index(best)
             rows.append([Text(line.label), *cells])
         if (reward := goal(tracks)) is not None:
             steps = [track.reaches(reward) if track is not None else None for track in tracks]
@@ -115,7 +123,7 @@ class StandingSource(CompareSource):
             rows += [[Text("")], [Text(f"steps to reward {compact_number(reward)}"), *cells]]
         rows.append([Text("now" if any(run.row and run.row.is_live for run in runs) else "final")])
         rows[-1] += [self._state(run, palette) for run in runs]
-        lines = self.grid([self.header("", palette), *rows], width, palette)
+        lines = self.grid([self.header("", palette), *rows], width, palette, best=leader)
         if self.store.price_per_hour is None:
             lines.append(Text(NO_PRICE, style=palette["muted"]))
         return [*lines, *self._errors(width, palette)]
@@ -148,7 +156,7 @@ class StandingSource(CompareSource):
 
 
 class ConfigSource(CompareSource):
-    """The keys whose values differ between the runs; ``▲`` marks a value other than the pinned run's."""
+    """The keys whose values differ between the runs; ``≠`` marks a value other than the pinned run's."""
 
     title, tab = "what differs in the configuration", "configuration"
 
@@ -186,8 +194,15 @@ class ConfigSource(CompareSource):
             keys = [*found, *sorted({key for config in known for key in config} - set(found))]
         pin = self.comparison.pin
         pinned = dict(pin.facts.config) if pin is not None and pin.facts is not None else None
-        rows = [[Text(key), *(self._cell(key, config, pinned, palette) for config in configs)] for key in keys]
-        if rows:
+        cells = [[self._cell(key, config, pinned, palette) for config in configs] for key in keys]
+        if cells:
+            rows = [[Text(key), *row] for key, row in zip(keys, cells, strict=True)]
+            last = [key.rpartition(".")[2] for key in keys]
+            if not fits([self.header("key", palette), *rows], width):  # without the section, where that names it, too
+                rows = [
+                    [Text(short if last.count(short) == 1 else key), *row]
+                    for key, short, row in zip(keys, last, cells, strict=True)
+                ]
             lines += self.grid([self.header("key", palette), *rows], width, palette)
         lines.append(Text(""))
         same = count - len(found)
@@ -208,9 +223,9 @@ class ConfigSource(CompareSource):
         if config is None:
             return Text("…", style=palette["muted"])
         value = config.get(key)
-        text = Text("–" if value is None else value or "null")
+        text = Text("–" if value is None else setting(value) or "null")
         if pinned is not None and differ(value, pinned.get(key)):
-            text.append(" ▲", style=palette["warn"])
+            text.append(" ≠", style=palette["warn"])
         return text
 
 
@@ -308,10 +323,9 @@ class EvaluationsSource(CompareSource):
         pair = self.paired.pairs.get((dataset, run.name, step))
         if pair is None:
             return Text("–", style=palette["muted"])
-        sign = "−" if pair.difference < 0 else "+"
-        text = Text(f"{sign}{fraction(abs(pair.difference))} ±{fraction(pair.spread)}")
+        text = Text(f"{signed(pair.difference, fraction)} ±{fraction(pair.spread)}")
         if pair.is_clear:
-            text.append(" ▲" if pair.difference > 0 else " ▼", style=palette["good" if pair.difference > 0 else "bad"])
+            text.append(" ≠", style=palette["good" if pair.difference > 0 else "bad"])
         return text
 
     def _verdict(self) -> str:
@@ -323,7 +337,7 @@ class EvaluationsSource(CompareSource):
         clear = [key for key, pair in pairs.items() if pair.is_clear]
         if not clear:
             return "no difference at any step is beyond its interval"
-        return f"▲ ▼ {len(clear)} of {len(pairs)} differences are beyond their 95 % intervals"
+        return f"≠ {len(clear)} of {len(pairs)} differences are beyond their 95 % intervals"
 
 
 def _accuracy(found: Accuracy | None, has_spread: bool, palette: Palette) -> Text:
@@ -344,8 +358,8 @@ def _only(values: list[float], best: Callable[[list[float]], float]) -> float | 
 WIDEST = 32
 """Cells of a value; a longer one is cut in the middle."""
 SIGNS = len(" ‹9 9›")
-NARROWED = 16
-"""The same in a table that is too wide."""
+NARROWED = (16, 12, 9)
+"""The same in a table that is too wide: the widest one in which all runs are shown."""
 KEY_LEAST = 20
 """Cells that are left to the keys in such a table."""
 
@@ -353,7 +367,13 @@ Table = Sequence[Sequence[Text]]
 
 
 def run_table(
-    table: Table, width: int, palette: Palette, pinned: int, current: int, groups: Sequence[Sequence[int]] = ()
+    table: Table,
+    width: int,
+    palette: Palette,
+    pinned: int,
+    current: int,
+    groups: Sequence[Sequence[int]] = (),
+    best: int | None = None,
 ) -> list[Text]:
     """Lines of a table, whose first row is its header.
 
@@ -365,12 +385,17 @@ def run_table(
     widths = _widths(table, count)
     if fits(table, width):
         return _lines(table, widths, range(count))
+    for most in NARROWED:
+        narrowed = [min(widths[0], KEY_LEAST), *(min(most, cells) for cells in widths[1:])]
+        if not groups and _total(narrowed, range(count)) <= width:
+            return _lines(table, [width - _total(narrowed, range(count)) + narrowed[0], *narrowed[1:]], range(count))
     if not groups and (turned := _turned(table)):
         across = _widths(turned, len(turned[0]))
         if _total(across, range(len(across))) <= width:
             return _lines(turned, across, range(len(across)))
-    others = list(groups) or [[place + 1] for place in range(count - 1) if place != pinned]
-    return _windowed(table, widths, width, palette, pinned, current, others)
+    others = list(groups) or [[place + 1] for place in range(count - 1) if place not in (pinned, best)]
+    kept = [place + 1 for place in dict.fromkeys((pinned, best)) if place is not None and place + 1 < count]
+    return _windowed(table, widths, width, palette, kept, current, others)
 
 
 def fits(table: Table, width: int) -> bool:
@@ -390,13 +415,14 @@ def _windowed(
     widths: list[int],
     width: int,
     palette: Palette,
-    pinned: int,
+    kept: Sequence[int],
     current: int,
     groups: list[Sequence[int]],
 ) -> list[Text]:
-    """Key, pinned run, and as many of the others about the current one as fit; the first heading counts the rest."""
-    fixed = [0, pinned + 1] if pinned + 1 < len(widths) else [0]
-    widths = [widths[0], *(min(NARROWED, cells) for cells in widths[1:])]
+    """Key, ``kept`` columns, and as many of the others about the current run as fit; the first heading counts the
+    rest."""
+    fixed = [0, *kept]
+    widths = [widths[0], *(min(NARROWED[0], cells) for cells in widths[1:])]
     at = next((i for i, group in enumerate(groups) if current + 1 in group), 0)
     two = sorted((_total(widths, group) + GAP for group in groups), reverse=True)[:2]
     spare = width - _total(widths, fixed[1:]) - GAP - sum(two)

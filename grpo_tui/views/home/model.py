@@ -58,7 +58,7 @@ def layout(
 def _stacked(width: int, rows: int, runs: int, error: int, summary: int, needs: int) -> Layout:
     listed = min(max(1, runs) + FRAME + 1, max(LIST_LEAST, rows * 35 // 100))
     left = rows - listed
-    need = min(needs, 1 if rows < 30 else 5) + FRAME if needs and left >= 13 else 0
+    need = min(needs, 2 if rows < 30 else 5) + FRAME if needs and left >= 13 else 0
     left -= need
     failed = min(FRAME + min(error, 3 if rows < 30 else 8), left) if error else 0
     left -= failed
@@ -117,6 +117,12 @@ RUN: dict[str, dict[str, Callable[[Cells, RunRow], Any]]] = {
     "reward": {"avg_reward": _value("reward")},
     "trend": {"trend": lambda c, r: found.arrow if (found := c.trends.of(r.name)) is not None else None},
     "held_out": {"held_out": _value("held_out"), "held_out_dataset": _held_out},
+    "held_out_step": {"held_out_step": _value("held_out_step")},
+    "best": {
+        "best_reward": _value("best"),
+        "best_step": lambda c, r: found.best_step if (found := c.trends.of(r.name)) is not None else None,
+    },
+    "last": {"last_reward": _value("last")},
     "took": {"took_s": _value("took")},
     "cost": {"cost_usd": _value("cost")},
     "age": {"age_s": _value("age")},

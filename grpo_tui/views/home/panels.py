@@ -14,11 +14,11 @@ from rich.text import Text
 from textual.content import Content
 from textual.message import Message
 
-from grpo_train.run_dir.display import duration, state_label
+from grpo_train.run_dir.display import duration, metric_text, state_label
 from grpo_train.run_dir.files import to_float
 from grpo_train.run_dir.installation import install_command
 from grpo_tui.box.events import Condition
-from grpo_tui.box.formatting import metric_value, one_line, shortened
+from grpo_tui.box.formatting import one_line, shortened
 from grpo_tui.box.needs import GLYPHS, Need, Needs
 from grpo_tui.box.store import Store
 from grpo_tui.kit.lists import ListPanel, PageSource, Palette
@@ -124,7 +124,7 @@ class HealthSource(PageSource):
             if not name or family in _ELSEWHERE or (number is None and not isinstance(value, str)):
                 continue
             subfamily, _, name = name.rpartition("/")
-            text = one_line(str(value)[:40]) if number is None else metric_value(number)
+            text = one_line(str(value)[:40]) if number is None else metric_text(key, number)
             entry = Text(f"{one_line(name)} ", style=palette["muted"], no_wrap=True)
             entry.append(text, style=palette["muted"] if number == 0 or number != number else "bold")
             families.setdefault((one_line(family), one_line(subfamily)), []).append(entry)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from rich.style import Style
@@ -14,7 +15,7 @@ from textual.timer import Timer
 from grpo_train.run_dir.display import duration
 from grpo_tui.box.formatting import Sized, fit, short_age
 from grpo_tui.box.rows import RunRow
-from grpo_tui.box.run_columns import column, fitting_name
+from grpo_tui.box.run_columns import NOTE_WIDTH, column, fitting_name
 from grpo_tui.box.run_facts import MOST_RUNS
 from grpo_tui.box.run_list import RunList
 from grpo_tui.box.store import Freshness, Store
@@ -88,7 +89,13 @@ class RunsPanel(TablePanel):
         elif not self.store.connected and rows:
             fresh = Freshness("link lost", "bad")
         below = toned(fresh)
-        if runs.filter and not fresh.text:
+        if away := self._live_away():
+            text = f"● {runs.name(away[0].name)} {column('step').text(runs.cells(self.store), away[0])}"
+            more = f" and {len(away) - 1} more" if len(away) > 1 else ""
+            below = Content("  ").join(
+                [from_markup("[$success]$text[/]", text=text + more), *([below] if below else [])]
+            )
+        elif runs.filter and not fresh.text:
             below = from_markup("[$text-muted]$key: show all[/]", key=self.key("back"))
         if unknown := runs.unknown(self.store):
             text = f"▲ config and metrics of the newest {MOST_RUNS:,} runs only, not of {unknown:,} older ones"
@@ -146,6 +153,11 @@ class RunsPanel(TablePanel):
         """The runs on the screen."""
         top = round(self.scroll_offset.y)
         return self.runs.rows[top : top + max(0, self.scrollable_content_region.height - self.head - self.foot)]
+
+    def _live_away(self) -> list[RunRow]:
+        """The live runs that are scrolled away; they come first."""
+        top = round(self.scroll_offset.y)
+        return [row for row in self.runs.rows[:top] if row.is_live]
 
     def settle(self) -> str | None:
         """The run that is to be selected because the cursor has moved to it, once; None if it has not moved."""
@@ -236,6 +248,8 @@ class RunsPanel(TablePanel):
                 yield fitting_name(self.runs.name(row.name), one.width), "bold" if row.is_live else ""
                 continue
             text, style = column(one.id).text(cells, row), rest
+            if one.id == "note" and len(text) > one.width:  # shortened() cuts in the middle
+                text = text[: one.width - 1] + "…"
             if one.id == "trend" and self.in_blocks:
                 text = bars_in_blocks(text)
             elif one.id == "state":
@@ -246,14 +260,34 @@ class RunsPanel(TablePanel):
                 style = self._tone(tone)
             yield text, style
 
+    @staticmethod
+    def _width(column: str, longest: int) -> int:
+        return min(NOTE_WIDTH, longest) if column == "note" else longest
+
     def columns(self, width: int) -> Sequence[Sized]:
         runs, store = self.runs, self.store
-        key = (runs.version, runs.columns, runs.order, runs.full_names, store.step, store.selected, width)
+        key = (
+            runs.version,
+            runs.trends.version,
+            runs.columns,
+            runs.order,
+            runs.full_names,
+            store.step,
+            store.selected,
+            width,
+        )
         if key != self._laid_out[0]:
             widths = runs.widths(runs.cells(store))
             shown = {one.id: one for one in runs.shown_columns() if one.id in widths}
-            others = [Sized(one.id, widths[one.id], one.rank, one.title, one.is_left) for one in shown.values()]
+            others = [
+                Sized(one.id, self._width(one.id, widths[one.id]), one.rank, one.title, one.is_left)
+                for one in shown.values()
+            ]
             name = Sized("name", max(widths["name"], NAME_LEAST), title="name", is_left=True)
             wanted = min(NAME_WANTED, max(6, widths["name"]))
-            self._laid_out = (key, fit(name, others, width, min(NAME_LEAST, wanted), wanted, FIRM))
+            found = fit(name, others, width, min(NAME_LEAST, wanted), wanted, FIRM)
+            if found[-1].id == "note":
+                used = sum(one.width + one.gap for one in found) - found[0].gap
+                found[-1] = replace(found[-1], width=min(widths["note"], found[-1].width + width - used))
+            self._laid_out = (key, found)
         return self._laid_out[1]

@@ -130,7 +130,7 @@ class HomeScreen(ViewScreen):
     def _request_trend(self) -> None:
         """Request the curve of a run on the screen, one after the other, after the curves of the selected run."""
         curves = self._curves()
-        has_column = {"reward", "trend"} & set(self.runs.columns)
+        has_column = {"reward", "trend", "best"} & set(self.runs.columns)
         if not has_column or (curves is not None and not curves.is_answered):
             return
         panel = self.query_one_optional(RunsPanel)

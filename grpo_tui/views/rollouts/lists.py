@@ -3,7 +3,6 @@ shown."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import ClassVar
@@ -11,6 +10,7 @@ from typing import ClassVar
 from rich.text import Text
 from textual.content import Content
 
+from grpo_train.run_dir.display import metric_value
 from grpo_train.run_dir.files import to_float
 from grpo_tui.box.formatting import Sized, bar, compact_number, counted, one_line, percent, shortened
 from grpo_tui.box.store import Store
@@ -351,15 +351,15 @@ class RewardsPanel(Panel):
 
 
 def figure(value: float | None, sign: str = "") -> str:
-    """A reward in at most six cells: ``0.50``."""
+    """A reward in at most six cells: ``0.500``."""
     if value is None:
         return "–"
-    text = f"{value:{sign}.2f}".replace("-", "−")
-    return text if len(text) <= 6 and math.isfinite(value) else compact_number(value, 6)[:6]
+    text = f"{sign if value > 0 else ''}{metric_value(value)}".replace("-", "−")
+    return text if len(text) <= 6 else compact_number(value, 6)[:6]
 
 
 def advantage(sample: Sample) -> str:
-    """``+1.50``"""
+    """``+1.500``"""
     return figure(to_float(sample.get("advantage")), "+")
 
 

@@ -10,9 +10,10 @@ from rich.cells import cell_len
 from rich.text import Text
 from textual.content import Content
 
+from grpo_train.run_dir.display import metric_value
 from grpo_train.run_dir.files import to_float
 from grpo_tui.box.asking import asking_words
-from grpo_tui.box.formatting import compact_number, one_line, shortened
+from grpo_tui.box.formatting import one_line, shortened
 from grpo_tui.box.store import Store
 from grpo_tui.kit.lists import LinesPanel, PageSource, Palette, beside
 from grpo_tui.kit.sources import wrapped
@@ -183,7 +184,7 @@ class _Page:
     def _facts(self, row: Row, width: int) -> list[Text]:
         """Every reward, length, reason, and what the task noted."""
         rewards = row.get("rewards") or {}
-        entries = [(name, compact_number(to_float(value))) for name, value in rewards.items()]
+        entries = [(name, metric_value(to_float(value))) for name, value in rewards.items()]
         if row.get("length") is not None:
             entries.append(("length", f"{row['length']:,}"))
         if reason := why(row):

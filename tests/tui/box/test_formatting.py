@@ -13,10 +13,8 @@ from grpo_tui.box.formatting import (
     compact_number,
     counted,
     metric_value,
-    money,
     one_line,
     padded,
-    percent,
     power_labels,
     short_age,
     shortened,
@@ -45,12 +43,8 @@ def test_short_age() -> None:
     assert [short_age(age) for age in (None, 8, 61, 7300, 200_000)] == ["–", "8s", "1m", "2h", "2d"]
 
 
-def test_quantities() -> None:
-    assert [percent(0.724), percent(1, "")] == ["72 %", "100%"]
+def test_counted() -> None:
     assert [counted(1, "run"), counted(1840, "match", "matches")] == ["1 run", "1,840 matches"]
-    assert [money(None), money(0.012), money(0.012, is_small=True), money(0, is_small=True), money(1840)] == [
-        "", "$0.01", "$0.012", "$0.00", "$1,840.00"
-    ]  # fmt: skip
 
 
 @given(st.floats())

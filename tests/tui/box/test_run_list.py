@@ -121,9 +121,10 @@ def test_a_curve_fills_its_cells(values: list[float | None]) -> None:
     smooth = array("d", [0.0 if value is None else value for value in values])
     count = array("d", [float(value is not None) for value in values])
     columns = Columns(smooth, smooth, smooth, smooth, smooth, count, array("d", [0.0] * 16))
-    found = trend_of({"metric": "reward", "columns": columns})
+    found = trend_of(columns)
     assert len(found.curve) == (8 if any(count) else 0)
-    assert found.last == next((value for value in reversed(values) if value is not None), None)
+    known = [value for value in values if value is not None]
+    assert (found.last is None, found.best is None) == (not known, not known)
     for cell, text in enumerate(found.curve):
         assert (text == " ") is not any(count[2 * cell : 2 * cell + 2])
 

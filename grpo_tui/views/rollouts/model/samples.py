@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from grpo_train.history.query import And, Comparison, Node, Not, Or, QueryError, Word, leaves, parse
+from grpo_train.run_dir.display import metric_value
 from grpo_train.run_dir.files import to_float
 from grpo_train.run_dir.suggest import did_you_mean
 from grpo_tui.box.asking import Asking, monotonic
@@ -138,13 +139,16 @@ def histogram(samples: Iterable[Sample]) -> list[tuple[str, int]]:
     bars: list[tuple[str, int]] = []
     distinct = sorted(set(finite))
     if len(distinct) <= MAX_BARS:
-        bars = [(f"{value:.4g}", finite.count(value)) for value in distinct]
+        bars = [(metric_value(value), finite.count(value)) for value in distinct]
     else:
         low, width = finite[0], (finite[-1] - finite[0]) / MAX_BARS or 1.0
         counts = [0] * MAX_BARS
         for value in finite:
             counts[min(MAX_BARS - 1, int((value - low) / width))] += 1
-        bars = [(f"{low + i * width:.3g}–{low + (i + 1) * width:.3g}", count) for i, count in enumerate(counts)]
+        bars = [
+            (f"{metric_value(low + i * width)}–{metric_value(low + (i + 1) * width)}", count)
+            for i, count in enumerate(counts)
+        ]
     missing = values.count(None)
     other = len(values) - missing - len(finite)
     return [*bars, *([("not finite", other)] if other else []), *([("no reward", missing)] if missing else [])]

@@ -40,15 +40,15 @@ def letters(comparison: Comparison) -> str:
     return " ".join(f"{run.letter}:{run.name}" for run in comparison.runs)
 
 
-def test_a_run_keeps_its_letter() -> None:
+def test_letters_close_up() -> None:
     comparison = Comparison()
     comparison.follow(["x", "y", "z"], rows("x", "y", "z"))
     comparison.follow(["x", "z"], rows("x", "z"))
-    assert letters(comparison) == "A:x C:z"
+    assert letters(comparison) == "A:x B:z"
     comparison.follow(["x", "z", "w"], rows("x", "z", "w"))
-    assert letters(comparison) == "A:x B:w C:z"
+    assert letters(comparison) == "A:x B:z C:w"
     comparison.follow(["z", "w"], rows("z", "w"))
-    assert (letters(comparison), comparison.pinned) == ("B:w C:z", "w")
+    assert (letters(comparison), comparison.pinned) == ("A:z B:w", "z")
 
 
 def test_more_marks_than_letters_are_counted() -> None:

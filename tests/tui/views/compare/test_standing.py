@@ -66,7 +66,7 @@ def test_a_log_without_times_of_steps_uses_the_clock() -> None:
 def test_runs_are_compared_at_what_all_have_reached() -> None:
     slow, fast = track([0.1 * s for s in range(1, 51)], seconds=36.0), track([0.2 * s for s in range(1, 41)])
     step, tokens, seconds, cost = table([slow, fast], [1, 4], price=2.0)
-    assert (step.label, tokens.label) == ("step 40", "tokens 4 k")
+    assert (step.label, tokens.label) == ("step 40", "tokens 4000")
     assert [round(value, 3) for value in step.values if value] == [4.0, 8.0]
     assert seconds.label == "GPU time 26 m"  # four GPUs for 400 s
     assert [round(value, 3) for value in seconds.values if value] == [4.333, 7.8]

@@ -9,7 +9,7 @@ from tests.tui.conftest import Session, Start
 from tests.tui.fake import FakeClient, learning_box
 from tests.tui.fake_rows import RUN
 
-FELL = RunVerdict("collapsed", 41, 50, "reward", 1.84, 0.0, "learning_rate 0.0001→0.002", 40)
+FELL = RunVerdict("collapsed", 41, 50, "reward", 1.84, 0.0, "learning_rate 1e-4→2e-3", 40)
 DEAD = RunVerdict("no signal", 12, 12, "frac_reward_zero_std", 0.2, 1.0, how="all wrong")
 GOOD = RunVerdict("done", 1, 200, "reward", 0.2, 1.9)
 FINISHED = "run_2026-11-20_22-10-41"
@@ -29,10 +29,10 @@ def line(session: Session, text: str) -> str:
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
 async def test_a_collapse_is_first(start: Start, size: tuple[int, int]) -> None:
     async with start(judged, size=size, wait="87/200") as session:
-        await session.until_text("▼ collapsed", "✔ done", "collapsed: reward 1.84 ▼ 0.00")
+        await session.until_text("▼ collapsed", "✔ done", "collapsed: reward 1.840 ▼ 0")
         first = session.app.home.needs.entries[0]
         assert (first.run, first.tone, first.is_first) == (RUN, "bad", True)
-        assert "reward 1.84 ▼ 0.00, steps 41–50" in line(session, " ▼ collapsed  reward")
+        assert "reward 1.840 ▼ 0, steps 41–50" in line(session, " ▼ collapsed  reward")
         if size[0] > 80:
             await session.until_text("1 step after", "r resumes at 30")
 
