@@ -24,8 +24,8 @@ class Situation:
     store: Store
     readonly: bool = False
     view: str = ""
-    has_history: bool = True
-    """False: the app was started with ``--no-cache``."""
+    no_history: str = ""
+    """Why there is no history; "" if there is one."""
 
     @property
     def marked(self) -> list[RunRow]:
@@ -258,7 +258,7 @@ def connected(situation: Situation) -> str:
 
 
 def no_history(situation: Situation) -> str:
-    return "" if situation.has_history else "started with --no-cache: the history is neither read nor written"
+    return situation.no_history
 
 
 def no_tracked_run(situation: Situation) -> str:

@@ -212,6 +212,9 @@ class Preferences:
         return json.dumps(asdict(self), indent=1) + "\n"
 
 
+NO_HISTORY = "started with --no-cache: the history is neither read nor written"
+
+
 @dataclass(frozen=True)
 class Options:
     """Options of one start of the app."""
@@ -245,6 +248,13 @@ class Options:
     @property
     def demo(self) -> bool:
         return self.demo_root is not None
+
+    @property
+    def no_history(self) -> str:
+        """Why there is no history; "" if there is one."""
+        if self.history is not None:
+            return ""
+        return "the demo keeps no history" if self.demo else NO_HISTORY
 
 
 def folder() -> Path:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 import warnings
 from dataclasses import asdict
 from importlib.metadata import version
@@ -31,6 +32,7 @@ from grpo_train.bench.subject import make_subject, shape_of
 from grpo_train.config import load_config
 from grpo_train.config.schema import Config
 from grpo_train.platforms.memory import state_bytes, training_bytes
+from grpo_train.platforms.speeds import shape_parameters
 from grpo_train.policy.loading import compute_type, device_name, pick_device
 from grpo_train.policy.memory import total_bytes
 from grpo_train.run_dir.errors import UserError
@@ -43,13 +45,15 @@ def bench(
 
     Raises PolicyError, RunDirError, CheckpointError, OSError.
     """
-    device = pick_device(config.model.device)
+    imported_at, device = time.monotonic(), pick_device(config.model.device)
     dtype = compute_type(config.model, device)
     shape, subject = shape_of(config.model.backbone), make_subject(config)
     _say("measuring the machine")
     rates = machine_rates(device, dtype, scratch)
     step_prompts = subject.prompts(config.rollout.buffer_size)
+    loading = time.monotonic()
     trainer = Trainer(subject.policy(device), config, step_prompts)
+    loading = time.monotonic() - loading
     forward = trainer.forward
     found = (forward.description, *forward.notes, trainer.compiling.note, *trainer.backend.fallbacks.values())
     notes = [note for note in found if note]
@@ -88,6 +92,14 @@ def bench(
         "adapter": config.model.adapter,
         "prompt_length": config.rollout.max_prompt_length,
         "rates": asdict(rates),
+        "work": {
+            "parameters": shape_parameters(shape),
+            "prompts": config.rollout.buffer_size,
+            "completions": config.rollout.buffer_size * config.rollout.num_generations,
+            "length": config.rollout.max_completion_length,
+            "imported_at": imported_at,
+            "loading": loading,
+        },
         "figures": [{**asdict(figure), "share": figure.share} for figure in figures],
         "step": {**split, "save": save.seconds, "save_wait": waited},
         "memory": {

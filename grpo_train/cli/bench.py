@@ -6,9 +6,11 @@ import importlib.util
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,9 +25,11 @@ from grpo_train.config.schema import Config
 from grpo_train.platforms.choices import resolve
 from grpo_train.platforms.facts import Platform, read_machine
 from grpo_train.platforms.memory import QWEN2_5, checkpoint_bytes
+from grpo_train.platforms.speeds import FILE
 from grpo_train.policy.device import check_device
 from grpo_train.run_dir import resolve_root
 from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.files import append_jsonl, utc_now
 from grpo_train.run_dir.installation import pip_install
 from grpo_train.supervisor.stages import compute_environment, thread_count
 from grpo_train.train.preflight import check_engine
@@ -54,7 +58,7 @@ def bench(
     """Measure rollouts, training and a save on this machine, beside what its hardware allows.
 
     The model has random weights, so nothing is downloaded. Takes minutes and uses the GPU. The checkpoint is written
-    below the root and removed.
+    below the root and removed; the figures are kept in bench.jsonl there, for grpo-train plan.
     """
     check_engine()
     peers = [name for name in against.split(",") if name]
@@ -83,7 +87,7 @@ def bench(
             sys.executable, "-m", "grpo_train.bench", str(file), scratch, "--against", ",".join(peers),
             "--rows", ",".join(map(str, rows)), "--length", str(length), "--repeats", str(repeats),
         ]  # fmt: skip
-        environment = compute_environment(thread_count(1, 1))
+        environment, started = compute_environment(thread_count(1, 1)), time.monotonic()
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=environment)
     if done.returncode == 1:  # it has said why
         raise typer.Exit(1)
@@ -94,10 +98,22 @@ def bench(
     if "train.microbatch_size" in chosen:
         chosen["train.microbatch_size"] = min(chosen["train.microbatch_size"], found["microbatch_size"])
     found |= {"disk": str(folder), "config": {"model.backbone": config.model.backbone, **chosen}}
+    found["work"]["startup"] = found["work"].pop("imported_at") - started + found["work"].pop("loading")
+    kept = _keep(resolve_root(root), found)
     if as_json:
         print(json.dumps(found, indent=1))
     else:
         _show(found)
+        if kept:
+            print(f"\nkept in {kept} for grpo-train plan")
+
+
+def _keep(root: Path, found: dict[str, Any]) -> Path | None:
+    """Add the figures to those of the root, for ``grpo-train plan``; None where there is no root yet."""
+    if not os.access(root, os.W_OK):
+        return None
+    append_jsonl(root / FILE, {"time": utc_now(), "host": socket.gethostname(), **found})
+    return root / FILE
 
 
 def _config(model: str, overrides: list[str], machine: Platform) -> Config:

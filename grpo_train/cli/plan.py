@@ -13,6 +13,8 @@ from grpo_train.cli.options import AsJson, Overrides, Root
 from grpo_train.cli.output import fail, padded, table
 from grpo_train.config import load_config, read_config_text
 from grpo_train.config.schema import Config
+from grpo_train.history.cost import dollars as dollars_of
+from grpo_train.history.cost import span
 from grpo_train.run_dir import open_run, resolve_root
 from grpo_train.run_dir.display import duration, money, short_hours
 from grpo_train.run_dir.errors import UserError
@@ -22,6 +24,12 @@ from grpo_train.run_dir.files import to_float
 def plan(
     cfg: Annotated[Path | None, typer.Option(help="Config file of a run to launch.")] = None,
     training_run: Annotated[str | None, typer.Option(help="Run whose remaining stages to show instead.")] = None,
+    machine: Annotated[
+        str | None, typer.Option(help="Kind of machine that it will run on, such as H100 (default: this machine).")
+    ] = None,
+    price: Annotated[
+        float | None, typer.Option(min=0.0, help="Dollars per hour (default: budget.price_per_hour).")
+    ] = None,
     set_: Overrides = None,
     as_json: AsJson = False,
     root: Root = None,
@@ -29,7 +37,7 @@ def plan(
     """Show the stages of a config or a run with their estimated time and cost. Starts nothing.
 
     The estimate comes from earlier runs under the root with the same model, batch sizes, task and number of
-    processes.
+    processes on the same kind of machine, or else from grpo-train bench on such a machine.
     """
     from grpo_train.supervisor.estimate import Estimates
     from grpo_train.supervisor.stages import all_stages
@@ -49,36 +57,43 @@ def plan(
         start = run.newest_step()
         stages = remaining(run, config, start)
         used = to_float((run.read_status() or {}).get("run_seconds")) or 0.0
-    estimates, (disk, problem) = Estimates(folder, config), _disk(config, folder, start)
-    rows, total, unknown = [], 0.0, 0
+    price = config.budget.price_per_hour if price is None else price
+    estimates, (disk, problem) = Estimates(folder, config, machine), _disk(config, folder, start)
+    forecast = estimates.forecast(stages, start)
+    rows, total, unknown = [], (0.0, 0.0), 0
     for stage in stages:
-        seconds = estimates.seconds(stage, start)
+        ends = estimates.seconds(stage, start)
         start = max(start, stage.until)
-        unknown += seconds is None
-        total += seconds or 0.0
-        rows.append({"stage": stage.name, "kind": stage.kind, "seconds": seconds, "dollars": _dollars(config, seconds)})
-    dollars = _dollars(config, total) if len(rows) > unknown else None
+        unknown += ends is None
+        total = (total[0] + (ends or (0.0,))[0], total[1] + (ends or (0.0,))[-1])
+        likely, longest = ends or (None, None)
+        names = {"stage": stage.name, "kind": stage.kind}
+        times = {"seconds": likely, "seconds_high": longest}
+        costs = {"dollars": _dollars(price, likely), "dollars_high": _dollars(price, longest)}
+        rows.append({**names, **times, **costs})
+    dollars, most = (_dollars(price, each) if len(rows) > unknown else None for each in total)
     budget = config.budget.limit_hours
-    verdict = verdict_on(budget, used / 3600, total / 3600, bool(unknown))
+    verdict = verdict_on(budget, used / 3600, total[1] / 3600, bool(unknown))
     if as_json:
         whole = {
-            "seconds": total, "dollars": dollars, "unknown_stages": unknown, "used_seconds": used,
-            "used_dollars": _dollars(config, used), "budget_hours": budget, "budget": verdict or None, **disk,
+            "seconds": total[0], "seconds_high": total[1], "dollars": dollars, "dollars_high": most,
+            "unknown_stages": unknown, "used_seconds": used, "used_dollars": _dollars(price, used),
+            "budget_hours": budget, "budget": verdict or None, **disk,
         }  # fmt: skip
-        print(json.dumps({"stages": rows, **whole, "estimated_from": estimates.sources}, indent=1))
+        sure = {"estimated_from": estimates.sources, "estimate": {**forecast.to_json(), "lines": forecast.lines(price)}}
+        print(json.dumps({"stages": rows, **whole, **sure}, indent=1))
         return
     columns = ("stage", "time", "cost")
-    cells = [[str(row["stage"]), _time(row["seconds"]), _money(row["dollars"])] for row in rows]
-    at_least = "at least " if unknown else ""
-    whole_time = f"{at_least}{duration(total)}" if len(rows) > unknown else "?"
-    cells.append(["total", whole_time, f"{at_least if dollars else ''}{_money(dollars)}"])
+    cells = [[str(row["stage"]), *_cells(price, row["seconds"], row["seconds_high"])] for row in rows]
+    if len(rows) > unknown:
+        cells.append(["total", *(f"{'at least ' if unknown else ''}{each}" for each in _cells(price, *total))])
     if used:
-        cells.append(["used so far", duration(used), _money(_dollars(config, used))])
+        cells.append(["used so far", *_cells(price, used, used)])
     table(columns, cells, plain=padded(columns, cells))
-    if estimates.sources:
-        print(f"estimated from {', '.join(estimates.sources)}")
-    if unknown:
-        print(f"{unknown} of {len(rows)} stages cannot be estimated: no earlier run like this one had such a stage")
+    for line in forecast.lines(price):
+        print(line)
+    if unknown and len(rows) > unknown:
+        print(f"{unknown} of {len(rows)} stages cannot be estimated: nothing like them was measured")
     if size := disk["checkpoint_bytes"]:
         count, free = disk["checkpoints"], disk["free_bytes"] or 0
         print(f"checkpoints need room for {count} x {size / 1e9:.2f} GB; {free / 1e9:.1f} GB are free under {folder}")
@@ -132,14 +147,14 @@ def _sentence(verdict: str, budget: float, used: float) -> str:
     return f"the estimate{so_far} {'exceeds' if verdict == 'exceeds' else 'is within'} {limit}"
 
 
-def _dollars(config: object, seconds: float | None) -> float | None:
-    price = getattr(getattr(config, "budget", None), "price_per_hour", None)
-    return None if price is None or seconds is None else round(price * seconds / 3600, 2)
+def _dollars(price: float | None, seconds: float | None) -> float | None:
+    return None if price is None or seconds is None else round(dollars_of(price, seconds), 2)
 
 
-def _time(seconds: object) -> str:
-    return duration(seconds) if isinstance(seconds, float) else "?"
-
-
-def _money(dollars: object) -> str:
-    return money(dollars) if isinstance(dollars, float) else "-"
+def _cells(price: float | None, likely: object, longest: object) -> tuple[str, str]:
+    """Time and cost, each from its likely to its longest."""
+    if not isinstance(likely, float) or not isinstance(longest, float):
+        return "?", "-"
+    return span(duration(likely), duration(longest)), (
+        "-" if price is None else span(money(dollars_of(price, likely)), money(dollars_of(price, longest)))
+    )

@@ -38,6 +38,7 @@ from grpo_train.train.schedule import extension_note
 
 if TYPE_CHECKING:
     from grpo_train.config.schema import Config
+    from grpo_train.history.cost import Forecast
     from grpo_train.supervisor.resume import ResumePlan
 
 
@@ -94,7 +95,7 @@ def join(
 def check_launch(as_json: AsJson = False, root: Root = None) -> None:
     """Check a launch, read as JSON from standard input, as its start will; prints what there is to know about it.
 
-    ``job``: what its SLURM job will have, whose nodes have no network.
+    ``job``: what its SLURM job will have, whose nodes have no network. ``estimate``: true = also how long it may take.
     """
     from grpo_train.cli.transfer import failing
 
@@ -109,8 +110,20 @@ def check_launch(as_json: AsJson = False, root: Root = None) -> None:
         check_destinations(config)
         folder = resolve_root(root)
         ckpt = folder / launch["ckpt"] if launch.get("ckpt") else None
-        check_start(config, folder, ckpt, notes.append, is_planned=True, job=job)
-    print(json.dumps({"notes": notes}) if as_json else "\n".join(notes))
+        checked = check_start(config, folder, ckpt, notes.append, is_planned=True, job=job)
+        estimate = _estimate_of(checked, folder, job) if launch.get("estimate") else None
+    if as_json:
+        print(json.dumps({"notes": notes, **({"estimate": estimate.to_json()} if estimate else {})}))
+    else:
+        print("\n".join([*notes, *(estimate.lines() if estimate else [])]))
+
+
+def _estimate_of(config: Config, root: Path, job: Job | None) -> Forecast:
+    """How long a launch may take; on which kind of machine a job runs is not known."""
+    from grpo_train.supervisor.estimate import Estimates
+    from grpo_train.supervisor.stages import all_stages
+
+    return Estimates(root, config, "" if job else None).forecast(all_stages(config))
 
 
 def _launch_from_input() -> dict[str, Any]:

@@ -89,9 +89,9 @@ def prepare_resume(
         "resumed",
         step=step,
         from_step=step,
-        superseded=superseded,
+        changes={key: list(values) for key, values in changes.items()},  # first: what a reader of the log looks for
         moved=moved,
-        changes={key: list(values) for key, values in changes.items()},
+        superseded=superseded,
     )
     return step
 

@@ -31,7 +31,7 @@ async def launch(app: Desk) -> None:
     preferred = demo.CONFIG if app.options.demo else FIRST_CONFIG
     box = app.connection.box
     job = JobOptions().changed(box.slurm) if box.scheduler else None
-    form = LaunchScreen(app.request, app.store.box, configs, runs, preferred, box.notify, job)
+    form = LaunchScreen(app.request, app.store.box, configs, runs, preferred, box.notify, job, app.store.price_per_hour)
     reply = await app.show_dialog(form)
     if reply is not None:
         run = str(reply.get("run", ""))

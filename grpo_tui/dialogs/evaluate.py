@@ -9,7 +9,17 @@ from textual.app import ComposeResult
 from textual.suggester import SuggestFromList
 from textual.widgets import Input, Select
 
-from grpo_tui.dialogs.form import FieldError, Request, RequestFunction, RequestScreen, TaskNames, field, text_field
+from grpo_tui.box.formatting import counted, percent
+from grpo_tui.dialogs.form import (
+    FieldError,
+    MissingField,
+    Request,
+    RequestFunction,
+    RequestScreen,
+    TaskNames,
+    field,
+    text_field,
+)
 from remote.protocol.jobs import EvaluateRequest
 
 
@@ -62,7 +72,21 @@ class EvalScreen(RequestScreen):
         assert isinstance(request, EvaluateRequest)
         if request.eval_dataset and (problem := await self.tasks.problem(request.eval_dataset)):
             raise FieldError(f"dataset: {problem}")
-        return ""
+        return self._summary(request)
+
+    def _summary(self, request: EvaluateRequest) -> str:
+        """What is evaluated, on what and how, in one line."""
+        named = {"latest": f"step {self.steps[-1]}", "all": counted(len(self.steps), "checkpoint")}
+        wanted = str(request.steps)
+        steps = [step for step in wanted.split(",") if step]
+        which = named.get(wanted) or ("step " if len(steps) == 1 else "steps ") + ", ".join(steps)
+        if len(steps) > 8:
+            which = counted(len(steps), "checkpoint")
+        share = 1.0 if request.subset_frac is None else request.subset_frac
+        problems = "all held-out problems" if share == 1 else f"{percent(share)} of the held-out problems"
+        samples = counted(request.num_samples or 1, "sample") + " of each"
+        drawn = "" if request.temperature is None else f" · temperature {request.temperature:g}"
+        return f"{which} on {request.eval_dataset or 'the task of the run'} · {problems} · {samples}{drawn}"
 
     def build_request(self) -> Request:
         fraction = self._number("fraction")
@@ -93,7 +117,7 @@ class EvalScreen(RequestScreen):
             return steps
         listed = self.value("list").replace(",", " ").split()
         if not listed:
-            raise FieldError("steps: enter step numbers separated by commas, e.g. 1,5,10")
+            raise MissingField("steps: enter step numbers separated by commas, e.g. 1,5,10")
         for step in listed:
             if not (step.isascii() and step.isdigit()):
                 raise FieldError(f"steps: '{step}' is not a step number; separate numbers with commas, e.g. 1,5,10")

@@ -82,6 +82,10 @@ class FieldError(Exception):
     """An invalid field: its label and what is wrong."""
 
 
+class MissingField(FieldError):
+    """A field that has to be filled in first."""
+
+
 class Fields(VerticalScroll):
     """The fields of a form. The one that has the focus stays in sight when what is below them grows."""
 
@@ -137,6 +141,10 @@ class RequestScreen(Dialog[dict[str, Any]]):
     def as_shown(self, request: Request, reply: dict[str, Any]) -> Request:
         """The request with what the reply to its dry run shows and the box would otherwise choose anew."""
         return request
+
+    def notes_of(self, reply: dict[str, Any]) -> list[str]:
+        """Lines below the summary, from the reply to the dry run."""
+        return []
 
     def value(self, field: str) -> str:
         """Text of an input field."""
@@ -254,7 +262,7 @@ class RequestScreen(Dialog[dict[str, Any]]):
             summary = await self.check(request)
             reply = await self.request(self.OPERATION, timeout=SEND_S, **parameters(request, dry_run=True))
         except FieldError as error:
-            self.show_problem(str(error))
+            self.show_problem(str(error), is_missing=isinstance(error, MissingField))
             return
         except RemoteError as error:
             self.show_problem(error.message, error.hint)
@@ -263,7 +271,7 @@ class RequestScreen(Dialog[dict[str, Any]]):
             self.show_problem(f"{type(error).__name__}: {error}")
             return
         self._checking = False
-        self._show_summary(summary, str(reply.get("note") or ""))
+        self._show_summary(summary, [*self.notes_of(reply), *str(reply.get("note") or "").splitlines()])
         self.query_one("#command", Static).update(command_text(reply))
         self._shown_reply = reply
         self._set_ready(request)
@@ -271,23 +279,24 @@ class RequestScreen(Dialog[dict[str, Any]]):
             self._arm(False)
             self.chosen("go")
 
-    def show_problem(self, message: str, hint: str = "") -> None:
-        """Show why the request cannot be sent."""
+    def show_problem(self, message: str, hint: str = "", *, is_missing: bool = False) -> None:
+        """Show why the request cannot be sent; what is only missing is not an error."""
         self._checking = False
         self._arm(False)
         lines = message.splitlines() or [message]
         most = 3 if self.has_class("-short") or self.has_class("-tiny") else PROBLEMS_SHOWN
         if len(lines) > most:
             lines = [*lines[: most - 1], f"… and {len(lines) - most + 1} more"]
-        text = Content.from_markup("[$error]✖ $message[/]", message="\n".join(lines))
+        sign = "[$primary]→" if is_missing else "[$error]✖"
+        text = Content.from_markup(f"{sign} $message[/]", message="\n".join(lines))
         if hint:
             text += Content.from_markup("\n[$grpo-muted]→ $hint[/]", hint=hint)
         self.query_one("#problem", Static).update(text)
         self.query_one("#command", Static).update(Content.from_markup("[$grpo-muted]–[/]"))
 
-    def _show_summary(self, summary: str, note: str) -> None:
+    def _show_summary(self, summary: str, notes: list[str]) -> None:
         text = Content.from_markup("[$success]✔[/] $summary", summary=summary) if summary else Content()
-        if note:
+        for note in notes:
             text += Content.from_markup("\n[$grpo-muted]$note[/]", note=note)
         self.query_one("#problem", Static).update(text)
 
@@ -394,5 +403,5 @@ def field(label: str, *widgets: Widget) -> ComposeResult:
 
 
 def text_field(label: str, id: str, placeholder: str, **options: Any) -> ComposeResult:
-    """A labeled text input."""
-    yield from field(label, LineInput(id=id, placeholder=placeholder, compact=True, **options))
+    """A labeled text input. Empty, it stands for the default, also where it has a type."""
+    yield from field(label, LineInput(id=id, placeholder=placeholder, compact=True, valid_empty=True, **options))

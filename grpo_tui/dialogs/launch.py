@@ -13,9 +13,11 @@ from textual import work
 from textual.app import ComposeResult
 from textual.widgets import Select, TextArea
 
+from grpo_train.history.cost import Forecast
 from grpo_tui.box.formatting import counted
 from grpo_tui.dialogs.form import (
     FieldError,
+    MissingField,
     Request,
     RequestFunction,
     RequestScreen,
@@ -66,11 +68,13 @@ class LaunchScreen(RequestScreen):
         preferred: str,
         notify: Mapping[str, Any] = MappingProxyType({}),
         job: JobOptions | None = None,
+        price: float | None = None,
     ) -> None:
-        """``job``: what a job of this box asks for; None on a box without a scheduler."""
+        """``job``: what a job of this box asks for; None on a box without a scheduler. ``price``: dollars per hour."""
         super().__init__(request, f"launch a run on {box}")
         self.configs, self.runs, self.preferred, self.notify_by = configs, runs, preferred, notify
-        self.job = job
+        self.job, self.price = job, price
+        self._config_price: float | None = None
         self._text_loaded = asyncio.Event()
         self._loading: tuple[ConfigChoice | None, object] = (None, object())
         self.tasks = TaskNames(request)
@@ -180,7 +184,7 @@ class LaunchScreen(RequestScreen):
             raise FieldError(f"config: {choice.name} is empty")
         ckpt = self.query_one("#ckpt", Select).value
         if ckpt == PATH and not self.value("ckpt-path"):
-            raise FieldError("start from: enter a directory on the box")
+            raise MissingField("start from: enter a directory on the box")
         overrides = self.overrides()
         self._job()
         return LaunchRequest(
@@ -207,11 +211,15 @@ class LaunchScreen(RequestScreen):
         assert isinstance(request, LaunchRequest)
         return replace(request, run_name=request.run_name or str(reply.get("run") or ""))
 
+    def notes_of(self, reply: dict[str, Any]) -> list[str]:
+        return Forecast.from_json(reply.get("estimate") or {}).lines(self.price or self._config_price)
+
     async def check(self, request: Request) -> str:
         assert isinstance(request, LaunchRequest)
         nproc = [] if request.nproc is None else [f"run.nproc={request.nproc}"]
         overrides = [*request.overrides, *nproc]
         config = await asyncio.to_thread(checked_config, request.config_text, overrides, request.config_name)
+        self._config_price = config.budget.price_per_hour
         tasks = [part.name for part in config.task.parts or [config.task]]
         labels = [part.part_label for part in config.task.parts]
         others = [name for name in config.eval.datasets if name not in labels]

@@ -15,6 +15,7 @@ from grpo_tui.box.formatting import one_line
 from grpo_tui.box.rows import EditLine, RunRow, edit_lines
 from grpo_tui.dialogs.form import (
     FieldError,
+    MissingField,
     Request,
     RequestFunction,
     RequestScreen,
@@ -162,7 +163,7 @@ class ResumeScreen(RequestScreen):
         start = self.steps[-1] if request.from_step == "latest" else int(request.from_step)
         only_trains = not self.has_workflow and not any(word.startswith("workflow") for word in request.overrides)
         if only_trains and request.additional_steps is None and total and start >= total:
-            raise FieldError(f"more steps: required, step {start} is the last step of the run")
+            raise MissingField(f"more steps: enter how many; step {start} is the last step of the run")
         if request.overrides:
             await asyncio.to_thread(self._check_overrides, request.overrides)
         end = start + request.additional_steps if request.additional_steps else total

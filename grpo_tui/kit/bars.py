@@ -189,7 +189,7 @@ class ClickableLine(Line):
     def reasons(self, actions: Sequence[Action], view: str, readonly: bool) -> list[tuple[Action, str]]:
         """Each action, and why it is not available."""
         app = self.app
-        situation = Situation(self.store, readonly, view, app.options.history is not None)
+        situation = Situation(self.store, readonly, view, app.options.no_history)
         return [(action, action.reason(situation)) for action in actions]
 
 

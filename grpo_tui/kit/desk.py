@@ -247,7 +247,7 @@ class Desk(App[None]):
         return all(key not in one.keys for one in here)
 
     def situation(self) -> Situation:
-        return Situation(self.store, self.options.readonly, self.view, self.options.history is not None)
+        return Situation(self.store, self.options.readonly, self.view, self.options.no_history)
 
     def help_of(self, action: Action) -> str:
         """What an action of the view does, as a sentence for the help screen and the palette."""

@@ -7,10 +7,12 @@ import json
 import secrets
 import shlex
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
+from grpo_train.history.cost import Forecast
 from grpo_train.run_dir.errors import UserError
 from grpo_tui.box.unanswered import OUTCOMES, requester
 from grpo_tui.shell.connection import ShellConnection
@@ -99,6 +101,8 @@ def _change(box: Box, arguments: argparse.Namespace, op: str, params: dict[str, 
     else:
         if op in ("launch", "resume"):
             say_notes(reply)
+            for line in Forecast.from_json(reply.get("estimate") or {}).lines(box.price_at(time.time())):
+                print(f"grpo-tui: {line}", file=sys.stderr)
         print(_outcome(op, params, reply, box))
     return FAILED if reply.get("left") else 0
 

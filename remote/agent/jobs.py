@@ -86,7 +86,7 @@ def launch(box: BoxContext, request: LaunchRequest, record: Record) -> LaunchRep
     name = check_name(request.run_name) if request.run_name else ""
     sessions, engine = Sessions(box), find_engine(box)
     sessions.require()
-    note = ""
+    checked: dict[str, Any] = {}
 
     def reply(run: str, started: bool) -> LaunchReply:
         return {
@@ -96,12 +96,12 @@ def launch(box: BoxContext, request: LaunchRequest, record: Record) -> LaunchRep
             "engine": engine.reason,
             "shell_argv": [*_shell_argv(request), *(["--run-name", name] if name else []), *("--root", str(box.root))],
             "started": started,
-            **({"note": note} if note else {}),  # type: ignore[typeddict-item]
+            **checked,  # type: ignore[typeddict-item]
         }
 
     if request.dry_run or find_by_key(box.root, request.idempotency_key) is None:
         require_free(box, name)
-        note = check_launch(box, request)
+        checked |= check_launch(box, request)
     if request.dry_run:
         return reply(name or datetime.now().strftime("run_%Y-%m-%d_%H-%M-%S"), started=False)
     prepare_root(box.root)

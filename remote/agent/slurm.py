@@ -412,18 +412,19 @@ def launch_job(
 ) -> LaunchReply:
     """Create a run and submit its job. A refusal leaves nothing behind."""
     name = check_name(request.run_name) if request.run_name else ""
-    engine, options, note = find_engine(box), job_options(box, request.slurm), ""
+    engine, options = find_engine(box), job_options(box, request.slurm)
+    checked: dict[str, Any] = {}
 
     def reply(run: str, started: bool, job: str = "") -> LaunchReply:
         argv = ["sbatch", str(box.root / "training_runs" / run / SCRIPT_FILE)]
         common = {"run": run, "session": "", "argv": argv, "engine": engine.reason, "started": started, "job": job}
         named = [*shell_argv, *(["--run-name", name] if name else []), "--root", str(box.root)]
-        return {**common, "shell_argv": named, **({"note": note} if note else {})}  # type: ignore[typeddict-item]
+        return {**common, "shell_argv": named, **checked}  # type: ignore[typeddict-item]
 
     planned = name or datetime.now().strftime("run_%Y-%m-%d_%H-%M-%S")
     if request.dry_run or find_by_key(box.root, request.idempotency_key) is None:
         require_free(box, name)
-        note = check_launch(box, request, options)
+        checked |= check_launch(box, request, options)
         run = RunDir(box.root / "training_runs" / planned)
         _check(_script(box, run, engine, options, ""), directory=_folder(box))
     if request.dry_run:

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from grpo_train.run_dir import RunDir, RunDirError
 from grpo_train.run_dir.files import open_lock
@@ -137,22 +138,26 @@ def require_free(box: BoxContext, name: str) -> None:
         raise RemoteError("name_taken", f"a run named {name} already exists under {box.root}", "choose another name")
 
 
-def check_launch(box: BoxContext, request: LaunchRequest, job: JobOptions | None = None) -> str:
-    """Have the engine check a launch as its start will; returns what there is to know about it.
+def check_launch(box: BoxContext, request: LaunchRequest, job: JobOptions | None = None) -> dict[str, Any]:
+    """Have the engine check a launch as its start will; returns what the reply says of it: ``note``, and ``estimate``
+    for a dry run.
 
     ``job``: it will be a SLURM job. An engine that is too old or too slow to answer does not prevent a launch. Raises
     RemoteError with the engine's code and message, and ``no_engine``.
     """
     fields = {key: getattr(request, key) for key in ("config_text", "config_name", "overrides", "nproc", "ckpt")}
-    asked = {**fields, "job": job and {"nodes": job.nodes, "gpus": job.gpus}}
+    asked = {**fields, "job": job and {"nodes": job.nodes, "gpus": job.gpus}, "estimate": request.dry_run}
     try:
         running_version(box, find_engine(box))
         answer = ask_engine(box, ["check-launch"], CHECK_S, text=json.dumps(asked))
     except RemoteError as error:
         if error.code not in UNCHECKED:
             raise
-        return not_checked(error)
-    return "\n".join(map(str, answer.get("notes") or [])) if isinstance(answer, dict) else ""
+        return {"note": not_checked(error)}
+    if not isinstance(answer, dict):
+        return {}
+    found = {"note": "\n".join(map(str, answer.get("notes") or [])), "estimate": answer.get("estimate")}
+    return {name: value for name, value in found.items() if value}
 
 
 def not_checked(error: RemoteError) -> str:

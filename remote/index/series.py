@@ -202,7 +202,7 @@ def unusual(values: array[float]) -> float:
     Hoaglin, 1993)."""
     kept = finite_of(values[:: max(1, len(values) // SAMPLE)])
     recent = finite_of(values[-RECENT:])
-    if len(kept) < RECENT or not recent:
+    if len(kept) < 3 * RECENT or not recent:  # the last ones would be half of what they are compared with
         return 0.0
     center = median(kept)
     distances = [abs(value - center) for value in kept]

@@ -222,7 +222,24 @@ class JobReply(_JobReply):
     """False for a dry run, and for a repeated idempotency key."""
 
 
-class LaunchReply(JobReply):
+class EstimateRow(TypedDict, total=False):
+    """A :class:`grpo_train.history.cost.Forecast` as JSON."""
+
+    low: Quantity | None
+    """Seconds; null = no estimate, and ``basis`` says why."""
+    high: Quantity | None
+    basis: str
+    assumed: str
+    factor: Quantity
+    left_out: str
+
+
+class _LaunchReply(TypedDict, total=False):
+    estimate: EstimateRow
+    """Of a dry run: how long the run may take."""
+
+
+class LaunchReply(JobReply, _LaunchReply):
     shell_argv: list[str]
     """The equivalent command for a shell on the box."""
 

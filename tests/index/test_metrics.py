@@ -64,6 +64,13 @@ def test_a_metric_that_left_its_range_is_unusual(tmp_path: Path) -> None:
     assert found["fell"]["unusual"] < -3
 
 
+@pytest.mark.parametrize(("count", "is_unusual"), [(59, False), (60, True)])
+def test_a_short_run_has_nothing_unusual(tmp_path: Path, count: int, is_unusual: bool) -> None:
+    """The last 20 values are compared with at least twice as many others."""
+    rows = [{"step": i, "moved": 9.0 if i >= count - 20 else 0.01 * (i % 2)} for i in range(count)]
+    assert (abs(listed(tmp_path, rows)["moved"]["unusual"]) > 3) is is_unusual
+
+
 columns = st.integers(0, 20).flatmap(
     lambda length: st.lists(
         st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=length, max_size=length),

@@ -66,8 +66,8 @@ class Answer:
 class HistoryView:
     """What the History shows."""
 
-    is_kept: bool
-    """False: the app was started with ``--no-cache``."""
+    no_history: str
+    """Why there is no history; "" if there is one."""
     asked: HistoryQuery = field(default_factory=HistoryQuery)
     answer: Answer | None = None
     problem: str = ""
@@ -84,8 +84,8 @@ class HistoryView:
 
     def nothing(self) -> str:
         """Why the table is empty."""
-        if not self.is_kept:
-            return "started with --no-cache: the history is neither read nor written"
+        if self.no_history:
+            return self.no_history
         if self.answer is None:
             return self.problem or "reading the history"
         if not self.answer.known:
@@ -137,7 +137,7 @@ def _cost_of(found: Sequence[Record]) -> str:
     costs = [record.cost for record in found if record.cost is not None]
     seconds = sum(record.seconds or 0.0 for record in found)
     hours = f"{seconds / 3600:,.1f} h" if seconds >= 3600 else duration(seconds)
-    return hours + (f"  {money(sum(costs))}" if costs else "")
+    return f"ran for {hours}" + (f"  {money(sum(costs))}" if costs else "")
 
 
 def _costs(answer: Answer, spent: Spending, found: Sequence[Record]) -> Answer:

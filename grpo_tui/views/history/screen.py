@@ -44,7 +44,7 @@ class HistoryScreen(ViewScreen):
 
     def __init__(self, desk: Desk) -> None:
         super().__init__(desk)
-        self.view = HistoryView(is_kept=desk.options.history is not None)
+        self.view = HistoryView(desk.options.no_history)
         self._read: object = None
         """What was read: the question, and the file as it was."""
         self._looked_at = 0.0

@@ -268,7 +268,7 @@ class SamplePanel(LinesPanel):
         if reader.other_run and len(names) > 1:
             names[1] += f" of {shortened(reader.other_run, 24)}"
         gold = one_line(str(known[0].get("gold") or ""))[:30] if known else ""
-        title = f"sample {' against '.join(names)}"
+        title = f"sample {' beside sample '.join(names)}"
         self.set_titles(Content(title), Content(f"{gold} is right" if gold else ""))
 
     def action_shift(self, by: int) -> None:

@@ -31,6 +31,9 @@ async def test_evaluate(start: Start) -> None:
         await session.until_text("temperature: must be a number, not 'hot'")
         session.app.screen.query_one("#temperature", Input).value = "0.6"
         await session.until_text("--steps 10,20")
+        await session.until_text(
+            "✔ steps 10, 20 on the task of the run · 25 % of the held-out problems · 8 samples of each · temperature"
+        )
         await session.focus("#go")
         await session.press("enter")
         await session.until(lambda: isinstance(session.app.screen, HomeScreen))

@@ -202,6 +202,22 @@ async def test_the_name_that_is_shown_is_used(start: Start) -> None:
         assert sent[1] not in taken
 
 
+async def test_time_and_cost_are_estimated_before(start: Start) -> None:
+    """From the box's seconds, at the price of boxes.yaml."""
+
+    def script(client: FakeClient) -> None:
+        launch = DEFAULT_ANSWERS["launch"]
+        found = {"low": 11_400.0, "high": 18_000.0, "basis": "bench of NVIDIA H100 80GB HBM3", "factor": 1.5}
+        learning_box(client).answers["launch"] = lambda *asked: {**launch(*asked), "estimate": found}
+
+    async with start(script, wait="87/200", box=replace(BOX, price_per_hour=2.99)) as session:
+        await opened(session, "n", LaunchScreen)
+        await session.until_text(
+            "about 3 h 10 m to 5 h 00 m, $9.47 to $14.95 at $2.99/h · within a factor of 1.5",
+            "from bench of NVIDIA H100 80GB HBM3",
+        )
+
+
 async def test_what_the_box_says_about_a_launch_is_shown(start: Start) -> None:
     def script(client: FakeClient) -> None:
         planned = DEFAULT_ANSWERS["launch"]

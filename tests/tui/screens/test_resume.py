@@ -46,7 +46,13 @@ async def test_finished_run_needs_more_steps(start: Start) -> None:
 
     async with start(script, wait="done") as session:
         await session.press("r")
-        await session.until_text("more steps: required")
+        await session.until_text("→ more steps: enter how many")
+        assert "✖" not in session.text(), "what is missing is not an error"
+        more = session.app.screen.query_one("#more", Input)
+        more.value = "-"
+        await session.until(lambda: more.has_class("-invalid"))
+        more.value = ""
+        await session.until(lambda: not more.has_class("-invalid"), "an empty field is not red")
 
 
 async def test_a_secret_in_an_override_is_never_sent(start: Start) -> None:

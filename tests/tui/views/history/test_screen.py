@@ -10,8 +10,10 @@ import pytest
 from grpo_train.history.database import Database
 from grpo_tui import cli
 from grpo_tui.dialogs.runs import TrackingScreen
+from grpo_tui.files import Options
 from grpo_tui.views.history.model import HistoryQuery
 from grpo_tui.views.history.screen import RecordScreen
+from remote.boxes import Box
 from remote.gate import reply
 from remote.protocol import RemoteError
 from tests.support.histories import fill_history
@@ -184,6 +186,12 @@ async def test_without_a_history_every_key_says_why(start: Start) -> None:
         await session.until_text("started with --no-cache")
         await session.press("t")
         assert "started with --no-cache" in session.notifications()
+
+
+def test_the_demo_says_that_it_keeps_none(tmp_path: Path) -> None:
+    assert Options(Box("local")).no_history.startswith("started with --no-cache")
+    assert Options(Box("local"), demo_root=tmp_path).no_history == "the demo keeps no history"
+    assert Options(Box("local"), history=tmp_path / "history").no_history == ""
 
 
 async def test_runs_of_the_box_s_backups_are_read_once(start: Start, tmp_path: Path) -> None:

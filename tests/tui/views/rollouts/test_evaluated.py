@@ -23,7 +23,7 @@ async def test_what_a_checkpoint_lost(start: Start) -> None:
         await session.press("F")
         await session.until_text("lost against step 10", "What is 2 + 1?", "1 of 4 problems", "before")
         await session.press("l")
-        await session.until_text("sample 0 against 0 of step 10", "✖ wrong", "✔ right")
+        await session.until_text("sample 0 beside sample 0 of step 10", "✖ wrong", "✔ right")
         await session.press("ctrl+f")
         assert "each evaluated step has its own file" in session.notifications()
         await session.press("escape", "F")

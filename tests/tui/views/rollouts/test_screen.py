@@ -100,7 +100,7 @@ async def test_two_samples_against_each_other(start: Start) -> None:
     async with start(script, wait="87/200") as session:
         screen = await rollouts(session)
         await session.press("l", "l", "space", "j", "d")
-        text = await session.until_text("sample 1 against 0", "same beginning: 16 characters")
+        text = await session.until_text("sample 1 beside sample 0", "same beginning: 16 characters")
         assert text.count("reward") >= 3
         await session.press("escape")
         await session.until(lambda: screen.reader and not screen.reader.is_beside)
