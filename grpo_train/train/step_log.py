@@ -12,7 +12,7 @@ import torch
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.signs import sign_of_life
-from grpo_train.tracking.logs import RunLogs
+from grpo_train.tracking.logs import RunLogs, TokenLines
 from grpo_train.train.curriculum import Raised
 from grpo_train.train.distributed import World
 from grpo_train.train.health import health
@@ -21,6 +21,7 @@ from grpo_train.train.samples import Discarded, ScoredSample
 from grpo_train.train.speed import StepSpeed
 from grpo_train.train.state import TrainingState
 from grpo_train.train.token_metrics import TokenSums, token_metrics
+from grpo_train.train.token_rows import TokenRow, lines
 
 
 class Clock:
@@ -54,9 +55,15 @@ class StepLog:
         self._run, self._config, self._world, self._state = run, config, world, state
         self._logs: RunLogs | None = None
         if world.is_main:
-            self._logs = RunLogs(run, tensorboard=config.tracking.tensorboard, purge_step=state.step + 1)
+            self._logs = RunLogs(
+                run,
+                tensorboard=config.tracking.tensorboard,
+                purge_step=state.step + 1,
+                has_tokens=config.tracking.token_rows != 0,
+            )
             self._speed = StepSpeed(state.policy)
         self._rollouts: list[dict[str, Any]] = []
+        self._tokens: TokenLines = lambda room: ()
         self._drawn = 0
         self._save_seconds = 0.0
 
@@ -75,6 +82,17 @@ class StepLog:
         self._drawn = sum(sample.length for sample in [*samples, *(each.sample for each in discarded)])
         if discarded:
             self._rollouts += discarded_rows(step, discarded, self._config.algorithm)
+
+    def add_tokens(self, step: int, of: int, rows: Sequence[TokenRow], order: Sequence[int]) -> None:
+        """Log completions' tokens with the step whose pass gave their values.
+
+        ``of``: the step of their rows in ``rollouts.jsonl``; ``order``: of the slots, the most important first.
+        """
+        generations = self._config.rollout.num_generations
+        place = {slot: at for at, slot in enumerate(order)}
+        ordered = sorted(rows, key=lambda row: place[row.group * generations + row.sample])
+        is_bounded = self._config.tracking.token_rows is None
+        self._tokens = lambda room: lines(step, of, ordered, room if is_bounded else None)
 
     def write(
         self,
@@ -110,7 +128,7 @@ class StepLog:
             "time/step": clock.total() + self._save_seconds,
         }
         row["health"] = health(row, config, state.noise_scale, state.fallbacks)
-        self._logs.step(row, self._rollouts, {"step": step, **ratios})
+        self._logs.step(row, self._rollouts, {"step": step, **ratios}, self._tokens)
         self._rollouts, self._drawn, self._save_seconds = [], 0, 0.0
         print(console_line(row, config.run.total_steps), flush=True)
 
