@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from grpo_train.tasks.shared.hub import hub_answers
 
 HALF = "\ufffd"
 """What is decoded of a part of a character."""
+BYTE = re.compile("<0x[0-9A-F]{2}>")
 MOST_HALVES = 16
 """Tokens after which bytes that are not a character are taken as they are."""
 
@@ -88,8 +90,8 @@ class TokenTexts:
         while at < len(written):
             end, first = at + 1, at == 0
             text = self._alone(written[at], first)
-            if HALF in text:  # up to a token that completes what is there
-                while end < len(written) and HALF in self._alone(written[end], False):
+            if self._is_part(written[at], text):  # until no token continues its character
+                while end < len(written) and self._is_part(written[end], self._alone(written[end], False)):
                     end += 1
                 text = self._text(written[at:end], first)
                 lengths += self._shared(written[at:end], text, first)
@@ -107,6 +109,12 @@ class TokenTexts:
         if token not in self._texts:
             self._texts[token] = self._text([token], False)
         return self._texts[token]
+
+    def _is_part(self, token: int, text: str) -> bool:
+        """Whether a token is a part of a character, or a byte, which some tokenizers decode with its neighbors."""
+        if len(text) > 1:
+            return HALF in text
+        return text == HALF or bool(BYTE.fullmatch(str(self._tokenizer.convert_ids_to_tokens(token))))
 
     def _text(self, ids: Sequence[int], first: bool) -> str:
         if first or not self._before:

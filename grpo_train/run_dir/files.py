@@ -219,11 +219,6 @@ class JsonlWriter:
         while payload:
             payload = payload[os.write(self._descriptor, payload) :]
 
-    @property
-    def size(self) -> int:
-        """Bytes of the file."""
-        return os.fstat(self._descriptor).st_size
-
     def sync(self) -> None:
         os.fsync(self._descriptor)
 

@@ -66,7 +66,9 @@ def encode(
     if any(written):
         heads = bytes([head | each << 7 for head, each in zip(heads, written, strict=True)])
     long = b"".join(min(length, 0xFFFF).to_bytes(2, "little") for length in lengths if length >= _LONG)
-    return base64.b64encode(b"".join([len(heads).to_bytes(3, "little"), heads, logps, entropies, ratios, long])).decode()
+    return base64.b64encode(
+        b"".join([len(heads).to_bytes(3, "little"), heads, logps, entropies, ratios, long])
+    ).decode()
 
 
 def decode(text: str) -> list[Token]:
@@ -96,4 +98,3 @@ def decode(text: str) -> list[Token]:
             )
         )
     return tokens
-

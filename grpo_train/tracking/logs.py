@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.files import JsonlWriter, to_float
@@ -11,11 +11,6 @@ from grpo_train.run_dir.tokens import FILE as TOKENS
 
 ALIASES = {"reward": "reward/mean"}
 """Keys that TensorBoard and W&B get under another name of the field, too."""
-
-TOKEN_SHARE = 4
-"""Bytes of ``rollouts.jsonl`` for each byte of ``tokens.jsonl``, unless the config says how many completions are kept."""
-TokenLines: TypeAlias = Callable[[int], Iterable[Mapping[str, Any]]]
-"""Lines of ``tokens.jsonl`` in at most a number of bytes."""
 
 
 def with_aliases(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,13 +37,13 @@ class RunLogs:
         metrics: Mapping[str, Any],
         rollouts: Sequence[Mapping[str, Any]],
         ratios: Mapping[str, Any],
-        tokens: TokenLines,
+        tokens: Sequence[Mapping[str, Any]],
     ) -> None:
         """Write one step. Its line in ``train_log.jsonl`` comes last: a reader who sees it finds the other lines."""
         self._rollouts.write(*rollouts)
         self._ratios.write(ratios)
         if self._tokens is not None:
-            self._tokens.write(*tokens(self._rollouts.size // TOKEN_SHARE - self._tokens.size))
+            self._tokens.write(*tokens)
         self._train.write(metrics)
         if self._board is not None:
             for key, value in with_aliases(metrics).items():

@@ -98,7 +98,7 @@ def train(run: RunDir, config: Config, world: World, *, until: int, ckpt: Path |
         parts = world.gather((sums.collect(), squared_norms, state.gradient_rows.rows, state.budget.own(), logged))
         token_sums, norms, rows_per_pass, costs, tokens = zip(*parts, strict=True)
         state.update_noise_scale([norm for rank in norms for norm in rank], grad_norm)
-        log.add_tokens(step, step - update_index, [row for rank in tokens for row in rank], state.buffer.kept)
+        log.add_tokens(step, step - update_index, [row for rank in tokens for row in rank])
         log.write(step, token_sums, grad_norm, learning_rate, min(rows_per_pass), clock)
         log.note(state.budget.settle(costs))
         state.saver.check()

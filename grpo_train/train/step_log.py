@@ -12,7 +12,7 @@ import torch
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.signs import sign_of_life
-from grpo_train.tracking.logs import RunLogs, TokenLines
+from grpo_train.tracking.logs import RunLogs
 from grpo_train.train.curriculum import Raised
 from grpo_train.train.distributed import World
 from grpo_train.train.health import health
@@ -21,7 +21,7 @@ from grpo_train.train.samples import Discarded, ScoredSample
 from grpo_train.train.speed import StepSpeed
 from grpo_train.train.state import TrainingState
 from grpo_train.train.token_metrics import TokenSums, token_metrics
-from grpo_train.train.token_rows import TokenRow, lines
+from grpo_train.train.token_rows import TokenRow, token_lines
 
 
 class Clock:
@@ -63,7 +63,7 @@ class StepLog:
             )
             self._speed = StepSpeed(state.policy)
         self._rollouts: list[dict[str, Any]] = []
-        self._tokens: TokenLines = lambda room: ()
+        self._tokens: list[dict[str, Any]] = []
         self._drawn = 0
         self._save_seconds = 0.0
 
@@ -83,16 +83,9 @@ class StepLog:
         if discarded:
             self._rollouts += discarded_rows(step, discarded, self._config.algorithm)
 
-    def add_tokens(self, step: int, of: int, rows: Sequence[TokenRow], order: Sequence[int]) -> None:
-        """Log completions' tokens with the step whose pass gave their values.
-
-        ``of``: the step of their rows in ``rollouts.jsonl``; ``order``: of the slots, the most important first.
-        """
-        generations = self._config.rollout.num_generations
-        place = {slot: at for at, slot in enumerate(order)}
-        ordered = sorted(rows, key=lambda row: place[row.group * generations + row.sample])
-        is_bounded = self._config.tracking.token_rows is None
-        self._tokens = lambda room: lines(step, of, ordered, room if is_bounded else None)
+    def add_tokens(self, step: int, of: int, rows: Sequence[TokenRow]) -> None:
+        """Log completions' tokens with the step whose pass gave their values; ``of`` is that of their other rows."""
+        self._tokens = list(token_lines(step, of, rows))
 
     def write(
         self,

@@ -5,8 +5,10 @@ They are what the update computes: no pass is added, and no value waits for the 
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,32 +21,48 @@ from grpo_train.train.buffer import RolloutBuffer
 from grpo_train.train.samples import ScoredSample
 
 GROUPS = 2
-"""Groups of an update that are kept by default."""
+"""Groups of an update that are kept by default …"""
+SHARE = 4
+"""… where their lines take at most one byte for so many of the buffer's rows in ``rollouts.jsonl``."""
+ROW = 256
+"""Bytes of such a row besides its texts, at least."""
+HEAD, ENTRY = 120, 24
+"""Bytes of a line besides its completions, and of a completion besides its tokens, at most."""
+BYTES = 16 / 3
+"""Bytes of a token: four in base64."""
 LINE = 1 << 19
-"""Bytes of one line, about; a longer group has several."""
-HEAD, ENTRY = 120, 16
-"""Bytes of a line besides its completions at most, and of a completion besides its text."""
+"""Bytes of a line, about; a longer group has several."""
 
 
 def choose(samples: Sequence[ScoredSample], rewards: torch.Tensor, config: Config) -> list[int]:
-    """Slots whose tokens are kept, those of each update by spread of the group's rewards, as the app lists groups."""
+    """Slots whose tokens are kept, those of each update by spread of the group's rewards, as the app lists groups.
+
+    A function of the buffer, so that a resume keeps the same ones.
+    """
     generations, updates = config.rollout.num_generations, config.algorithm.updates_per_buffer
     wanted = config.tracking.token_rows
-    count = GROUPS * generations if wanted is None else wanted
-    of_group: dict[int, list[tuple[int, float]]] = {}
+    groups: dict[int, list[tuple[ScoredSample, float]]] = {}
     for sample, reward in zip(samples, rewards.tolist(), strict=True):
-        of_group.setdefault(sample.group, []).append((sample.slot, reward))
+        groups.setdefault(sample.group, []).append((sample, reward))
 
     def spread(group: int) -> float:
-        return statistics.pstdev([reward for _, reward in of_group[group] if reward == reward] or [0.0])
+        return statistics.pstdev([reward for _, reward in groups[group] if reward == reward] or [0.0])
 
     part = config.rollout.buffer_size // updates
+    logged = sum(ROW + len(one.problem.prompt.encode()) + len(one.text.encode()) for one in samples)
     found: list[int] = []
     for update in range(updates):
-        groups = [group for group in range(update * part, (update + 1) * part) if group in of_group]
-        groups.sort(key=lambda group: (-spread(group), group))
-        slots = [group * generations + slot for group in groups for slot, _ in of_group[group]]
-        found += slots[:count]
+        order = [group for group in range(update * part, (update + 1) * part) if group in groups]
+        order.sort(key=lambda group: (-spread(group), group))
+        slots: list[int] = []
+        left = logged / SHARE / updates if wanted is None else math.inf
+        for group in order if wanted is not None else order[:GROUPS]:
+            left -= HEAD
+            for sample, _ in groups[group]:
+                left -= ENTRY + BYTES * sample.length + len(sample.text) // 8  # long texts take two bytes more
+                if left >= 0:
+                    slots.append(group * generations + sample.slot)
+        found += slots[:wanted]
     return found
 
 
@@ -80,36 +98,29 @@ def token_rows(
         if row in passes:
             logps, entropies, fates = passes[row][:, :count].numpy()
         text = codes.encode(
-            lengths, _codes(sampled), _codes(entropies), _ratio_codes(logps - sampled), np.nan_to_num(fates).astype(int).tolist()
+            lengths,
+            _codes(sampled),
+            _codes(entropies),
+            _ratio_codes(logps - sampled),
+            np.nan_to_num(fates).astype(int).tolist(),
         )
         rows.append(TokenRow(group, sample, text))
     return rows
 
 
-def lines(step: int, of: int, rows: Sequence[TokenRow], room: int | None) -> Iterator[dict[str, Any]]:
-    """Lines of ``tokens.jsonl``, in at most ``room`` bytes, with as many of the rows as fit; None = all.
+def token_lines(step: int, of: int, rows: Iterable[TokenRow]) -> Iterator[dict[str, Any]]:
+    """Lines of ``tokens.jsonl``.
 
     ``step``: that of the values; ``of``: that of the completions' rows in ``rollouts.jsonl``.
     """
-    left = float("inf") if room is None else room
-    groups: dict[int, list[TokenRow]] = {}
-    for row in rows:
-        groups.setdefault(row.group, []).append(row)
-    for group, members in groups.items():
-        left -= HEAD
+    for group, members in groupby(sorted(rows), key=lambda row: row.group):
         found: dict[str, str] = {}
-        size = 0
-        for row in sorted(members):
-            if size > LINE:
+        for row in members:
+            if sum(map(len, found.values())) > LINE:
                 yield {"step": step, "of": of, "group": group, "tokens": found}
-                found, size, left = {}, 0, left - HEAD
-            length = len(row.text) + ENTRY
-            if length > left:
-                break
+                found = {}
             found[str(row.sample)] = row.text
-            size, left = size + length, left - length
-        if found:
-            yield {"step": step, "of": of, "group": group, "tokens": found}
+        yield {"step": step, "of": of, "group": group, "tokens": found}
 
 
 def _codes(values: np.ndarray) -> bytes:
@@ -124,4 +135,5 @@ def _ratio_codes(logs: np.ndarray) -> bytes:
 
 
 def _bytes(values: np.ndarray) -> bytes:
-    return np.nan_to_num(values.round(), nan=codes.UNKNOWN).astype(np.uint8).tobytes()
+    found: bytes = np.nan_to_num(values.round(), nan=codes.UNKNOWN).astype(np.uint8).tobytes()
+    return found
