@@ -314,15 +314,7 @@ class _Page:
         entries += [
             (str(name), one_line(str(value))) for name, value in facts.items() if value not in (None, "", [], {})
         ]
-        lines = [Text(no_wrap=True)]
-        for name, value in entries:
-            entry = Text.assemble((f"{name} ", self.palette["muted"]), value)
-            if lines[-1].cell_len and lines[-1].cell_len + 3 + entry.cell_len > width:
-                lines.append(Text(no_wrap=True))
-            if lines[-1].cell_len:
-                lines[-1].append("   ")
-            lines[-1].append_text(entry)
-        return [part for line in lines if line.cell_len for part in wrapped(line, width)]
+        return _entries(entries, width, self.palette["muted"])
 
     def _labeled(self, word: str, text: Text, width: int) -> list[Text]:
         """A part with its word before the first line."""
@@ -348,6 +340,19 @@ class _Page:
             return wrapped(text, width)
         lines = list(text.split("\n", allow_blank=True))
         return [line[self.shift :] if self.shift and cell_len(line.plain) > self.shift else line for line in lines]
+
+
+def _entries(entries: Sequence[tuple[str, str]], width: int, muted: str) -> list[Text]:
+    """Names and values, as many on a line as fit."""
+    lines = [Text(no_wrap=True)]
+    for name, value in entries:
+        entry = Text.assemble((f"{name} " if name else "", muted), value)
+        if lines[-1].cell_len and lines[-1].cell_len + 3 + entry.cell_len > width:
+            lines.append(Text(no_wrap=True))
+        if lines[-1].cell_len:
+            lines[-1].append("   ")
+        lines[-1].append_text(entry)
+    return [part for line in lines if line.cell_len for part in wrapped(line, width)]
 
 
 class SamplePanel(LinesPanel):
@@ -452,13 +457,10 @@ class SamplePanel(LinesPanel):
         head = Text.assemble(("token ", muted), f"{at + 1:,} of {len(found.tokens):,}  ", (text, "bold"), no_wrap=True)
         if token.is_written:
             head.append("  written by the environment", style=muted)
-        values = Text(no_wrap=True)
-        for name, value in values_of(token):
-            values.append("   " if values else "").append(f"{name}\u00a0" if name else "", style=muted)
-            values.append(value.replace(" ", "\u00a0"))  # a line breaks between values
+        values = values_of(token)
         if row.get("tokens_step") not in (None, row.get("step")):
-            values.append("   of\u00a0step\u00a0", style=muted).append(f"{row['tokens_step']:,.0f}")
-        lines = [legend, head, *wrapped(values, width)]
+            values.append(("of step", f"{row['tokens_step']:,.0f}"))
+        lines = [legend, head, *_entries(values, width, muted)]
         return (lines + [Text()] * FOOT)[: FOOT if width < ROOMY else FOOT - 1]
 
     def action_shift(self, by: int) -> None:
