@@ -394,6 +394,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("go_to_step", "number_sign", "step", "Rollouts", "ask_for_step", scope="rollouts"),
     Action("mark_sample", "space", "mark", "Rollouts", "toggle_mark", scope="rollouts"),
     Action("side_by_side", "d", "side by side", "Rollouts", "toggle_beside", scope="rollouts"),
+    Action("color_tokens", "t", "tokens", "Rollouts", "next_tokens", scope="rollouts"),
     Action("wrap_sample", "w", "wrap", "Rollouts", "toggle_wrap", scope="rollouts"),
     Action("copy_sample", "y", "copy", "Rollouts", "copy", scope="rollouts"),
     Action("whole_prompt", "p", "prompt", "Rollouts", "toggle_prompt", scope="rollouts"),

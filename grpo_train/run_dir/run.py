@@ -48,10 +48,11 @@ from grpo_train.run_dir.safe_json import (
 )
 from grpo_train.run_dir.slurm_job import PREEMPTED
 from grpo_train.run_dir.status import ObservedState, RunDirError, observe_run, read_state
+from grpo_train.run_dir.tokens import FILE as TOKENS
 
 WATCHDOG = "watchdog"
 """Requests a stop of a run that hangs, to restart it: a request of anybody else replaces this one, and PREEMPTED."""
-SUPERSEDED_LOGS = ("train_log.jsonl", "rollouts.jsonl", "ratios.jsonl")
+SUPERSEDED_LOGS = ("train_log.jsonl", "rollouts.jsonl", "ratios.jsonl", TOKENS)
 
 
 @dataclass(frozen=True)

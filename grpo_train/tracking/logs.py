@@ -7,6 +7,7 @@ from typing import Any
 
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.files import JsonlWriter, to_float
+from grpo_train.run_dir.tokens import FILE as TOKENS
 
 ALIASES = {"reward": "reward/mean"}
 """Keys that TensorBoard and W&B get under another name of the field, too."""
@@ -19,11 +20,12 @@ def with_aliases(metrics: Mapping[str, Any]) -> dict[str, Any]:
 class RunLogs:
     """Logs of a run's steps, flushed per step."""
 
-    def __init__(self, run: RunDir, *, tensorboard: bool, purge_step: int) -> None:
+    def __init__(self, run: RunDir, *, tensorboard: bool, purge_step: int, has_tokens: bool) -> None:
         """``purge_step``: first step to be logged; TensorBoard drops older events from there on."""
         self._train = JsonlWriter(run.logs / "train_log.jsonl")
         self._rollouts = JsonlWriter(run.logs / "rollouts.jsonl")
         self._ratios = JsonlWriter(run.logs / "ratios.jsonl")
+        self._tokens = JsonlWriter(run.logs / TOKENS) if has_tokens else None
         self._board: Any = None
         if tensorboard:
             from torch.utils.tensorboard import SummaryWriter
@@ -31,11 +33,17 @@ class RunLogs:
             self._board = SummaryWriter(str(run.path / "tensorboard"), purge_step=purge_step)
 
     def step(
-        self, metrics: Mapping[str, Any], rollouts: Sequence[Mapping[str, Any]], ratios: Mapping[str, Any]
+        self,
+        metrics: Mapping[str, Any],
+        rollouts: Sequence[Mapping[str, Any]],
+        ratios: Mapping[str, Any],
+        tokens: Sequence[Mapping[str, Any]],
     ) -> None:
         """Write one step. Its line in ``train_log.jsonl`` comes last: a reader who sees it finds the other lines."""
         self._rollouts.write(*rollouts)
         self._ratios.write(ratios)
+        if self._tokens is not None:
+            self._tokens.write(*tokens)
         self._train.write(metrics)
         if self._board is not None:
             for key, value in with_aliases(metrics).items():
@@ -44,8 +52,9 @@ class RunLogs:
             self._board.flush()
 
     def close(self) -> None:
-        for writer in (self._train, self._rollouts, self._ratios):
-            writer.sync()
-            writer.close()
+        for writer in (self._train, self._rollouts, self._ratios, self._tokens):
+            if writer is not None:
+                writer.sync()
+                writer.close()
         if self._board is not None:
             self._board.close()

@@ -48,6 +48,8 @@ class RolloutBuffer:
     """(T_i,) per completion: the trainer's log-probabilities before the first update; empty if strictly on-policy."""
     ref_logps: list[torch.Tensor] = field(default_factory=list)
     """(T_i,) per completion: the reference model's log-probabilities; empty if beta is 0."""
+    kept: list[int] = field(default_factory=list)
+    """Slots of the whole buffer (group times ``num_generations`` plus sample) whose tokens are logged."""
     groups: list[int] | None = None
     """Indices of the share's groups in the whole buffer, in order; None = the buffer is whole."""
 
@@ -58,6 +60,14 @@ class RolloutBuffer:
         firsts = range(0, len(self.completions), size)
         updates = [self._group(row // config.rollout.num_generations) // part for row in firsts]
         return [range(row, row + size) for row, each in zip(firsts, updates, strict=True) if each == update]
+
+    def kept_rows(self, update: int, config: Config) -> dict[int, tuple[int, int]]:
+        """This rank's completions of part ``update`` whose tokens are logged: group and sample, by their indices."""
+        generations = config.rollout.num_generations
+        rows = (row for microbatch in self.microbatches(update, config) for row in microbatch)
+        places = {row: (self._group(row // generations), row % generations) for row in rows}
+        kept = set(self.kept)
+        return {row: place for row, place in places.items() if place[0] * generations + place[1] in kept}
 
     def pick(self, rows: Sequence[int], groups: list[int]) -> RolloutBuffer:
         """The share that consists of some completions, those of ``groups``."""
@@ -174,6 +184,7 @@ def to_state(buffer: RolloutBuffer, world: World, config: Config) -> dict[str, A
         "completions_per_update": buffer.completions_per_update,
         "tokens_per_update": buffer.tokens_per_update,
         "metrics": buffer.metrics,
+        "kept": buffer.kept,
     }
 
 
@@ -188,6 +199,7 @@ def from_state(state: dict[str, Any], world: World, config: Config) -> RolloutBu
         metrics=current_row(state["metrics"]),
         old_logps=list(state["old_logps"]),
         ref_logps=list(state["ref_logps"]),
+        kept=list(state.get("kept", ())),  # earlier versions kept none
     )
     parts = _split(whole, config)
     ranks = _ranks({index: _tokens(part, config) for index, part in parts.items()}, world, config)

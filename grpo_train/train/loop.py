@@ -13,7 +13,7 @@ directory it saves and exits after the current step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +21,7 @@ import torch
 
 from grpo_train.config.schema import Config
 from grpo_train.policy.logprobs import LogprobForward
+from grpo_train.policy.tokenizer import TokenTexts
 from grpo_train.run_dir import RunDir
 from grpo_train.train.announce import announce
 from grpo_train.train.buffer import RolloutBuffer, deal_buffer, groups_of, make_buffer
@@ -33,6 +34,7 @@ from grpo_train.train.samples import compute_advantages, total_rewards
 from grpo_train.train.state import TrainingState
 from grpo_train.train.step_log import Clock, StepLog
 from grpo_train.train.token_metrics import TokenSums
+from grpo_train.train.token_rows import choose, token_rows
 from grpo_train.train.update import make_piece, microbatches, piece_loss, score_old_policy
 
 
@@ -45,6 +47,7 @@ def train(run: RunDir, config: Config, world: World, *, until: int, ckpt: Path |
     announce(run, config, world, state, until)
     log = StepLog(run, config, world, state)
     my_groups = groups_of(world, config)
+    texts = TokenTexts(state.policy.tokenizer, state.policy.ends)
     saved = state.step
     for step in range(state.step + 1, until + 1):
         clock = Clock()
@@ -59,6 +62,7 @@ def train(run: RunDir, config: Config, world: World, *, until: int, ckpt: Path |
             advantages = compute_advantages(samples, rewards, config, state.baselines)
             generated = make_buffer(filled.rollouts, my_groups, samples, advantages, config)
             state.buffer = deal_buffer(generated, world, config)
+            state.buffer.kept = choose(samples, rewards, config)
             state.buffer.metrics = {**rollout_metrics(samples, rewards), **filled.metrics}
             drawn = [*samples, *(discarded.sample for discarded in filled.discarded)]
             if state.curriculum:
@@ -77,7 +81,9 @@ def train(run: RunDir, config: Config, world: World, *, until: int, ckpt: Path |
             clock.lap("score")
 
         update = update_index % config.algorithm.updates_per_buffer  # index in a pass over the buffer
-        sums = state.gradient_rows.run(partial(_attempt_gradients, state, state.buffer, update, config))
+        is_last_pass = update_index >= config.steps_per_buffer - config.algorithm.updates_per_buffer
+        kept = state.buffer.kept_rows(update, config) if is_last_pass else {}
+        sums = state.gradient_rows.run(partial(_attempt_gradients, state, state.buffer, update, config, kept))
         squared_norms = state.unscale(state.gradients.all_reduce(world))
         grad_norm = float(torch.nn.utils.clip_grad_norm_(state.policy.trainable(), config.optimizer.max_grad_norm))
         learning_rate = float(state.scheduler.get_last_lr()[0])
@@ -88,9 +94,11 @@ def train(run: RunDir, config: Config, world: World, *, until: int, ckpt: Path |
         state.scaler.update()
         clock.lap("train")
 
-        parts = world.gather((sums.collect(), squared_norms, state.gradient_rows.rows, state.budget.own()))
-        token_sums, norms, rows_per_pass, costs = zip(*parts, strict=True)
+        logged = token_rows(state.buffer, kept, {row: values.cpu() for row, values in sums.kept.items()}, texts)
+        parts = world.gather((sums.collect(), squared_norms, state.gradient_rows.rows, state.budget.own(), logged))
+        token_sums, norms, rows_per_pass, costs, tokens = zip(*parts, strict=True)
         state.update_noise_scale([norm for rank in norms for norm in rank], grad_norm)
+        log.add_tokens(step, step - update_index, [row for rank in tokens for row in rank])
         log.write(step, token_sums, grad_norm, learning_rate, min(rows_per_pass), clock)
         log.note(state.budget.settle(costs))
         state.saver.check()
@@ -121,7 +129,7 @@ def _saved(run: RunDir, config: Config, log: StepLog, step: int, seconds: float)
 
 
 def _attempt_gradients(
-    state: TrainingState, buffer: RolloutBuffer, update: int, config: Config, max_rows: int
+    state: TrainingState, buffer: RolloutBuffer, update: int, config: Config, kept: Container[int], max_rows: int
 ) -> TokenSums:
     """This rank's gradient of an update, from the start: an earlier attempt may have run out of memory halfway."""
     limits = {"max_rows": max_rows, "max_tokens": state.budget.tokens}
@@ -130,7 +138,9 @@ def _attempt_gradients(
         state.gradients.start()
         state.budget.start()
         scale = state.scaler.scale
-        return accumulate_gradients(state.forward, buffer, update, state.gradients, config, **limits, scale=scale)
+        return accumulate_gradients(
+            state.forward, buffer, update, state.gradients, config, **limits, scale=scale, kept=kept
+        )
 
     sums = state.compiling.run(work)
     state.budget.stop(sums.largest)
@@ -147,6 +157,7 @@ def accumulate_gradients(
     max_rows: int = 0,
     max_tokens: int | None = None,
     scale: Callable[[torch.Tensor], torch.Tensor] = lambda loss: loss,
+    kept: Container[int] = (),
 ) -> TokenSums:
     """Add the gradient of this rank's share of a buffer's update to ``gradients``; returns the sums for the log.
 
@@ -154,6 +165,7 @@ def accumulate_gradients(
         max_rows: completions of one pass at most; 0 = a whole micro-batch. Changes no number.
         max_tokens: tokens of one pass at most, likewise; None = ``train.token_budget``, no limit if that is ``auto``.
         scale: multiplies the loss before the backward pass (float16).
+        kept: indices of completions whose tokens' values the sums keep.
     """
     sums = TokenSums()
     # A piece is a part of a micro-batch that takes one forward pass.
@@ -165,5 +177,5 @@ def accumulate_gradients(
             piece = make_piece(buffer, rows, tokens, config)
             loss = piece_loss(tokens, piece, buffer, update, config)
             gradients.backward(scale(loss.loss), is_last_piece=rows is pieces[-1])
-            sums.add(loss, tokens, piece)
+            sums.add(loss, tokens, piece, {row: place for place, row in enumerate(rows) if row in kept})
     return sums

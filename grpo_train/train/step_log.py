@@ -21,6 +21,7 @@ from grpo_train.train.samples import Discarded, ScoredSample
 from grpo_train.train.speed import StepSpeed
 from grpo_train.train.state import TrainingState
 from grpo_train.train.token_metrics import TokenSums, token_metrics
+from grpo_train.train.token_rows import TokenRow, token_lines
 
 
 class Clock:
@@ -54,9 +55,15 @@ class StepLog:
         self._run, self._config, self._world, self._state = run, config, world, state
         self._logs: RunLogs | None = None
         if world.is_main:
-            self._logs = RunLogs(run, tensorboard=config.tracking.tensorboard, purge_step=state.step + 1)
+            self._logs = RunLogs(
+                run,
+                tensorboard=config.tracking.tensorboard,
+                purge_step=state.step + 1,
+                has_tokens=config.tracking.token_rows != 0,
+            )
             self._speed = StepSpeed(state.policy)
         self._rollouts: list[dict[str, Any]] = []
+        self._tokens: list[dict[str, Any]] = []
         self._drawn = 0
         self._save_seconds = 0.0
 
@@ -75,6 +82,10 @@ class StepLog:
         self._drawn = sum(sample.length for sample in [*samples, *(each.sample for each in discarded)])
         if discarded:
             self._rollouts += discarded_rows(step, discarded, self._config.algorithm)
+
+    def add_tokens(self, step: int, of: int, rows: Sequence[TokenRow]) -> None:
+        """Log completions' tokens with the step whose pass gave their values; ``of`` is that of their other rows."""
+        self._tokens = list(token_lines(step, of, rows))
 
     def write(
         self,
@@ -110,7 +121,7 @@ class StepLog:
             "time/step": clock.total() + self._save_seconds,
         }
         row["health"] = health(row, config, state.noise_scale, state.fallbacks)
-        self._logs.step(row, self._rollouts, {"step": step, **ratios})
+        self._logs.step(row, self._rollouts, {"step": step, **ratios}, self._tokens)
         self._rollouts, self._drawn, self._save_seconds = [], 0, 0.0
         print(console_line(row, config.run.total_steps), flush=True)
 

@@ -6,13 +6,15 @@ Every rank gathers its sums; the metrics are computed once, over all tokens of t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import torch
 
 from grpo_train.algorithm import PolicyLoss, effective_sample_size
 from grpo_train.policy.logprobs import TokenLogprobs
+from grpo_train.run_dir.tokens import FATES
 from grpo_train.train.update import Piece
 
 
@@ -34,11 +36,26 @@ class TokenSums:
     """Tokens that went through the head."""
     largest: int = 0
     """Tokens of the largest pass that went through the layers."""
+    kept: dict[int, torch.Tensor] = field(default_factory=dict)
+    """Of some completions, (3, T) by their index in the buffer: current log-probability, entropy, and what the loss did
+    (a place in :data:`grpo_train.run_dir.tokens.FATES`). Not collected."""
     _pending: list[tuple[torch.Tensor, ...]] = field(default_factory=list)
 
     @torch.no_grad()
-    def add(self, loss: PolicyLoss, tokens: TokenLogprobs, piece: Piece) -> None:
-        """Add one forward pass. Its tensors stay on the device, so that the next forward need not wait."""
+    def add(
+        self, loss: PolicyLoss, tokens: TokenLogprobs, piece: Piece, kept: Mapping[int, int] = MappingProxyType({})
+    ) -> None:
+        """Add one forward pass. Its tensors stay on the device, so that the next forward need not wait.
+
+        ``kept`` has the places in it of completions whose tokens are kept, by their indices in the buffer.
+        """
+        for row, place in kept.items():
+            fate = loss.clipped_low[place].double() + 2 * loss.clipped_high[place].double()
+            if piece.weights is not None:
+                removed = (piece.weights[place] == 0) & loss.mask[place].bool()
+                fate = fate.masked_fill(removed, FATES.index("masked"))
+            values = (tokens.logps.detach()[place], tokens.entropy.detach()[place], fate)
+            self.kept[row] = torch.stack([value.double() for value in values])
         kl = loss.kl_per_token.sum() if loss.kl_per_token is not None else loss.loss.new_zeros(())
         low, high = loss.clipped_low.sum(), loss.clipped_high.sum()
         sums = (

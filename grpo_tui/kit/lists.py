@@ -559,13 +559,13 @@ class LinesPanel(VirtualPanel):
     @property
     def _bottom(self) -> int:
         """The last scroll position."""
-        return max(0, self.count - self.scrollable_content_region.height)
+        return max(0, self.count + self.foot - self.scrollable_content_region.height)
 
     def content_changed(self) -> None:
         self.first, self._end = self.source.bounds(self.text_width)
         self._setting = True
         try:
-            self.set_lines(self.count)
+            self.set_lines(self.count + self.foot)
             if self._anchor is not None:
                 top = min(self._bottom, max(0, self._anchor - self.first))
             else:
@@ -614,6 +614,8 @@ class LinesPanel(VirtualPanel):
         width, index = self.text_width, self.entry_at(y)
         if index is not None:
             text = self.source.line(index, width, self.palette)
+        elif y >= self.scrollable_content_region.height - self.foot:
+            text = self.foot_line(y - self.scrollable_content_region.height, width)
         elif not self.count:
             height = self.scrollable_content_region.height
             message = self.source.empty if y == max(0, height // 2 - (height % 2 == 0)) else ""
@@ -621,6 +623,10 @@ class LinesPanel(VirtualPanel):
         else:
             text = Text()
         return (), text, style
+
+    def foot_line(self, y: int, width: int) -> Text:
+        """A line below the source that does not scroll, the last one -1."""
+        raise NotImplementedError
 
     @property
     def palette(self) -> Palette:
@@ -636,6 +642,7 @@ class LinesPanel(VirtualPanel):
             "think": "grpo-think",
             "answer": "grpo-answer",
             "code": "secondary",
+            "background": "background",
         }
         return Palette({name: colors[variable] for name, variable in names.items() if variable in colors})
 

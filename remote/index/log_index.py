@@ -158,11 +158,21 @@ class LogIndex:
 
     def open(self) -> Source | None:
         """The log; None if there is none. Raises RemoteError for what is not a log, and OSError."""
+        return self._opened(self.path, self.relative_path)
+
+    def open_log(self, file: str) -> Source | None:
+        """Another log of the run, as :meth:`open`."""
+        return self._opened(self.run.logs / file, file)
+
+    def superseded(self, file: str) -> Ranges:
+        """Superseded ranges of another log of the run."""
+        return self._superseded.of(file)
+
+    def _opened(self, path: Path, name: str) -> Source | None:
         try:
-            descriptor = open_log(str(self.path), self._root, self._follow_links)
+            return Source(open_log(str(path), self._root, self._follow_links), name)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return Source(descriptor, self.relative_path)
 
     @property
     def relative_path(self) -> str:

@@ -12,10 +12,13 @@ import re
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
+from itertools import islice
 from typing import Any
 
-from remote.index.lines import MAX_LINE, MISSING, number, read_completion, shown
+from grpo_train.run_dir.tokens import FILE as TOKENS
+from remote.index.lines import MAX_LINE, MISSING, number, read_completion, read_line, shown
 from remote.index.log_index import Ranges, Source, range_end
 from remote.index.rollouts import (
     COLUMNS,
@@ -42,6 +45,7 @@ from remote.protocol.logs import (
     SamplesRequest,
     SearchRolloutsRequest,
 )
+from remote.protocol.text import pictured
 
 CHUNK = 1 << 16
 BLOCK = 1 << 20
@@ -56,6 +60,8 @@ MAX_FACTS = 20_000
 """Characters; longer ones are left out."""
 SHORT = 2_000
 """Characters of an answer."""
+MAX_TOKEN_LINES = 10_000
+"""Lines of tokens of one buffer."""
 
 
 class Lines:
@@ -168,6 +174,10 @@ class Unindexed:
             if sample is not None:
                 samples.append(sample)
         return step, following, samples, reasons.list
+
+    def lines_from(self, step: int) -> Iterator[bytes]:
+        """The lines of a step and of later ones."""
+        return (line for _, line in self._lines(self._first(step)))
 
     def step_before(self, step: int) -> int | None:
         """The step with samples before one that has some."""
@@ -556,10 +566,30 @@ def samples(index: RolloutIndex, source: Source | None, request: SamplesRequest)
         try:
             if source is None or (offset and os.pread(source.descriptor, 1, offset - 1) != b"\n"):
                 raise ValueError("no line begins here")
-            rows.append(full_row(offset, Lines(source).at(offset), characters))
+            row = full_row(offset, Lines(source).at(offset), characters)
+            if characters and index.file == RolloutIndex.file and (tokens := tokens_of(index, row)):
+                row |= {**tokens, "completion": pictured(str(row.get("completion") or ""))}
+            rows.append(row)
         except ValueError as error:
             rows.append({"offset": offset, UNREADABLE: str(error)})
     return {"samples": rows}
+
+
+def tokens_of(index: RolloutIndex, row: dict[str, Any]) -> dict[str, Any]:
+    """What ``tokens.jsonl`` has of a sample; {} if its tokens were not kept, or not yet."""
+    source = index.open_log(TOKENS)
+    if source is None:
+        return {}
+    step, group, sample = row["step"], row["group"], str(row["sample"])
+    with closing(source):
+        rows = Unindexed(source, index.superseded(TOKENS))
+        for found in islice(map(read_line, rows.lines_from(step)), MAX_TOKEN_LINES):
+            of, tokens = (found.get("of"), found.get("tokens")) if found else (None, None)
+            if isinstance(of, float | int) and of > step:
+                break
+            if found and of == step and found.get("group") == group and isinstance(tokens, dict) and sample in tokens:
+                return {"tokens": str(tokens[sample])[:MAX_LINE], "tokens_step": number(found.get("step"))}
+    return {}
 
 
 def search(

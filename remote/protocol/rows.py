@@ -323,6 +323,10 @@ class SampleRow(_Sample, total=False):
     time: str | None
     rewards: dict[str, Metric | None]
     facts: dict[str, Any]
+    tokens: str
+    """:mod:`grpo_train.run_dir.tokens`; where they were kept, and with texts. Places are those of ``completion``."""
+    tokens_step: Quantity
+    """The update whose pass gave their values."""
     unreadable: str
     """Why there is nothing else."""
 

@@ -37,7 +37,12 @@ def clean(text: str, keep: str = "\n\t") -> str:
 
 def visible(text: str) -> str:
     """What a model wrote: as :func:`clean`, but control characters are shown by their pictures (``␛[31m``)."""
-    return text if text.isprintable() else clean(text.replace("\r\n", "\n").translate(_PICTURES))
+    return text if text.isprintable() else clean(pictured(text.replace("\r\n", "\n")))
+
+
+def pictured(text: str) -> str:
+    """Text with a picture for each control character: as long as before, also once it is :func:`clean`."""
+    return text if text.isprintable() else text.translate(_PICTURES)
 
 
 def last_state(line: str) -> str:

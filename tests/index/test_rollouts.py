@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_train.run_dir.files import to_json
+from grpo_train.run_dir.tokens import decode, encode
 from remote.index import answers, log_index, rollout_answers
 from remote.index import rollouts as index
 from remote.protocol import RemoteError
@@ -405,3 +406,57 @@ def test_an_evaluated_step_says_how_it_was_graded(box: Box, tmp_path: Path) -> N
         "problems": "abc", "grader": "g", "decoding.temperature": 0.5, "decoding.stop": '["</answer>"]',
         "decoding.end": '"\\n"', "decoding.huge": "1e+300", "decoding.nothing": None,
     }  # fmt: skip
+
+
+def tokens_line(step: int, of: int, group: int, **texts: str) -> str:
+    return (
+        to_json({"step": step, "of": of, "group": group, "tokens": {key[1:]: text for key, text in texts.items()}})
+        + "\n"
+    )
+
+
+def one_token(code: int, length: int = 7) -> str:
+    return encode([length], bytes([code]), b"\0", b"\0", [0])
+
+
+def test_tokens_come_with_an_opened_completion_only(log: Path, box: Box) -> None:
+    """Of the update that gave them last, without those that a resume superseded."""
+    first = tokens_line(1, 1, 0, _1=one_token(1))
+    superseded = tokens_line(4, 3, 1, _0=one_token(2), _2=one_token(2))
+    lines = [tokens_line(3, 3, 0, _0=one_token(3)), tokens_line(4, 3, 1, _0=one_token(4)), "{}\n[]\n"]
+    (log.parent / "tokens.jsonl").write_text(first + superseded + "".join(lines))
+    supersede(log.parent, (len(first), len(first + superseded)), file="tokens.jsonl")
+    found = {}
+    box.whole("rollout_steps")
+    for step in (1, 3, 5):
+        for row in box.ask("rollout_step", step=step)["samples"]:
+            assert "tokens" not in row
+            (bare,) = box.ask("samples", offsets=[row["offset"]], characters=0)["samples"]
+            assert "tokens" not in bare
+            (text,) = box.ask("samples", offsets=[row["offset"]], characters=100)["samples"]
+            if "tokens" in text:
+                found[step, row["group"], row["sample"]] = (text["tokens_step"], text["tokens"])
+    assert found == {
+        (1, 0, 1): (1, one_token(1)), (3, 0, 0): (3, one_token(3)), (3, 1, 0): (4, one_token(4)),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xff\n{", b'{"step": 1, "of": "x", "group": 0, "tokens": []}\n' * 3])
+def test_a_damaged_log_of_tokens_has_none(log: Path, box: Box, damage: bytes) -> None:
+    (log.parent / "tokens.jsonl").write_bytes(damage)
+    (row,) = box.ask("samples", offsets=[0], characters=100)["samples"]
+    assert row["completion"] == "So, 72."
+    assert "tokens" not in row
+
+
+def test_places_of_tokens_hold_for_any_text(tmp_path: Path, box: Box) -> None:
+    """What cannot be shown is replaced character by character."""
+    text = "a\r\n\x1b[31mb\x00\u202ec"
+    logs = make_run(tmp_path)
+    (logs / "rollouts.jsonl").write_text(completion(1, 0, 0, 1.0, completion=text))
+    (logs / "tokens.jsonl").write_text(
+        tokens_line(1, 1, 0, _0=encode([1] * len(text), *[bytes(len(text))] * 3, [0] * len(text)))
+    )
+    (row,) = box.ask("samples", offsets=[0], characters=1000)["samples"]
+    assert len(row["completion"]) == len(text) == decode(row["tokens"])[-1].end
+    assert [at for at, letter in enumerate(row["completion"]) if letter in "abc"] == [0, 8, 11]

@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, normalizers
 from tokenizers.processors import TemplateProcessing
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from grpo_train.policy.locate import PolicyError
-from grpo_train.policy.tokenizer import load_tokenizer, special_start, text_of
+from grpo_train.policy.tokenizer import TokenTexts, load_tokenizer, special_start, text_of
 from grpo_train.rollout.prompts import encode
 from grpo_train.run_dir import RunDir
 from grpo_train.tasks import Problem
-from grpo_train.tiny.tokenizer import TAGS
+from grpo_train.tiny.tokenizer import TAGS, make_tokenizer
 from tests.support.engine import command_here, train_here, write_micro
 from tests.support.evaluating import evaluate_here
 
@@ -93,3 +96,78 @@ def test_a_tokenizer_without_a_vocabulary_is_refused(micro_root: Path) -> None:
     file.symlink_to("tokenizer.json")
     with pytest.raises(PolicyError, match="cannot load the tokenizer"):
         load_tokenizer("tiny", micro_root)
+
+
+# the characters of each token -----------------------------------------------------------------------------------------
+
+
+def byte_fallback() -> Any:
+    """A tokenizer like Llama 2's: spaces are marked, the first one is stripped, other characters are bytes."""
+    pieces = [
+        "<s>",
+        "</s>",
+        "<unk>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        "▁",
+        "a",
+        "b",
+        "▁a",
+        "ab",
+        "▁ab",
+        "中",
+    ]
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    merges = [("▁", "a"), ("a", "b"), ("▁", "ab")]
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="</s>", unk_token="<unk>", clean_up_tokenization_spaces=False
+    )
+
+
+TOKENIZERS = {"byte level": make_tokenizer(), "byte fallback": byte_fallback()}
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@given(st.data())
+def test_texts_of_tokens_add_up(kind: str, data: st.DataObject) -> None:
+    """Each token's characters are complete once it is written; together they are the text, special tokens included."""
+    tokenizer = TOKENIZERS[kind]
+    ends = [tokenizer.eos_token_id]
+    if data.draw(st.booleans()):
+        ids = tokenizer(data.draw(st.text(max_size=30)), add_special_tokens=False)["input_ids"]
+    else:
+        ids = data.draw(st.lists(st.integers(0, len(tokenizer) - 1), max_size=40))
+    ids = [*ids, *data.draw(st.sampled_from([[], ends]))]
+    text, lengths = text_of(ids, tokenizer, ends), TokenTexts(tokenizer, ends).lengths(ids)
+    assert lengths is not None
+    assert (len(lengths), sum(lengths)) == (len(ids), len(text))
+    if kind == "byte level":
+        for count in range(len(ids)):
+            assert text_of(ids[:count], tokenizer, ()).startswith(text[: sum(lengths[:count])])
+
+
+class Tidy:
+    """A tokenizer that decodes "a ." as "a."."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._tokenizer(*arguments, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+    def decode(self, *arguments: Any, **named: Any) -> str:
+        return str(self._tokenizer.decode(*arguments, **named)).replace(" .", ".")
+
+
+def test_a_tokenizer_whose_texts_do_not_add_up() -> None:
+    tokenizer = Tidy(TOKENIZERS["byte level"])
+    ids = tokenizer("a . a", add_special_tokens=False)["input_ids"]
+    assert text_of(ids, tokenizer, ()) == "a. a"
+    assert TokenTexts(tokenizer, ()).lengths(ids) is None

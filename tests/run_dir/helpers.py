@@ -22,6 +22,6 @@ def make_checkpoint(run: RunDir, step: int, *, latest: bool = True) -> Path:
 
 def log(run: RunDir, *steps: int) -> None:
     """Append a row per step to each log."""
-    for file in ("train_log.jsonl", "rollouts.jsonl", "ratios.jsonl"):
+    for file in ("train_log.jsonl", "rollouts.jsonl", "ratios.jsonl", "tokens.jsonl"):
         with (run.logs / file).open("a") as stream:
             stream.writelines(to_json({"step": step, "time": utc_now(), "life": file}) + "\n" for step in steps)

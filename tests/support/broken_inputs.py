@@ -70,7 +70,10 @@ FILES: dict[str, list[str]] = {
     "records": ["home/.local/share/grpo-tui/history.sqlite"],
     "launch": ["root/training_runs/waiting/launch.json"],
     "run": [f"{RUN}/{name}" for name in ("launch.json", "status.json", "config.yaml", ".backup.json")],
-    "logs": [f"{RUN}/logs/{name}.jsonl" for name in ("train_log", "events", "rollouts", "ratios", "eval_log", "gpu")],
+    "logs": [
+        f"{RUN}/logs/{name}.jsonl"
+        for name in ("train_log", "events", "rollouts", "ratios", "tokens", "eval_log", "gpu")
+    ],
     "checkpoint": [
         f"{STEP}/{name}"
         for name in ("MANIFEST.json", "training_info.json", "optimizer.pt", "rng.pt", "scheduler.pt", "probes.pt")

@@ -23,6 +23,7 @@ from transformers import AutoModelForCausalLM
 from grpo_train.rollout import Completion
 from grpo_train.rollout.native.backend import NativeBackend
 from grpo_train.run_dir import RunDir
+from grpo_train.run_dir.tokens import decode
 from tests.support.engine import rows, train_here, write_config
 from tests.train.test_invariance import in_float64
 
@@ -355,6 +356,52 @@ def test_rollout_metrics_of_a_run(recorded: Recorded, number: int) -> None:
     assert [row["reward"] for row in lines] == pytest.approx(rewards)
     assert [row["length"] for row in lines] == [len(c.ids) for c in completions]
     assert [row["truncated"] for row in lines] == [not c.finished for c in completions]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_tokens_of_a_run(recorded: Recorded, number: int) -> None:
+    """Values of kept tokens are those of the last pass that uses them, and what is clipped is what the loss clips."""
+    lines = [line for line in rows(recorded.run, "tokens.jsonl") if line["of"] == 2 * number + 1]
+    low, high = recorded.option("algorithm__epsilon", 0.2), recorded.option("algorithm__epsilon_high", 0.2)
+    updates, temperature = recorded.option("algorithm__updates_per_buffer", 1), recorded.option("rollout__temperature")
+    texts = {(row["group"], row["sample"]): row for row in buffer_rows(recorded, number)}
+    spread = [statistics.pstdev(weighted_rewards(recorded, number)[i : i + 4]) for i in range(0, 32, 4)]
+    seen, fates = [], 0
+    old_policy = model_before(recorded, 2 * number + 1)
+    for line in lines:
+        first = line["group"] // (PROMPTS // updates) * (PROMPTS // updates)
+        assert line["step"] == 2 * number + 1 + (first // (PROMPTS // updates) if updates > 1 else 1)
+        part = range(first, first + PROMPTS // updates)
+        assert line["group"] in sorted(part, key=lambda group: (-spread[group], group))[:2]
+        policy = model_before(recorded, line["step"])
+        for sample, text in line["tokens"].items():
+            tokens, row = decode(text), texts[line["group"], int(sample)]
+            completion = recorded.buffers[number][line["group"] * GENERATIONS + int(sample)]
+            assert len(tokens) == len(completion.ids) == row["length"]
+            assert "".join(row["completion"][one.start : one.end] for one in tokens) == row["completion"]
+            for one, sampled in zip(tokens, completion.logps, strict=True):
+                assert one.logp == pytest.approx(min(0, -abs(sampled)), rel=0.015, abs=5e-4)
+            if tokens[0].entropy is None:
+                assert row["advantage"] == 0 or row["truncated"]
+                continue
+            with torch.no_grad():
+                (logps, entropy), (old, _) = (
+                    tokens_under(model, completion, temperature) for model in (policy, old_policy)
+                )
+            ratios = (logps - torch.tensor(completion.logps)).exp().tolist()
+            assert [one.entropy for one in tokens] == pytest.approx(entropy.tolist(), rel=0.015, abs=5e-4)
+            assert [math.log(one.ratio or 0) for one in tokens] == pytest.approx(
+                [math.log(ratio) for ratio in ratios], rel=0.03, abs=5e-4
+            )
+            moved = (logps - old).exp().tolist()
+            for one, ratio in zip(tokens, moved, strict=True):
+                is_low = ratio < 1 - low and row["advantage"] < 0
+                is_high = ratio > 1 + high and row["advantage"] > 0
+                assert one.fate == ("low" if is_low else "high" if is_high else "")
+                fates += bool(one.fate)
+            seen.append(line["group"])
+    assert len(seen) > GENERATIONS
+    assert bool(fates) == bool(recorded.option("algorithm__beta"))
 
 
 # ------------------------------------------------------------------------------------------ steps without a gradient

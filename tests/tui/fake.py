@@ -19,7 +19,19 @@ from remote.protocol import OPERATIONS, Cursor, RemoteError
 from remote.protocol.check import read_request
 from tests.tui.fake_ask import ASK_ANSWERS
 from tests.tui.fake_backups import BACKUP_ANSWERS
-from tests.tui.fake_rows import LOGS, RUN, Record, ailing_rows, at, healthy, jsonl, rollout_rows, summary, train_rows
+from tests.tui.fake_rows import (
+    LOGS,
+    RUN,
+    Record,
+    ailing_rows,
+    at,
+    healthy,
+    jsonl,
+    rollout_rows,
+    summary,
+    token_lines,
+    train_rows,
+)  # fmt: skip
 
 TASKS = {"addition": "sums", "gsm8k": "school", "gsm8k_r1_template": "school", "mbpp": "programs"}
 
@@ -295,6 +307,12 @@ def learning_box(client: FakeClient, live: str = RUN, steps: int = 87) -> FakeCl
     ]  # fmt: skip
     client.sessions = [{"name": live, "run": live, "dead": False, "created": 0, "attached": 0}]
     return client
+
+
+def token_box(client: FakeClient) -> None:
+    """A box whose run kept the tokens of its newest step."""
+    learning_box(client)
+    client.files[f"training_runs/{RUN}/logs/tokens.jsonl"] = jsonl(token_lines(rollout_rows(87)))
 
 
 def evaluated_box(client: FakeClient) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from datetime import datetime, timezone
 from typing import Any
 
 from grpo_train.run_dir.files import to_json
+from grpo_train.run_dir.tokens import UNKNOWN, encode
 
 NOW = 1_795_000_000.0
 """The time of the tests' clock, which does not move."""
@@ -127,6 +129,25 @@ def rollout_rows(step: int, count: int = 8) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def token_lines(rows: list[dict[str, Any]], skipped: int = 3) -> list[dict[str, Any]]:
+    """Lines of ``tokens.jsonl`` for rows of one step: a token a word, all classes of values; the completion ``skipped``
+    of each group without a pass of the trainer."""
+    groups: dict[int, dict[str, str]] = {}
+    for row in rows:
+        words = re.findall(r"</?\w+>|\s*[^\s<]+|\s", row["completion"])
+        places = range(len(words) + 1)  # and the end
+        known = row["sample"] != skipped
+        groups.setdefault(row["group"], {})[str(row["sample"])] = encode(
+            [*map(len, words), 0],
+            bytes([1, 30, 75, 120, 200][at % 5] for at in places),
+            bytes([2, 80, 110, 140, 160][at % 5] if known else UNKNOWN for at in places),
+            bytes([20, 60, 127, 170, 240][at % 5] if known else UNKNOWN for at in places),
+            [at % 4 if known else 0 for at in places],
+        )
+    step = rows[0]["step"]
+    return [{"step": step, "of": step, "group": group, "tokens": tokens} for group, tokens in groups.items()]
 
 
 def jsonl(rows: list[dict[str, Any]]) -> bytes:

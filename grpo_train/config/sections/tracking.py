@@ -16,6 +16,10 @@ class Tracking(Section):
     """Write TensorBoard event files."""
     gpu_interval: PositiveFloat = 2.0
     """Seconds between GPU samples."""
+    token_rows: int | None = Field(default=None, ge=0, le=10_000)
+    """Completions of each update whose tokens are kept in tokens.jsonl (log-probability, entropy, ratio, clipping;
+    about 6 bytes a token), those of the groups with the largest spread of rewards first; 0 = none. Default: two groups,
+    less what would exceed a quarter of rollouts.jsonl."""
     wandb: Literal["off", "offline", "online", "auto"] = "off"
     """Weights & Biases: ``auto`` = online with an API key and a route to the server, offline without the route, off
     without the key or the package. Its failures never delay training."""

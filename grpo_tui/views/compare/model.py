@@ -447,6 +447,9 @@ class Pair:
     low: float
     high: float
     problems: int
+    gained: int | None
+    """Problems that it has right and the pinned run does not."""
+    lost: int | None
 
     @property
     def spread(self) -> float:
@@ -505,7 +508,8 @@ class PairedResults:
                 self.problems.append(f"{row['name']}: {row[UNREADABLE]}")
             else:
                 key = (row["dataset"], row["run"], int(row["step"]))
-                self.pairs[key] = Pair(row["difference"], row["low"], row["high"], int(row["n"]))
+                values = (row["difference"], row["low"], row["high"], int(row["n"]))
+                self.pairs[key] = Pair(*values, row.get("gained"), row.get("lost"))
         self.problems += [one_line(problem) for problem in reply["problems"]]
 
     def fail(self, message: str) -> None:

@@ -277,6 +277,7 @@ class EvaluationsSource(CompareSource):
                 Text(""),
             ]
         lines += wrapped(Text(self._verdict(), style=palette["muted"]), width)
+        lines += [part for line in self._sums(palette) for part in wrapped(line, width)]
         for problem in self.paired.problems:
             lines += wrapped(Text(problem, style=palette["warn"]), width)
         return lines
@@ -327,6 +328,20 @@ class EvaluationsSource(CompareSource):
         if pair.is_clear:
             text.append(" ≠", style=palette["good" if pair.difference > 0 else "bad"])
         return text
+
+    def _sums(self, palette: Palette) -> list[Text]:
+        """The problems that each run gained and lost at the newest step it is compared at."""
+        lines = []
+        for run in self.comparison.runs:
+            keys = [key for key in self.paired.pairs if key[1] == run.name]
+            for dataset in dict.fromkeys(key[0] for key in keys):
+                step = max(key[2] for key in keys if key[0] == dataset)
+                pair = self.paired.pairs[dataset, run.name, step]
+                if pair.gained is None or pair.lost is None:
+                    continue
+                text = f" at step {step:,}: {pair.gained:,} gained, {pair.lost:,} lost of {pair.problems:,} problems"
+                lines.append(Text.assemble(self.letter(run, palette), text))
+        return lines
 
     def _verdict(self) -> str:
         pairs = self.paired.pairs

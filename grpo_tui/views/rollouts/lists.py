@@ -12,14 +12,23 @@ from textual.content import Content
 
 from grpo_train.run_dir.display import metric_value
 from grpo_train.run_dir.files import to_float
-from grpo_tui.box.formatting import Sized, bar, compact_number, counted, one_line, percent, shortened
+from grpo_tui.box.formatting import Sized, compact_number, counted, one_line, percent, shortened
 from grpo_tui.box.store import Store
 from grpo_tui.kit.lists import ALL, Cell, TablePanel
 from grpo_tui.kit.panel import Line, Panel, link_age
 from grpo_tui.views.rollouts.model.reader import RolloutChoices, RolloutReader
-from grpo_tui.views.rollouts.model.samples import Group, Sample, histogram, order_label, reward_of, why
+from grpo_tui.views.rollouts.model.samples import (
+    ORDERS,
+    Group,
+    Sample,
+    histogram,
+    order_label,
+    reward_of,
+    why,
+)
 
-BLOCKS = "▁▂▃▄▅▆▇█"
+BLOCKS = "▁▂▃▄▅▆▇"
+"""Without the full one, which would merge with the line above."""
 MOST_BLOCKS = 16
 """Of a group's rewards; of more samples, each block is the mean of several."""
 NARROW = 34
@@ -133,7 +142,7 @@ class StepsPanel(RolloutList):
             signal = f"{row.samples:,}" if row.samples else ""
         shape = block(row.reward, *self._range())
         return (
-            (f"{row.step:,}", ""), (figure(row.reward), ""), (shape, self.app.theme_variables["chart-reward"]),
+            (f"{row.step:,}", ""), (figure(row.reward), ""), (shape, self.app.theme_variables[tone(row.reward)]),
             (signal, self.muted),
         )  # fmt: skip
 
@@ -181,6 +190,8 @@ class GroupsPanel(RolloutList):
         if reader is not None and page is not None:
             shown, total = len(reader.groups), len(page.groups)
             words = f"{shown:,} of {counted(total, what)}" if shown < total else counted(total, what)
+            if sums := reader.sums:
+                words = f"{sums} · {words}"
             if discarded := sum(group.is_discarded for group in reader.groups):
                 words += f", {discarded:,} discarded (×)"
             if page.count > len(page.samples):
@@ -225,8 +236,8 @@ class GroupsPanel(RolloutList):
         if (shares := self._shares) is not None:
             return text, (figure(shares.get(group.number)), ""), (figure(group.share), "")
         blocks = rewards_as_blocks(group, self._blocks(self.scrollable_content_region.width - 1), *self._range(reader))
-        color = self.muted if group.is_discarded else self.app.theme_variables["chart-reward"]
-        return text, (figure(group.mean), ""), (blocks, color)
+        colors = self.app.theme_variables
+        return text, (figure(group.mean), ""), Text.assemble(*((each, colors[tone(value)]) for each, value in blocks))
 
     def line(self, index: int, width: int) -> Text:
         text = super().line(index, width)
@@ -340,11 +351,13 @@ class RewardsPanel(Panel):
         room = max(1, self.size.width - labels - counts - 3)
         lines = []
         for label, count in bars:
-            filled, rest = bar(count / most, room)
+            halves = round(2 * room * count / most)
+            filled = "━" * (halves // 2) + "╸" * (halves % 2)  # thinner than a line: full ones do not merge
+            value = -1.0 if label[0] == "-" else float(label[0].isdigit() and label != "0")
             lines.append(
                 Content.from_markup(
-                    "$label [$chart-reward]$filled[/]$rest $count",
-                    label=f"{label:>{labels}}", filled=filled, rest=rest, count=f"{count:>{counts},}",
+                    f"$label [${tone(value)}]$filled[/] $count",
+                    label=f"{label:>{labels}}", filled=f"{filled:<{room}}", count=f"{count:>{counts},}",
                 )
             )  # fmt: skip
         return Content("\n").join(lines)
@@ -364,22 +377,28 @@ def advantage(sample: Sample) -> str:
 
 
 def block(value: float | None, low: float, high: float) -> str:
-    """A value as a block of one of eight heights."""
+    """A value as a block of one of several heights."""
     if value is None or not low <= value <= high:
         return " "
     share = (value - low) / (high - low) if high > low else 0.0
-    return BLOCKS[min(7, int(share * 8))]
+    return BLOCKS[min(len(BLOCKS) - 1, int(share * len(BLOCKS)))]
 
 
-def rewards_as_blocks(group: Group, width: int, low: float, high: float) -> str:
-    """The rewards of a group's samples in at most ``width`` blocks; ``?`` is one without a finite reward."""
+def tone(reward: float | None) -> str:
+    """The variable of the theme for a reward: 0 is not good."""
+    return "grpo-muted" if not reward else "chart-reward" if reward > 0 else "error"
+
+
+def rewards_as_blocks(group: Group, width: int, low: float, high: float) -> list[tuple[str, float | None]]:
+    """The rewards of a group's samples in at most ``width`` blocks, with what each stands for; ``?`` is one without a
+    finite reward."""
     rewards = [reward_of(one) for one in group.samples]
     if len(rewards) > width:
         edges = [round(i * len(rewards) / width) for i in range(width + 1)]
         parts = [rewards[start:end] for start, end in pairwise(edges)]
         known = [[value for value in part if value is not None and low <= value <= high] for part in parts]
         rewards = [sum(part) / len(part) if part else None for part in known]
-    return "".join("?" if (text := block(value, low, high)) == " " else text for value in rewards)
+    return [("?" if (text := block(value, low, high)) == " " else text, value) for value in rewards]
 
 
 class RolloutsLine(Line):
@@ -412,8 +431,11 @@ class RolloutsLine(Line):
             against = f"{reader.flips} against {shortened(reader.reference_name, 36)}"
             text += Content.from_markup("   [$text-muted]problems[/] $against", against=against)
         else:
-            label = order_label(choices.order, choices.is_reversed)
-            text += Content.from_markup("   [$text-muted]groups by[/] $order", order=label)
+            is_evaluation = bool(reader.rollouts.evaluation)
+            label = order_label(choices.order, choices.is_reversed, wrong_first=is_evaluation)
+            what = "problems" if is_evaluation else "groups"
+            by = "" if is_evaluation and choices.order == ORDERS[0] else " by"
+            text += Content.from_markup(f"   [$text-muted]{what}{by}[/] $order", order=label)
         if choices.filter:
             where = " in the whole file" if reader.searches_file else ""
             text += Content.from_markup(

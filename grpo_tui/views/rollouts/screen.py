@@ -359,6 +359,17 @@ class RolloutsScreen(ViewScreen):
         self.moved()
         self.app.receipt("long lines are wrapped" if self.choices.wraps else "long lines are cut")
 
+    def action_next_tokens(self) -> None:
+        """Color the tokens of a completion by log-probability, entropy, ratio to the trainer, or clipping."""
+        if self.reader is None:
+            return
+        self.reader.next_tokens()
+        self.moved()
+        mode = self.choices.tokens
+        self.app.receipt(f"tokens are colored by {mode}" if mode else "tokens are not colored")
+        if (found := self.reader.tokens) is not None and found.tokens:
+            self.query_one(SamplePanel).focus()  # left and right move the token's cursor
+
     def action_toggle_prompt(self) -> None:
         """Show all of a long prompt, or its end."""
         self.choices.whole_prompt = not self.choices.whole_prompt

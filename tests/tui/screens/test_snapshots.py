@@ -27,7 +27,7 @@ from remote.protocol import RemoteError
 from tests.support.event_loop import SkippingLoop, running_loop
 from tests.support.histories import fill_history
 from tests.tui.conftest import BOX, text_of
-from tests.tui.fake import GPUS, FakeClient, ailing_box, learning_box
+from tests.tui.fake import GPUS, FakeClient, ailing_box, learning_box, token_box
 from tests.tui.fake_ask import ANSWERS_FILE, completion, piece, question, question_id, ready
 from tests.tui.fake_rows import LOGS, NOW, RUN, ailing_rows, at, jsonl
 from tests.tui.screens.test_backups import TRANSFER, backed_up
@@ -350,6 +350,18 @@ USUAL = ((120, 40), "grpo-dark")
 def test_view(snap_compare: Compare, view: str, size: tuple[int, int], theme: Any) -> None:
     themes = tuple(each.name for each in THEMES)
     assert same(snap_compare, pictures(full_box, ((view, ""),), SIZES, themes)[view, size, theme.name])
+
+
+@pytest.mark.parametrize("theme", THEMES, ids=lambda theme: theme.name)
+def test_tokens(snap_compare: Compare, theme: Any) -> None:
+    made = app(token_box, theme.name)
+
+    async def ready(pilot: Pilot[None]) -> None:
+        await turn_to(pilot, "rollouts", rollouts_are_ready)
+        await pilot.press(*"tttt", *["right"] * 5)
+        await wait(pilot, lambda: "token 6 of" in text_of(made))
+
+    assert snap_compare(made, terminal_size=(120, 40), run_before=ready)
 
 
 @pytest.mark.parametrize("view", ["home", "compare"])

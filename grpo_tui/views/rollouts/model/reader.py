@@ -20,6 +20,8 @@ from grpo_tui.views.rollouts.model.samples import (
     flipped,
     ordered,
 )
+from grpo_tui.views.rollouts.model.tokens import MODES, KnownTokens, TokenValues
+from remote.protocol.logs import UNREADABLE
 
 
 @dataclass
@@ -35,6 +37,8 @@ class RolloutChoices:
     is_whole_file: bool = False
     """Whether it searches the whole file, or the shown step."""
     wraps: bool = True
+    tokens: str = ""
+    """What tokens are colored by: one of MODES."""
     whole_prompt: bool = False
     saving: str = ""
     """How far an export is; "" without one."""
@@ -43,6 +47,9 @@ class RolloutChoices:
         """Raises QueryError, and keeps the last one."""
         self.where = condition(text) if text.strip() else []
         self.filter = text.strip()
+
+    def next_tokens(self) -> None:
+        self.tokens = MODES[(MODES.index(self.tokens) + 1) % len(MODES)]
 
     def next_order(self) -> None:
         self.order, self.is_reversed = ORDERS[(ORDERS.index(self.order) + 1) % len(ORDERS)], False
@@ -67,6 +74,8 @@ class RolloutReader:
         """The marked sample."""
         self.is_beside = False
         """Whether the marked sample is shown beside the one under the cursor."""
+        self._tokens = KnownTokens()
+        self._token: tuple[Place | None, int] = (None, 0)
         self.version = 0
         self._now = now
         self._made_of: object = None
@@ -131,6 +140,17 @@ class RolloutReader:
         return {group.number: group.share for group in page.groups if group.share is not None}
 
     @property
+    def sums(self) -> str:
+        """``3 lost, 9 gained`` against the reference step, or how many problems of an evaluation are not right."""
+        page = self.rollouts.page
+        if page is None or not self.rollouts.evaluation:
+            return ""
+        if self.flips and not self.mismatch and (shares := self.shares) is not None:
+            return ", ".join(f"{len(flipped(page.groups, shares, kind)):,} {kind}" for kind in FLIPS)
+        wrong = sum(group.share is not None and group.share < 1 for group in page.groups)
+        return f"{wrong:,} wrong"
+
+    @property
     def mismatch(self) -> str:
         """Why the step cannot be compared with the reference step: they were graded differently. "" if it can."""
         before, now = self.rollouts.reference_page, self.rollouts.page
@@ -169,7 +189,8 @@ class RolloutReader:
         elif self.group is None:
             self.group, self.sample = self._left  # the same problem at another checkpoint
         self._step = page.step
-        groups = ordered(page.groups, choices.order, choices.is_reversed)
+        wrong_first = bool(self.rollouts.evaluation)
+        groups = ordered(page.groups, choices.order, choices.is_reversed, wrong_first=wrong_first)
         if self.flips and self.mismatch:
             groups = []
         elif self.flips and (shares := self.shares) is not None:
@@ -275,6 +296,34 @@ class RolloutReader:
         samples = self.group.samples if self.group is not None else []
         if samples and self.sample in samples:
             self.choose_sample(samples[min(len(samples) - 1, max(0, samples.index(self.sample) + by))])
+
+    def tokens_of(self, row: Mapping[str, Any]) -> TokenValues:
+        """The tokens of a sample that is shown."""
+        return self._tokens.of(row, bool(self.rollouts.evaluation))
+
+    @property
+    def tokens(self) -> TokenValues | None:
+        """The tokens of the sample under the cursor; None while they are not colored, or it is not known."""
+        row = self.rollouts.text(self.shown[0]) if self.choices.tokens and self.shown else None
+        return None if row is None or UNREADABLE in row else self.tokens_of(row)
+
+    @property
+    def token(self) -> int:
+        """The place of the token under its cursor: at first 0 in every sample."""
+        place, at = self._token
+        return at if self.shown and place == self.shown[0] else 0
+
+    def move_token(self, by: int) -> None:
+        """Move the cursor among the tokens."""
+        if (found := self.tokens) is not None and found.tokens:
+            self._token = (self.shown[0], min(len(found.tokens) - 1, max(0, self.token + by)))
+
+    def next_tokens(self) -> None:
+        """Color tokens by the next of MODES. Values that may have been logged since are asked for."""
+        self.choices.next_tokens()
+        self.follows = False
+        for place in self.shown:
+            self.rollouts.ask_again(place, "tokens")
 
     def toggle_mark(self) -> None:
         """Mark the sample under the cursor, or remove its mark."""

@@ -367,6 +367,12 @@ class Rollouts:
         """A sample with its texts, if it is known."""
         return self._texts.get(place)
 
+    def ask_again(self, place: Place, field: str) -> None:
+        """Forget a sample of the training whose field has not been logged yet."""
+        if not self.evaluation and field not in self._texts.get(place, {field: ""}):
+            del self._texts[place]
+            self.version += 1
+
     def details(self, sample: Sample) -> dict[str, Any] | None:
         """A sample as it was logged, with or without its texts, if it is known."""
         place = self.place(sample)

@@ -113,19 +113,28 @@ def groups_of(samples: Iterable[Sample], prompts: Iterable[Mapping[str, Any]]) -
     return list(found.values())
 
 
-def ordered(groups: Sequence[Group], order: str, is_reversed: bool = False) -> list[Group]:
-    """The groups in one of ORDERS; those without a value come last, and discarded ones after them."""
+def ordered(
+    groups: Sequence[Group], order: str, is_reversed: bool = False, *, wrong_first: bool = False
+) -> list[Group]:
+    """The groups in one of ORDERS; those without a value come last, and discarded ones after them.
+
+    ``wrong_first``: in the order by spread, those of which fewer samples are right come first, whatever their spread.
+    """
     descending = DESCENDING[order] is not is_reversed
     if order == "log":
         return list(reversed(groups)) if descending else list(groups)
     known = [(value, group) for group in groups if (value := getattr(group, order)) is not None]
     known.sort(key=lambda pair: pair[0], reverse=descending)
+    if wrong_first and order == "spread":
+        known.sort(key=lambda pair: 1.0 if pair[1].share is None else pair[1].share, reverse=is_reversed)
     found = [group for _, group in known] + [group for group in groups if getattr(group, order) is None]
     return sorted(found, key=lambda group: group.is_discarded)
 
 
-def order_label(order: str, is_reversed: bool) -> str:
+def order_label(order: str, is_reversed: bool, *, wrong_first: bool = False) -> str:
     """``spread ↓``: the largest first."""
+    if wrong_first and order == "spread":
+        return "right first" if is_reversed else "wrong first"
     if order == "log":
         return "log order, newest first" if is_reversed else "log order"
     return f"{order} {'↓' if DESCENDING[order] is not is_reversed else '↑'}"

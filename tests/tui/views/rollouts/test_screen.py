@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from textual.widgets import Input
 
+from grpo_tui.views.rollouts.page import SamplePanel
 from grpo_tui.views.rollouts.screen import RolloutsScreen
 from remote.events import Link, LinkChanged
 from remote.protocol import RemoteError
 from tests.tui.conftest import Session, Start
-from tests.tui.fake import FakeClient, learning_box
-from tests.tui.fake_rows import LOGS, RUN, jsonl, rollout_rows
+from tests.tui.fake import FakeClient, evaluated_box, learning_box, token_box
+from tests.tui.fake_rows import LOGS, RUN, jsonl, rollout_rows, token_lines
 
 LOG = f"{LOGS}/rollouts.jsonl"
 
@@ -375,3 +376,101 @@ async def test_samples_are_saved(start: Start, downloads: Path) -> None:
         await session.until((downloads / f"{RUN}_matches.csv").exists, "the file")
         right = [row for row in rollout_rows(5, 40) + rollout_rows(4) if row["reward"] == 2.0]
         assert len((downloads / f"{RUN}_matches.csv").read_text().splitlines()) == 1 + len(right)
+
+
+# tokens --------------------------------------------------------------------------------------------------------------
+
+
+async def test_tokens_are_colored_and_have_a_cursor(start: Start) -> None:
+    async with start(token_box, wait="87/200", paints=True) as session:
+        screen = await rollouts(session)
+        await session.press("t")
+        await session.until_text("probability  ≥.9", "token 1 of", "‘<think>’", "log p −0.00058", "not clipped")
+        assert focused(session) == "sample"
+        await session.press("right")
+        await session.until_text("token 2 of", "clipped: ratio too low", "entropy")
+        reader = screen.reader
+        assert reader is not None
+        assert reader.tokens is not None
+        last = len(reader.tokens.tokens)
+        await session.press(*["ctrl+right"] * 5)
+        await session.until_text(f"token {last} of {last}", "end of the completion", "∎")
+        await session.press("left")
+        await session.until_text(f"token {last - 1} of {last}", "‘</answer>’")
+        for title in ("entropy  <.1", "ratio  <.5", "clipped  kept"):
+            await session.press("t")
+            await session.until_text(title, f"token {last - 1} of {last}")
+        sample = at(screen)
+        await session.press("t")
+        await session.until_text("think", "answer", "expected")
+        assert reader.tokens is None
+        await session.press("right")
+        await session.until(lambda: at(screen) != sample, "without colors, another sample")
+
+
+async def test_a_click_and_scrolling_find_a_token(start: Start) -> None:
+    async with start(token_box, wait="87/200", size=(80, 24), paints=True) as session:
+        screen = await rollouts(session)
+        await session.press("l", "l", "l", "t", "w")
+        await session.until_text("token 1 of")
+        panel = screen.query_one(SamplePanel)
+        reader = screen.reader
+        assert reader is not None
+        await session.press(*["ctrl+right"] * 5)
+        await session.until_text("end of the completion")
+        line = panel.source.line_of_token(reader.token)  # type: ignore[attr-defined]
+        top = round(panel.scroll_offset.y)
+        assert top <= line < top + panel.scrollable_content_region.height - panel.foot
+        assert "reverse" in {str(span.style) for span in panel.source.line(line, panel.text_width, panel.palette).spans}
+        await session.pilot.click(panel, offset=(2, 1 + line - top))
+        await session.until(lambda: reader.tokens and reader.token < len(reader.tokens.tokens) - 1)
+        assert panel.source.line_of_token(reader.token) == line  # type: ignore[attr-defined]
+
+
+async def test_two_samples_with_tokens(start: Start) -> None:
+    async with start(token_box, wait="87/200", size=(200, 60), paints=True) as session:
+        screen = await rollouts(session)
+        await session.press("l", "l", "space", "j", "d", "t")
+        await session.until_text("against", "token 1 of", "↵")
+        await session.press("right")
+        await session.until_text("token 2 of")
+        assert screen.reader is not None
+        assert screen.reader.is_beside
+
+
+async def test_missing_values_have_a_reason(start: Start) -> None:
+    """A completion without a gradient, one whose tokens are logged later, one of which none are, an evaluation's."""
+    later = jsonl(token_lines(rollout_rows(86)))
+
+    def script(client: FakeClient) -> None:
+        evaluated_box(client)
+        token_box(client)
+
+    async with start(script, wait="87/200", paints=True) as session:
+        screen = await rollouts(session)
+        await session.press("l", "l", "G", "t")
+        await session.until_text("entropy and ratio – (no gradient)", "log p")
+        await session.press("t")
+        await session.until_text("not known")
+        await session.press("h", "h", "h", "j")
+        await session.until(lambda: at(screen)[0] == 86)
+        await session.until_text("no token values: each update keeps")
+        session.client.files[f"{LOGS}/tokens.jsonl"] = later
+        await session.press("t")
+        await session.until_text("ratio  <.5", "token 1 of")
+        await session.until(lambda: session.app.store.shown_at is not None)
+        await session.press("v")
+        await session.until_text("an evaluation keeps no token values")
+
+
+async def test_wrong_problems_come_first(start: Start) -> None:
+    async with start(evaluated_box, wait="87/200") as session:
+        screen = await rollouts(session)
+        await session.until(lambda: session.app.store.shown_at is not None)
+        await session.press("v")
+        await session.until_text("problems wrong first", "1 wrong · 4 problems")
+        await session.until(lambda: at(screen)[1] == 2, "the wrong one")
+        await session.press("O")
+        await session.until_text("problems right first")
+        await session.press("F")
+        await session.until_text("1 lost, 1 gained · 1 of 4 problems")
