@@ -15,6 +15,7 @@ from textual.strip import Strip
 from textual.visual import Visual
 
 from grpo_tui.actions import GROUPS, Action, Situation, key_label
+from grpo_tui.kit.bars import StatusLine
 from grpo_tui.kit.dialog import Dialog
 
 KEYS_WIDTH = 10
@@ -101,6 +102,7 @@ class HelpScreen(Dialog[None]):
             frame.border_title = Content(self.heading)
             frame.border_subtitle = Content("esc closes")
             yield self.table
+        yield StatusLine(self.app.store)
 
     def _rows(self) -> list[KeyRow]:
         here = self.view.title()

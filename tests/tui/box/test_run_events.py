@@ -12,7 +12,7 @@ from grpo_tui.box.charts import ChartEvents, Gap, Placed, gaps_of, sign_of
 from grpo_tui.box.curves import Mark
 from grpo_tui.box.events import WORDS, Pause, RunEvent, RunEvents
 from grpo_tui.box.log import RunLogs
-from grpo_tui.kit.plot import Bitmap, View, bands_of, column_of, legend, lowest_free, signs_of
+from grpo_tui.kit.plot import View, bands_of, column_of, legend, signs_of
 from tests.support.any_json import values
 
 VIEW = View(0, 100, 0, 1)
@@ -142,12 +142,3 @@ def test_events_are_found_by_place() -> None:
     assert [one.x for one in events.beside(10, 1)] == [20, 20]
     assert events.beside(30, 1) == []
     assert len(events.of_step(20)) == 2
-
-
-def test_a_sign_hides_no_curve_where_there_is_room() -> None:
-    bitmap, other = Bitmap(3, 3), Bitmap(3, 3)
-    bitmap.dot(0, 11)
-    other.dot(1, 7)
-    for y in (0, 4, 8):
-        bitmap.dot(2, y)
-    assert [lowest_free(column, bitmap, other) for column in range(3)] == [0, 2, 2]
