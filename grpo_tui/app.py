@@ -16,7 +16,6 @@ from textual.actions import parse
 from textual.app import SystemCommand
 from textual.binding import Binding
 from textual.message import Message
-from textual.notifications import Notification, Notifications, Notify
 from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
@@ -34,6 +33,7 @@ from grpo_tui.box.store import Store
 from grpo_tui.files import Options, Preferences
 from grpo_tui.history.writer import HistoryWriter
 from grpo_tui.kit.attach import RunForeground, call_in_foreground
+from grpo_tui.kit.bars import StatusLine
 from grpo_tui.kit.desk import (
     Desk,
     GoToStep,
@@ -63,25 +63,6 @@ from remote.events import (
     SessionsReported,
 )
 from remote.protocol.text import clean
-
-MOST = 3
-
-
-def make_room(shown: Notifications, new: Notification) -> bool:
-    """Take what a new notification replaces off the screen; returns False if its text is there already.
-
-    A text that has less than half of its time left is shown anew.
-    """
-    for old in list(shown):
-        if (old.title, old.message) == (new.title, new.message):
-            if old.time_left > old.timeout / 2:
-                return False
-            del shown[old]
-    while len(shown) >= MOST:
-        oldest = list(shown)
-        del shown[next((old for old in oldest if old.severity != "error"), oldest[0])]
-    return True
-
 
 VIEW_STYLES = sorted(Path(__file__).parent.glob("views/*/styles.tcss"))
 EXAMINE_AFTER_S = 2.0
@@ -212,6 +193,7 @@ class GrpoApp(Desk):
         """Update the views when it is due."""
         if self.pulse.beat():
             self.tick()
+        self.show_message()
 
     def _examine(self) -> None:
         """Run the doctor once a connection."""
@@ -270,18 +252,18 @@ class GrpoApp(Desk):
 
     def _announce_end(self, row: RunRow) -> None:
         title, message, is_bad = end_notice(self.store, row, self.key("eval"))
-        self.notify(message, title=title, severity="error" if is_bad else "information", markup=False)
+        self.say(message, title, "error" if is_bad else "information", run=row.name)
 
     def _announce_jobs(self) -> None:
         for session, run, code in self._pace.first(self.ends.ended_jobs()):
             if code:
                 self.work(f"output of {session}", partial(self._announce_failure, session, run, code))
             else:
-                self.receipt(*job_done(session, run))
+                self.receipt(*job_done(session, run), run=run)
 
     async def _announce_failure(self, session: str, run: str, code: int) -> None:
         output = await background.last_output(self, session) or f"exit code {code}, no output"
-        self.notify(output, title=job_failed(session, run, code), severity="error", timeout=60, markup=False)
+        self.say(output, job_failed(session, run, code), "error", run=run)
 
     @property
     def chosen_checkpoint(self) -> int | None:
@@ -391,7 +373,8 @@ class GrpoApp(Desk):
         if reason:
             if action.opens_line:
                 self.held_keys.drop()
-            self.warn(reason, title=f"{action.label}: not available")
+            run = self.store.selected or "" if on_selection else ""
+            self.say(reason, f"{action.label}: not available", "warning", run=run, answers=True)
         elif inspect.iscoroutinefunction(target := self.target_of(action)):
             if action.opens_form:
                 self.held_keys.hold()
@@ -402,6 +385,9 @@ class GrpoApp(Desk):
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, (events.InputEvent, events.Resize)):
             self.pulse.wake()
+        if isinstance(event, (events.Key, events.MouseDown)):
+            self.messages.used()
+            self.show_message()
         if not self.holds(event):
             await super().on_event(event)
 
@@ -410,10 +396,22 @@ class GrpoApp(Desk):
 
         self.push_screen(MessageScreen(title, message, hint))
 
-    def on_notify(self, event: Notify) -> None:
-        """Show a few at once. Textual has no public way to take one of them off the screen."""
-        if not make_room(self._notifications, event.notification):
-            event.prevent_default()
+    def show_message(self) -> None:
+        for line in self.screen.query(StatusLine) if self.screen_stack else ():
+            line.tick()
+
+    def action_show_messages(self) -> None:
+        from grpo_tui.dialogs.messages import MessagesScreen
+
+        if not isinstance(self.screen, MessagesScreen):
+            self.push_screen(MessagesScreen())
+
+    def action_command_palette(self) -> None:
+        from grpo_tui.palette import CommandsPalette
+
+        if not isinstance(self.screen, CommandsPalette):
+            self.held_keys.hold()  # a command is typed faster than the palette opens
+            self.push_screen(CommandsPalette(id="--command-palette"))
 
     def _fatal_error(self) -> None:
         """Exit with a traceback that does not steer the terminal. Textual has no public hook for it."""

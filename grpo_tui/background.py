@@ -362,14 +362,14 @@ async def ask_again(app: Desk) -> None:
                 return  # asked once more after the next reconnect
             message = "It did not reach the box" if error.code == "not_received" else error.message
             title = f"{request.op} of {request.target} was not carried out"
-            app.notify(f"{message} (requested {ago})", title=title, severity="warning", timeout=30, markup=False)
+            app.warn(f"{message} (requested {ago})", title, run=request.target)
         else:
             run = str(reply.get("run") or request.target)
             if request.op == "launch":
                 from grpo_tui.kit.desk import SelectRun
 
                 app.post_message(SelectRun(run))
-            app.receipt(OUTCOMES[request.op].format(run=run), f"requested {ago}; the answer had been lost")
+            app.receipt(OUTCOMES[request.op].format(run=run), f"requested {ago}; the answer had been lost", run=run)
         finally:
             kept.in_flight.discard(request.key)
         kept.forget(request.key)

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
+from textual import getters, on
 from textual.app import SystemCommand
-from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.types import IgnoreReturnCallbackType
+from textual.widgets import Input
 
 from grpo_tui import files
 from grpo_tui.actions import key_label, readonly
@@ -32,6 +34,27 @@ MOST = 20
 _STEP = re.compile(r"(?:step )?\s*(\d[\d,]*)")
 
 
+class CommandsPalette(CommandPalette):
+    """As Textual's; enter after the whole name of a command runs it, without a choice: ``:messages``."""
+
+    app = getters.app(Desk)
+
+    def on_mount(self) -> None:
+        # by the app: a key that a screen sends goes no further than to that screen, whose bindings do not have enter
+        self.call_after_refresh(self.app.call_later, self.app.release_keys)
+
+    @on(Input.Submitted)
+    def run_named(self, event: Input.Submitted) -> None:
+        desk = self.app
+        name = event.value.strip().lower()
+        found = next((one for one in commands(desk) if one.title.partition(":")[0] == name), None)
+        if found is not None:
+            event.stop()
+            event.prevent_default()
+            self.dismiss()
+            desk.call_later(found.callback)
+
+
 def commands(app: Desk) -> Iterator[SystemCommand]:
     """The commands that can be chosen now, each with its key, or with why it is not available."""
     situation = app.situation()
@@ -43,6 +66,8 @@ def commands(app: Desk) -> Iterator[SystemCommand]:
         text = f"{f'not available: {reason}' if reason else ''}  {key}"
         title = f"{action.label}: {app.help_of(action)}"  # the palette searches titles alone
         yield SystemCommand(title, text, lambda name=action.id: app.run_worker(app.action_act(name)))
+    title = "messages: Show what was said in this session"
+    yield SystemCommand(title, "all messages of the line at the bottom, in full", app.action_show_messages)
     tunnels = partial(app.work, "tunnels", partial(list_tunnels, app))
     yield SystemCommand("tunnels: List the tunnels to the box", "open, copy or end one", tunnels)
     if not (why := readonly(situation)):

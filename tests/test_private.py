@@ -20,7 +20,7 @@ FILES = sorted(path for package in ("grpo_tui", "remote") for path in (REPOSITOR
 PUBLIC = ("_", "_exit", "_replace", "_asdict")
 """Documented in spite of their form: ``os._exit`` and the methods of named tuples."""
 KNOWN = {
-    "app.py": {"_fatal_error", "_notifications"},
+    "app.py": {"_fatal_error"},
     "terminal.py": {"_driver"},
     "paramiko_wire.py": {
         "_channel_handler_table", "_feed", "_feed_extended", "_kex_info", "_parse_disconnect", "_parse_kex_init",

@@ -16,7 +16,7 @@ from grpo_train.report.blocks import Chart, Points
 from grpo_train.report.curves import Curve
 from grpo_train.report.text import escape, number
 from grpo_train.report.train_log import Floats
-from grpo_train.run_dir.curves import SHARES
+from grpo_train.run_dir.curves import SHARES, apart, log_ticks, ticks
 
 WIDTH, HEIGHT = 360, 168
 LEFT, RIGHT, TOP, BOTTOM = 48, 14, 10, 20
@@ -58,8 +58,8 @@ def chart_svg(chart: Chart) -> str:
     """A metric's curves, as an ``<svg>`` element."""
     curves = [(letter, curve) for letter, curve in chart.curves if len(curve.mean)]
     x = Scale(chart.first, max(chart.last, chart.first + 1), LEFT, WIDTH - RIGHT)
-    y = _y_scale(chart.name, curves)
-    parts = [_axes(x, y)]
+    (low, high), y = _extremes(curves), _y_scale(chart.name, curves)
+    parts = [_axes(x, y, [low, high] if curves else [])]
     for event in chart.events:
         at = f"{x.place(event.step):.1f}"
         parts.append(
@@ -104,8 +104,9 @@ def points_svg(points: Points) -> str:
     """Estimates with their intervals, as an ``<svg>`` element."""
     x = Scale(points.first, max(points.last, points.first + 1), LEFT, WIDTH - RIGHT)
     everything = [point for _, series in points.series for point in series]
-    y = _padded(min(p.low for p in everything), max(p.high for p in everything))
-    parts = [_axes(x, y)]
+    low, high = min(p.low for p in everything), max(p.high for p in everything)
+    y = _padded(low, high)
+    parts = [_axes(x, y, [low, high])]
     for letter, series in points.series:
         name = _series_class(letter)
         places = [(x.place(p.step), y.place(p.value), y.place(p.low), y.place(p.high)) for p in series]
@@ -146,29 +147,22 @@ def x_places(chart: Chart, steps: Floats) -> list[float]:
     return [round(place, 1) for place in x.at(steps).tolist()]
 
 
-def ticks(low: float, high: float, wanted: int) -> list[float]:
-    """About ``wanted`` round numbers between two."""
-    span = high - low
-    if not (math.isfinite(span) and span > 0):
-        return [low]
-    raw = span / wanted
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * 0.999)
-    if not step or low + step == low:
-        return [low]
-    return [n * step for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
-
-
 def _series_class(letter: str) -> str:
     return f"s{'ABCDEFGHIJKL'.index(letter) if letter else 0}"
 
 
-def _y_scale(name: str, curves: Sequence[tuple[str, Curve]]) -> Scale:
-    if not curves:
-        return _padded(0.0, 1.0)
+def _extremes(curves: Sequence[tuple[str, Curve]]) -> tuple[float, float]:
+    """The lowest and the highest value that is drawn."""
     alone = len(curves) == 1
-    low = min(float((curve.low if alone else curve.line).min()) for _, curve in curves)
-    high = max(float((curve.high if alone else curve.line).max()) for _, curve in curves)
+    low = min((float((curve.low if alone else curve.line).min()) for _, curve in curves), default=0.0)
+    high = max((float((curve.high if alone else curve.line).max()) for _, curve in curves), default=1.0)
+    return low, high
+
+
+def _y_scale(name: str, curves: Sequence[tuple[str, Curve]]) -> Scale:
+    low, high = _extremes(curves)
+    if not curves:
+        return _padded(low, high)
     if SHARES.fullmatch(name) and low >= 0 and high <= 1:
         return Scale(0.0, 1.0, HEIGHT - BOTTOM, TOP)
     if low > 0 and is_logarithmic(name, curves):
@@ -185,24 +179,37 @@ def _padded(low: float, high: float) -> Scale:
     return Scale(bottom, high + room, HEIGHT - BOTTOM, TOP)
 
 
-def _axes(x: Scale, y: Scale) -> str:
+def _axes(x: Scale, y: Scale, extremes: Sequence[float]) -> str:
+    """The axes: even ticks between the labels of the extremes, which are the values of ``extremes``."""
     parts = []
     low, high = y.bounds
-    found = ticks(low, high, 4)
-    if y.is_log:
-        decades = range(round(low), round(high) + 1)
-        found = [10.0**n for n in decades[:: max(1, len(decades) // 4)]]
-    for value in found:
-        at = f"{y.place(value):.1f}"
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at}" y2="{at}"/>')
-        label = _tick(value, found[0], 0.0 if y.is_log or len(found) < 2 else found[1] - found[0])
-        parts.append(f'<text x="{LEFT - 5}" y="{float(at) + 3.5:.1f}" text-anchor="end">{label}</text>')
-    for value in (step for step in ticks(x.low, x.high, 4) if step == int(step)):
+    found = (log_ticks if y.is_log else ticks)(low, high, 5)
+    values = [10.0**level for level in found] if y.is_log else found
+    step = 0.0 if y.is_log or len(found) < 2 else found[1] - found[0]
+    ends = {y.place(value): _tick(value, values[0], step / 100) for value in extremes if math.isfinite(value)}
+    if len(ends) == 2 and max(ends) - min(ends) < LETTER:
+        del ends[max(ends)]
+    for value in values:
+        at = y.place(value)
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
+        if apart([at], list(ends), LETTER):
+            parts.append(_y_label(at, _tick(value, values[0], step)))
+    parts += [_y_label(at, text) for at, text in ends.items()]
+    first, last = math.ceil(x.low), math.floor(x.high)
+    width = max(len(f"{first:,}"), len(f"{last:,}")) * LETTER * 0.6 + 2
+    inner = [step for step in ticks(x.low, x.high, 5) if step == int(step)]
+    places = apart([x.place(step) for step in inner], [x.place(first), x.place(last)], width * 1.6)
+    inner = [step for step in inner if x.place(step) in places]
+    for value in sorted({first, *inner, last}):
         place = x.place(value)
-        anchor = "end" if place > WIDTH - RIGHT - 20 else "middle"
+        anchor = "end" if value == last else "middle"
         parts.append(f'<text x="{place:.1f}" y="{HEIGHT - 6}" text-anchor="{anchor}">{int(value):,}</text>')
     parts.append(f'<path class="axis" d="M{LEFT} {TOP}V{HEIGHT - BOTTOM}H{WIDTH - RIGHT}"/>')
     return "".join(parts)
+
+
+def _y_label(at: float, text: str) -> str:
+    return f'<text x="{LEFT - 5}" y="{at + 3.5:.1f}" text-anchor="end">{text}</text>'
 
 
 def _tick(value: float, first: float, step: float) -> str:
@@ -233,7 +240,7 @@ def _path(places: Sequence[tuple[float, float]]) -> str:
 
 
 def _crosses(xs: Floats) -> str:
-    """A cross at the bottom for each place where a value is not finite."""
+    """A cross below the axis for each place where a value is not finite: above it, it would be at a value's height."""
     bottom = HEIGHT - BOTTOM
     places = sorted({round(x) for x in xs.tolist()})
-    return f'<path class="gap" d="{"".join(f"M{x - 2} {bottom - 5}l4 4m0-4l-4 4" for x in places)}"/>'
+    return f'<path class="gap" d="{"".join(f"M{x - 2} {bottom + 1}l4 4m0-4l-4 4" for x in places)}"/>'

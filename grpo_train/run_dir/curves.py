@@ -1,4 +1,5 @@
-"""How a curve is drawn, in the app, in pictures and in reports: its values, or a centered mean over their band.
+"""How a curve is drawn, in the app, in pictures and in reports: its values, or a centered mean over their band; the
+numbers on its axes.
 
 A trailing average would show a change later than it was: a centered one has its middle where the values change. Near
 both ends it covers less, so that it never looks ahead of or behind them.
@@ -10,8 +11,10 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from itertools import accumulate
 from statistics import median
 from typing import NamedTuple
@@ -111,3 +114,101 @@ def largest_changes(values: Sequence[float], *, rises: bool) -> list[LevelChange
         before = median(values[max(0, place - BEFORE) : place])
         found.append(LevelChange(place, before, median(values[place : place + AFTER])))
     return found
+
+
+NICE = (1, 2, 2.5, 5, 10, 20)
+"""Distances of even ticks, times a power of ten."""
+SMALLEST = 1e-290
+"""A smaller span has no ticks: a power of ten below it may be 0."""
+DAY_S = 86_400.0
+CLOCK_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200)
+"""Distances of ticks on a clock."""
+LONG_S = 300 * DAY_S
+"""A longer time needs the year."""
+LAST_DATE = datetime(9990, 1, 1).timestamp()
+"""A box may log any number as a time; beyond, there is no calendar."""
+
+
+def ticks(low: float, high: float, count: int) -> list[float]:
+    """At most ``count`` (≥ 2) even, round numbers in [low, high]; the two ends if no round ones fit."""
+    span = high - low
+    if not math.isfinite(span) or span < SMALLEST:
+        return [low]
+    raw = span / max(1, count - 1)
+    power = 10.0 ** math.floor(math.log10(raw))
+    for factor in NICE:
+        size = factor * power
+        first = math.ceil(low / size - 1e-9)
+        last = math.floor(high / size + 1e-9)
+        found = [min(max(index * size, low), high) for index in range(first, last + 1)]
+        if 2 <= len(found) <= count:
+            return found
+    return [low, high]
+
+
+def log_ticks(low: float, high: float, count: int) -> list[float]:
+    """As :func:`ticks`, on an axis of logarithms: those of decades, or of round numbers where decades are few."""
+    for digits in ((1, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 5), (1, 3), (1,)):
+        decades = range(math.floor(low), math.floor(high) + 1) if high - low <= count else ()
+        levels = [decade + math.log10(digit) for decade in decades for digit in digits]
+        found = [level for level in levels if low <= level <= high]
+        if 2 <= len(found) <= count:
+            return found
+    size = math.ceil((high - low) / (count - 1)) if math.isfinite(high - low) else 0
+    for start in (math.ceil(low / size) * size, math.ceil(low)) if size > 1 else ():
+        if whole := range(start, math.floor(high) + 1, size):
+            return [float(decade) for decade in whole]
+    return ticks(low, high, count)
+
+
+def time_ticks(low: float, high: float, count: int) -> list[float]:
+    """At most ``count`` times, even on the clock of this machine: the full hours, or the midnights, of its time zone.
+
+    An hour that the clock skips has no tick, and one that it repeats has one.
+    """
+    span = high - low
+    if not (0 <= low < high < LAST_DATE):
+        return ticks(low, high, count)
+    step = next((size for size in CLOCK_S if span / size < count), 0.0)
+    if not step:
+        days = max(span / DAY_S / max(1, count - 1), 1.0)
+        power = 10 ** math.floor(math.log10(days))
+        step = DAY_S * next(size for size in (power, 2 * power, 5 * power, 10 * power) if size >= days)
+    day = datetime.fromtimestamp(low).replace(hour=0, minute=0, second=0, microsecond=0)
+    if step > DAY_S:
+        day -= timedelta(days=day.toordinal() % (step / DAY_S))
+    size = timedelta(seconds=step)
+    at = day + (datetime.fromtimestamp(low) - day) // size * size
+    end = datetime.fromtimestamp(high)
+    found = []
+    while at <= end + size:  # the clock may be put back within the range
+        place = at.timestamp()
+        if low <= place <= high and datetime.fromtimestamp(place) == at:
+            found.append(place)
+        at += size
+    return found[:count] if len(found) > 1 else found or [low]
+
+
+def time_labels(places: Sequence[float]) -> list[str]:
+    """Times of day; with the date on the first of each day, where there are several days."""
+    if not places or not all(0 <= place < LAST_DATE for place in places):
+        return [time.strftime("%H:%M", time.localtime(place)) for place in places]
+    times = [datetime.fromtimestamp(place) for place in places]
+    if places[-1] - places[0] > LONG_S:
+        return [f"{at:%Y-%m-%d}" for at in times]
+    inner = times[1:-1]
+    are_days = len(inner) > 1 and not any(at.hour or at.minute or at.second for at in inner)
+    form = "%H:%M:%S" if places[-1] - places[0] < 120 else "%H:%M"
+    found, shown = [], times[0].date() if times[0].date() == times[-1].date() else None
+    for place, at in enumerate(times):
+        date, shown, before = f"{at:%b} {at.day} ", at.date(), shown
+        if are_days and 0 < place < len(times) - 1:
+            found.append(date.strip())
+        else:
+            found.append((date if shown != before else "") + at.strftime(form))
+    return found
+
+
+def apart(levels: Sequence[float], ends: Sequence[float], least: float) -> list[float]:
+    """The ticks that leave room for the labels of the extremes: those at least so far from each."""
+    return [level for level in levels if all(abs(level - end) >= least for end in ends)]

@@ -78,6 +78,40 @@ def tick_labels(levels: list[float]) -> tuple[list[str], str]:
     return ["+" + without_zeros(f"{each:.3g}") for each in above], f"{base:.15g}"
 
 
+def extreme_labels(
+    extremes: Sequence[float], levels: Sequence[float], base: str, is_log: bool
+) -> list[tuple[float, str]]:
+    """The lowest and highest value on an axis, the highest first, each with its label beside the ticks."""
+    distance = min((high - low for low, high in itertools.pairwise(levels)), default=math.inf)
+    if math.isinf(distance) and extremes:
+        distance = max(extremes) - min(extremes)
+    found = []
+    for extreme in sorted(set(extremes), reverse=True):
+        value = extreme if not is_log else 10.0**extreme if abs(extreme) < 308 else math.inf
+        if math.isfinite(value):
+            found.append((extreme, extreme_label(value, value * distance if is_log else distance, base)))
+    return found
+
+
+def extreme_label(value: float, distance: float, base: str = "") -> str:
+    """The highest or lowest value beside the ticks of an axis, with three digits or as many as place it among them.
+
+    ``distance``: of the ticks; ``base``: what is to be added to their labels.
+    """
+    if base:
+        return "+" + without_zeros(f"{value - float(base):.3g}")
+    if value == 0 or not math.isfinite(value):
+        return compact_number(value)
+    digits = next((n for n in range(3, 16) if abs(float(f"{value:.{n}g}") - value) <= distance / 20), 16)
+    if not 1e-3 <= abs(value) < 1e4 and digits <= 4:
+        return compact_number(value)
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{decimals}f}"
+    if "." in text:
+        text = text.rstrip("0").rstrip(".")
+    return text if len(text) <= LONGEST_TICK else without_zeros(f"{value:.{digits}g}")
+
+
 def gibibytes(mib: float) -> str:
     """A memory size in GiB, given in MiB."""
     gib = mib / 1024

@@ -13,14 +13,14 @@ from grpo_train.run_dir.files import to_float
 from grpo_tui.box.asking import monotonic
 from grpo_tui.box.events import Rule
 from grpo_tui.box.formatting import money, one_line, shortened
-from grpo_tui.box.rows import NAME_IN_TOAST, CheckpointView, RunRow, command_of, done_notice, failure_title
+from grpo_tui.box.rows import NAME_IN_MESSAGE, CheckpointView, RunRow, command_of, done_notice, failure_title
 from grpo_tui.box.run_facts import RunFacts
 from grpo_tui.box.store import Store
 
 ANNOUNCED = 4
 ANNOUNCED_S = 10.0
-TOAST_LENGTH = 400
-"""Maximum characters of a run's error in a notification."""
+MESSAGE_LENGTH = 400
+"""Maximum characters of a run's error in a message."""
 End = TypeVar("End")
 
 
@@ -29,17 +29,17 @@ def end_notice(store: Store, row: RunRow, eval_key: str) -> tuple[str, str, bool
     glyph, word, tone = state_label(row.state)
     verdict = row.verdict
     if tone != "bad" and verdict is not None and verdict.tone != "good":
-        title = f"{verdict.mark} {shortened(row.name, NAME_IN_TOAST)} {word}: {verdict.word}"
+        title = f"{verdict.mark} {shortened(row.name, NAME_IN_MESSAGE)} {word}: {verdict.word}"
         return title, verdict.text, verdict.tone == "bad"
-    message = one_line(row.error.get("summary") or "")[:TOAST_LENGTH] or f"at step {row.step}"
+    message = one_line(row.error.get("summary") or "")[:MESSAGE_LENGTH] or f"at step {row.step}"
     shown = row.name == store.selected
     if row.state == "finished" and shown and not any(view.evaluations for view in store.checkpoints()):
         message += f"; press {eval_key} to evaluate its checkpoints"
-    return f"{glyph} {shortened(row.name, NAME_IN_TOAST)} {word}", message, tone == "bad"
+    return f"{glyph} {shortened(row.name, NAME_IN_MESSAGE)} {word}", message, tone == "bad"
 
 
 class Pace:
-    """At most ANNOUNCED notifications in ANNOUNCED_S seconds: a box may report the end of 10,000 runs at once."""
+    """At most ANNOUNCED messages in ANNOUNCED_S seconds: a box may report the end of 10,000 runs at once."""
 
     def __init__(self) -> None:
         self._times: deque[float] = deque(maxlen=ANNOUNCED)

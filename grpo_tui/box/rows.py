@@ -22,8 +22,8 @@ from remote.protocol.rows import UNREADABLE
 PARTLY = 3
 """Exit status of a command that left something out."""
 TEXT_WIDTH = 20
-NAME_IN_TOAST = 40
-"""Maximum cells of a run's name in the title of a notification."""
+NAME_IN_MESSAGE = 40
+"""Maximum cells of a run's name in the title of a message."""
 WORK = {
     "backup": "being backed up",
     "restore": "being restored",
@@ -150,12 +150,12 @@ def work_on(sessions: Iterable[str], run: str, transfer: Transfer | None) -> str
 def done_notice(command: str, run: str) -> tuple[str, str]:
     """Title and message for a command that succeeded."""
     title, message = _DONE.get(command, (f"{command} of {{run}} done", ""))
-    return f"✔ {title.format(run=shortened(run, NAME_IN_TOAST))}", message
+    return f"✔ {title.format(run=shortened(run, NAME_IN_MESSAGE))}", message
 
 
 def failure_title(command: str, run: str, code: int) -> str:
     """Title for a command that did not succeed, or left something out."""
-    name = shortened(run, NAME_IN_TOAST)
+    name = shortened(run, NAME_IN_MESSAGE)
     if code == PARTLY and command in _IN_PART:
         return f"▲ {_IN_PART[command].format(run=name)}"
     return f"✖ {command} of {name} failed"

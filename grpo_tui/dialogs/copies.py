@@ -59,7 +59,7 @@ async def _run(app: Desk, copy: BoxCopy) -> None:
         left_out = f"; {len(copy.copied.left_out)} left out" if copy.copied.left_out else ""
         app.receipt(f"✔ copied: {what}{left_out}", copy.copied.paths[-1])
     elif copy.problem and not copy.was_stopped:
-        app.notify(copy.problem, title=f"✖ not copied: {title}", severity="error", timeout=60, markup=False)
+        app.say(copy.problem, f"✖ not copied: {title}", "error")
 
 
 # questions, on the copy's thread -------------------------------------------------------------------------

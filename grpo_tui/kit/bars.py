@@ -1,7 +1,8 @@
 """The first and the last lines: box, link and selected run; the keys of a view, and the views.
 
 A terminal of few rows has one line: the views are digits at its end. A taller one has a line for the views, with the
-keys of the program at its end, and the views with many keys have two lines for them.
+keys of the program at its end, and the views with many keys have two lines for them. A message is on the last line of
+the terminal, over what is there: nothing moves.
 """
 
 from __future__ import annotations
@@ -322,3 +323,56 @@ class ViewBar(ClickableLine):
                 start += part.cell_length + 2
         self.spans = spans
         return Content.assemble(*parts)
+
+
+AGED_S = 10.0
+"""A message that is older has its age."""
+SHORTEST_TEXT = 24
+"""Cells of a message for which its age and the number of unread ones give way."""
+
+
+class StatusLine(Line):
+    """The message of now, on the last line of every screen; a click opens the list of all."""
+
+    def state(self) -> object:
+        shown = self.app.messages.shown()
+        age = int(self.store.now() - shown.at) if shown is not None else 0
+        return (shown, shown.times, age if age >= AGED_S else 0, self._others) if shown is not None else None
+
+    @property
+    def _others(self) -> int:
+        """How many unread warnings wait behind the one that is shown."""
+        shown = self.app.messages.shown()
+        return sum(one is not shown for one in self.app.messages.unread)
+
+    def tick(self) -> None:
+        """It is there only where there is something to say."""
+        if self.is_attached:
+            self.display = self.app.messages.shown() is not None
+            super().tick()
+
+    def on_mount(self) -> None:
+        self.tick()
+
+    def render(self) -> Content:
+        width, shown = self.size.width, self.app.messages.shown()
+        if shown is None:
+            return Content("")
+        title, text = shown.line()
+        said = part(" ", (title, f"bold {TONES[shown.tone]}"), text, " ")
+        age, others = self.store.now() - shown.at, self._others
+        told = [part((f"{duration(age)} ago", MUTED))] if age >= AGED_S else []
+        told += [part((f"+{others} unread", "$warning"))] if others else []
+        beside = Content("  ").join(told)
+        if others or said.cell_length + beside.cell_length + 1 > width:
+            is_view = self.screen.has_class("view")  # a dialog has no palette: there the key alone opens the list
+            told.append(part((f"{self.key('palette')}messages" if is_view else ": all messages", "bold $accent")))
+            beside = Content("  ").join(told)
+        room = width - beside.cell_length - 2
+        if room < SHORTEST_TEXT:
+            beside, room = Content(""), width
+        return _spread(said.truncate(room, ellipsis=True), beside, width)
+
+    async def on_mouse_down(self, event: events.MouseDown) -> None:
+        event.stop()
+        await self.app.run_action("app.show_messages")

@@ -16,13 +16,14 @@ from textual.content import Content
 from textual.message import Message
 from textual.strip import Strip
 
+from grpo_train.run_dir.curves import apart
 from grpo_train.run_dir.display import duration, metric_text
 from grpo_train.run_dir.files import to_float
 from grpo_tui.box.asking import NOT_READ, seconds_waited
 from grpo_tui.box.charts import CHARTS, ChartEvents, Gap, Placed, RunLook, accuracies, gaps_of
 from grpo_tui.box.curves import Curve, Curves, Mark, left_out, percentiles
 from grpo_tui.box.events import Rule, RunEvent
-from grpo_tui.box.formatting import counted, power_labels, tick_labels
+from grpo_tui.box.formatting import counted, extreme_labels, power_labels, tick_labels
 from grpo_tui.box.store import Store
 from grpo_tui.kit.panel import Panel, from_markup
 from grpo_tui.kit.plot import (
@@ -33,16 +34,16 @@ from grpo_tui.kit.plot import (
     bands_of,
     column_of,
     cut_off,
+    evened,
+    fitting_ticks,
     legend,
     lines_in_blocks,
-    log_ticks,
     only_line,
     point,
     row_of,
     scaled,
     signs_at,
     signs_of,
-    ticks,
     view_of,
     view_of_marks,
     x_labels,
@@ -130,8 +131,11 @@ class ChartMouse(Panel):
 
 DENSE_DOTS = 6
 """Dots of a cell from which on a band is dense."""
-LEAST_WITH_SIGNS = 7
-"""Rows of a chart that has one for the signs of events; in a lower one they are in the last row of the curve."""
+LEAST_WITH_SIGNS = 3
+"""Rows of a chart that has one for the signs of events; a lower one has none of them: within the plot, a sign is a
+value."""
+LEAST_BETWEEN, LOW = 2, 6
+"""Rows from the label of an extreme to that of a tick, in a plot of more than so many rows."""
 LEAST_WITH_HIGHEST = 40
 """Cells of a chart whose frame has room for the highest value."""
 
@@ -329,14 +333,18 @@ class CurveChart(ChartMouse):
         if ends is None or not (marks or len(not_finite)) or width < 12 or height < 2:
             return self._empty(width, height, self.rich_style)
         results = self._results()
-        view = view_of(self.metric, [*marks, *results.values()], ends, self.is_log)
+        shown = [*marks, *results.values()]
+        view = view_of(self.metric, shown, ends, self.is_log)
+        extremes = (min(mark.low for mark in shown), max(mark.high for mark in shown)) if shown else ()
         if self.is_clipped and marks:
-            view = self._clipped(view, [mark for line in found for mark in line.extent], marks)
-            lines = [line.changed(partial(cut_off, view=view)) for line in lines]
+            view, extremes = self._clipped(view, [mark for line in found for mark in line.extent], marks)
         has_axis = height >= self.AXIS_FROM
-        has_row = height >= LEAST_WITH_SIGNS and bool(self.events.placed or len(not_finite))
+        elsewhere = [one for one in self.events.placed if one not in results]
+        has_row = height >= LEAST_WITH_SIGNS and bool(elsewhere or len(not_finite))
         rows = height - has_axis - has_row
-        labels = self.y_labels(view, rows)
+        view, labels = self.y_axis(view, rows, extremes)
+        if self.is_clipped:
+            lines = [line.changed(partial(cut_off, view=view)) for line in lines]
         self._margin = margin = max(len(text) for text in labels.values()) + 1
         columns = width - margin
         if columns < 4:
@@ -371,9 +379,8 @@ class CurveChart(ChartMouse):
             put(self._dots(bitmap), style)
             put_over(bitmap, band, style + Style(bgcolor=styles["raw"].color))
             put(line.letters(view, columns, rows), style)
-        elsewhere = [one for one in self.events.placed if one not in results]
-        for column, sign in signs_of(elsewhere, not_finite, view, columns).items():
-            self._signs.setdefault(len(cells) - 1, {})[column] = sign  # at another height it would read as a value
+        if has_row:
+            self._signs[rows] = signs_of(elsewhere, not_finite, view, columns)
         for row, column, sign in signs_at(results, view, columns, rows):
             self._signs.setdefault(row, {})[column] = sign
         for row, signs in self._signs.items():
@@ -442,37 +449,36 @@ class CurveChart(ChartMouse):
 
         return line.changed(apart), [gap for _, gap in wide]
 
-    def _clipped(self, view: View, raw: Sequence[Mark], marks: Sequence[Mark]) -> View:
-        """The view between the percentiles."""
+    def _clipped(self, view: View, raw: Sequence[Mark], marks: Sequence[Mark]) -> tuple[View, tuple[float, float]]:
+        """The view between the percentiles, and these."""
         low, high = percentiles(raw)
         if self.is_log:
             low, high = (math.log10(value) if value > 0 else view.y_low for value in (low, high))
         view = view_of_marks([Mark(0, low, low, high, high, False)], view.x_low, view.x_high)
         self._hidden = left_out(marks, view.y_low, view.y_high)
-        return view
+        return view, (low, high)
 
-    def y_labels(self, view: View, rows: int) -> dict[int, str]:
-        """Row to number, on the y axis."""
-        count = max(2, min(6, rows // 2 + 1))
-        levels = (log_ticks if self.is_log else ticks)(view.y_low, view.y_high, count)
+    def y_axis(self, view: View, rows: int, extremes: Sequence[float]) -> tuple[View, dict[int, str]]:
+        """The view with room for even ticks; and row to number, of the extremes and of the ticks between them."""
+        is_whole = (view.y_low, view.y_high) == (0.0, 1.0)  # the axis of shares stays
+        shown, levels = (view, []) if is_whole else evened(view, rows, self.is_log, extremes)
+        levels = levels or fitting_ticks(view, rows, self.is_log)
         texts, self._base = (power_labels if self.is_log else tick_labels)(levels)
-        return {row_of(level, view, rows): text for level, text in zip(levels, texts, strict=True)}
+        found: dict[int, str] = {}
+        for extreme, text in extreme_labels(extremes, levels, self._base, self.is_log):
+            found.setdefault(row_of(extreme, shown, rows), text)
+        ends, between = tuple(found), LEAST_BETWEEN if rows > LOW else 1
+        for level, text in zip(levels, texts, strict=True):
+            if apart([row := row_of(level, shown, rows)], ends, between):
+                found.setdefault(row, text)
+        return shown, found
 
     def _axis(self, view: View, columns: int, style: Style) -> Strip:
-        """Numbers below the curve, as many as fit."""
-        margin = self._margin
-        line = [" "] * (margin + columns)
-        free_from = 0
-        count, price = max(2, columns // 10), self.store.price_per_hour
-        for level, text in x_labels(view.x_low, view.x_high, count, self.axis, price):
-            if not text:
-                continue
-            center = margin + round((level - view.x_low) / (view.x_high - view.x_low) * (columns - 1))
-            start = min(max(margin, center - len(text) // 2), margin + columns - len(text))
-            if start >= free_from:
-                line[start : start + len(text)] = text
-                free_from = start + len(text) + 2
-        return Strip([Segment("".join(line), style)], margin + columns)
+        """Numbers below the curve."""
+        line, margin = [" "] * columns, self._margin
+        for start, text in x_labels(view.x_low, view.x_high, columns, self.axis, self.store.price_per_hour):
+            line[start : start + len(text)] = text
+        return Strip([Segment(" " * margin + "".join(line), style)], margin + columns)
 
     def _empty(self, width: int, height: int, style: Style) -> list[Strip]:
         blank = Strip.blank(width, style)

@@ -11,6 +11,7 @@ from typing import Any
 
 from textual import events
 from textual.app import App
+from textual.content import Content
 from textual.driver import Driver
 from textual.message import Message
 from textual.screen import Screen
@@ -23,6 +24,7 @@ from grpo_tui.box.copies import BoxCopy
 from grpo_tui.box.gpus import BoxHistory
 from grpo_tui.box.kept import KeptAnswers
 from grpo_tui.box.link import Connection
+from grpo_tui.box.messages import Messages, Severity, StatusMessage
 from grpo_tui.box.needs import EndWatch
 from grpo_tui.box.run_columns import DEFAULT
 from grpo_tui.box.run_list import RunList
@@ -168,7 +170,7 @@ class ShowMetric(Message):
 
 
 class Desk(App[None]):
-    """What the user works with: one box, its store, requests, dialogs and notifications. The app composes it."""
+    """What the user works with: one box, its store, requests, dialogs and messages. The app composes it."""
 
     options: Options
     preferences: Preferences
@@ -199,6 +201,8 @@ class Desk(App[None]):
         """The last copy between this machine and a box."""
         self.held_keys = HeldKeys(self)
         self.unanswered = UnansweredRequests()
+        self.messages = Messages()
+        """What was said in this session."""
 
     @property
     def copy_at_work(self) -> BoxCopy | None:
@@ -287,11 +291,41 @@ class Desk(App[None]):
         """Show a dialog with an error and its hint."""
         raise NotImplementedError
 
-    def receipt(self, title: str, detail: str = "") -> None:
-        self.notify(detail or title, title=title if detail else "", timeout=6, markup=False)
+    # messages --------------------------------------------------------------------------------------------
 
-    def warn(self, message: str, title: str = "") -> None:
-        self.notify(message, title=title, severity="warning", timeout=4, markup=False)
+    def say(
+        self, text: str, title: str = "", severity: Severity = "information", *, run: str = "", answers: bool = False
+    ) -> None:
+        """Show a message on the line at the bottom. ``answers``: to a key that the user just pressed."""
+        store = self.store
+        self.messages.add(StatusMessage(text, title, severity, store.box, run, store.now(), answers))
+        self.show_message()
+
+    def receipt(self, title: str, detail: str = "", *, run: str = "") -> None:
+        self.say(detail or title, title if detail else "", run=run)
+
+    def warn(self, message: str, title: str = "", *, run: str = "") -> None:
+        self.say(message, title, "warning", run=run)
+
+    def show_message(self) -> None:
+        """Bring the line of the screen that is shown up to date."""
+        raise NotImplementedError
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: Severity = "information",
+        timeout: float | None = None,
+        markup: bool = True,
+    ) -> None:
+        """What Textual itself says, as that a screenshot was saved."""
+        self.say(Content.from_markup(message).plain if markup else message, title, severity)
+
+    def action_show_messages(self) -> None:
+        """Show all messages of this session."""
+        raise NotImplementedError
 
     def copy(self, text: str, what: str) -> None:
         """Copy a text to the clipboard of the terminal, and show what was copied ("sample 3 of step 1,702")."""

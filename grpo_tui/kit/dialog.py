@@ -12,6 +12,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 
+from grpo_tui.kit.bars import StatusLine
 from grpo_tui.kit.desk import Desk
 from grpo_tui.kit.panel import Excerpt
 from remote.events import QuestionAsked
@@ -45,6 +46,7 @@ class Dialog(ModalScreen[Result]):
         Binding("k", "move('cursor_up', 'scroll_up')", show=False),
         Binding("g", "move('first', 'scroll_home')", show=False),
         Binding("G", "move('last', 'scroll_end')", show=False),
+        Binding("colon", "app.show_messages", show=False),
     ]
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (20, "-short"), (32, "-tall"), (50, "-high")]  # noqa: RUF012
     heading = ""
@@ -61,6 +63,7 @@ class Dialog(ModalScreen[Result]):
             yield from self.compose_body()
             with Horizontal(id="buttons"):
                 yield from self.compose_buttons()
+        yield StatusLine(self.app.store)
 
     def compose_body(self) -> ComposeResult:
         """Widgets above the buttons."""

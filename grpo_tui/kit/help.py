@@ -18,6 +18,7 @@ from textual.visual import Visual
 from textual.widgets import Input
 
 from grpo_tui.actions import GROUPS, Action, Situation, key_label
+from grpo_tui.kit.bars import StatusLine
 from grpo_tui.kit.dialog import Dialog, LineInput
 
 KEYS_WIDTH = 10
@@ -136,6 +137,7 @@ class HelpScreen(Dialog[None]):
             frame.border_subtitle = Content("↑ ↓ scroll · esc closes")
             yield LineInput(placeholder="type words or a key to filter, e.g. back up, or B", id="search", compact=True)
             yield self.table
+        yield StatusLine(self.app.store)
 
     def _rows(self, wanted: str = "") -> list[KeyRow]:
         here = self.view.title()

@@ -9,6 +9,7 @@ A block has 2 × 2 pixels in place of the 2 × 4 dots of braille: two dots make 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,12 +19,12 @@ from typing import NamedTuple
 from textual.content import Content
 
 from grpo_train.history.cost import dollars
-from grpo_train.run_dir.curves import SHARES
+from grpo_train.run_dir.curves import NICE, SHARES, log_ticks, ticks, time_labels, time_ticks
 from grpo_train.run_dir.display import duration
 from grpo_tui.box.charts import DASHED, DOTTED, ELAPSED, NOT_FINITE, RUN_LOOKS, SEVERAL, Gap, Placed, RunLook, sign_of
 from grpo_tui.box.curves import Curve, Mark
 from grpo_tui.box.events import CRASH, WORDS, RunEvent
-from grpo_tui.box.formatting import compact_number, metric_value, money, tick_labels
+from grpo_tui.box.formatting import compact_number, metric_value, money
 
 _BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _STROKES = tuple(tuple(tuple(sum(bits[first : last + 1]) for last in range(4)) for first in range(4)) for bits in _BITS)
@@ -38,6 +39,16 @@ class View:
     x_high: float
     y_low: float
     y_high: float
+
+
+MOST_TICKS = 6
+"""Of a y axis."""
+MOST_ROOM = 1.4
+"""How much longer an axis may become for even ticks."""
+SPARSE = 24
+"""Ticks that are closer by a row are worth this part of the axis."""
+DECADES = (1, 2, 3, 5, *range(10, 1000, 10))
+"""Distances of the ticks of a logarithmic axis."""
 
 
 class Bitmap:
@@ -154,32 +165,45 @@ def plot_marks(bitmap: Bitmap, view: View, marks: Sequence[Mark]) -> None:
         previous = (x, pixel_of(mark.last, view, bitmap.height))
 
 
-def log_ticks(low: float, high: float, count: int) -> list[float]:
-    """As :func:`ticks`, on an axis of logarithms: the logarithms of at most ``count`` round numbers."""
-    for digits in ((1, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 5), (1, 3), (1,)):
-        decades = range(math.floor(low), math.floor(high) + 1) if high - low <= count else ()
-        levels = [decade + math.log10(digit) for decade in decades for digit in digits]
-        found = [level for level in levels if low <= level <= high]
-        if 2 <= len(found) <= count:
-            return found
-    return ticks(low, high, count)
+def evened(view: View, rows: int, is_log: bool, extremes: Sequence[float] = ()) -> tuple[View, list[float]]:
+    """The view with as much room above and below the extremes that its round numbers are whole rows apart; and those
+    numbers."""
+    low, high = (min(extremes), max(extremes)) if extremes else (view.y_low, view.y_high)
+    if not 1e-9 * max(abs(low), abs(high)) < high - low < math.inf:
+        low, high = view.y_low, view.y_high
+    pixels = rows * 4 - 1
+    span = (high - low) * pixels / (pixels - 1)  # half a dot above and below: the view is moved by that much
+    if rows < 3 or not 0 < span < math.inf:
+        return view, []
+    found = []
+    for gap in range(-(-rows // MOST_TICKS), max(1, rows // 2) + 1):
+        least = span * 4 * gap / pixels
+        power = 10.0 ** math.floor(math.log10(least))
+        sizes = DECADES if is_log else [power * factor for factor in NICE]
+        size = next((size for size in sizes if size >= least * (1 - 1e-9)), math.inf)
+        found.append((size * pixels / 4 / gap * (1 + gap / SPARSE), size, size * pixels / 4 / gap))
+    _, size, wide = min(found)
+    if not 0 < wide < MOST_ROOM * span:
+        return view, []
+    top = high + (wide - high + low) / 2
+    level, dot = math.floor(top / size) * size, wide / pixels
+    top = level + round((top - level) / dot) * dot  # a tick is in the middle of a dot
+    if low >= 0 > top - wide:
+        top = wide  # an axis of what is never negative begins at 0
+    bottom = top - wide
+    levels = [index * size for index in range(math.ceil(bottom / size - 1e-9), math.floor(top / size + 1e-9) + 1)]
+    return replace(view, y_low=bottom, y_high=top), levels
 
 
-def ticks(low: float, high: float, count: int) -> list[float]:
-    """At most ``count`` (≥ 2) round numbers in [low, high]; the two ends if no round ones fit."""
-    span = high - low
-    if not math.isfinite(span) or span <= 0:
-        return [low]
-    raw = span / max(1, count - 1)
-    power = 10 ** math.floor(math.log10(raw))
-    for factor in (1, 2, 2.5, 5, 10, 20):
-        size = factor * power
-        first = math.ceil(low / size - 1e-9)
-        last = math.floor(high / size + 1e-9)
-        found = [min(max(index * size, low), high) for index in range(first, last + 1)]
-        if 2 <= len(found) <= count:
-            return found
-    return [low, high]
+def fitting_ticks(view: View, rows: int, is_log: bool) -> list[float]:
+    """The ticks of an axis that stays as it is: as many as are as far from each other in rows, if there are some."""
+    count = max(2, min(MOST_TICKS, rows // 2 + 1))
+    of = log_ticks if is_log else ticks
+    for fewer in range(count, 2, -1):
+        places = [row_of(level, view, rows) for level in of(view.y_low, view.y_high, fewer)]
+        if len(places) > 2 and len({low - high for low, high in itertools.pairwise(places)}) == 1:
+            return of(view.y_low, view.y_high, fewer)
+    return of(view.y_low, view.y_high, count)
 
 
 _QUADRANTS = " ▘▝▀▖▌▞▛▗▚▐▜▄▙▟█"
@@ -224,15 +248,67 @@ def view_of(metric: str, marks: Sequence[Mark], ends: tuple[float, float], is_lo
     return replace(view, y_low=0.0, y_high=1.0)
 
 
-def x_labels(low: float, high: float, count: int, axis: str, price: float | None = None) -> list[tuple[float, str]]:
-    """At most ``count`` round places on an x axis, each with its label. ``price``: dollars per hour."""
+LEAST_LABEL = 8
+"""Cells of a label on an x axis and the room beside it."""
+BETWEEN = 2
+"""Cells between two labels."""
+
+
+def x_labels(low: float, high: float, columns: int, axis: str, price: float | None = None) -> list[tuple[int, str]]:
+    """Where labels below a plot begin, and their texts: its ends, and as many even places as fit between them.
+
+    ``price``: dollars per hour.
+    """
+    ends = [float(math.ceil(low)), float(math.floor(high))] if axis == "step" else [low, high]
+    if ends[0] > ends[1]:
+        ends = [low, high]
+
+    def laid(places: Sequence[float]) -> list[tuple[int, str]]:
+        found = []
+        for place, text in zip(places, axis_labels(places, axis, price), strict=True):
+            center = min(columns - 1, math.floor((place - low) / (high - low) * columns))
+            found.append((min(max(0, center - len(text) // 2), columns - len(text)), text))
+        return found
+
+    def overlap(labels: Sequence[tuple[int, str]]) -> int | None:
+        """The first label that the one after it would touch."""
+        pairs = enumerate(itertools.pairwise(labels))
+        return next((at for at, ((start, text), (after, _)) in pairs if start + len(text) + BETWEEN > after), None)
+
+    for count in range(max(2, columns // LEAST_LABEL), 0, -1):
+        inner = [place for place in x_ticks(low, high, count, axis, price) if ends[0] < place < ends[1]]
+        while (at := overlap(labels := laid([ends[0], *inner, ends[1]]))) is not None and inner:
+            if at == 0:
+                inner.pop(0)
+            elif at == len(inner):
+                inner.pop()
+            else:
+                break
+        if at is None:
+            return labels
+    return [label for label in laid(ends[:1]) if len(label[1]) <= columns]
+
+
+def x_ticks(low: float, high: float, count: int, axis: str, price: float | None) -> list[float]:
+    """At most ``count`` even places on an x axis."""
+    if axis == "time":
+        return time_ticks(low, high, count)
+    unit = 1.0
     if axis == "seconds":
-        rate = dollars(price or 0.0, 1.0)
-        levels = ticks(low * rate, high * rate, count) if rate else []
-        return [(level / rate, f"${text}") for level, text in zip(levels, tick_labels(levels)[0], strict=True)]
-    unit = next(unit for unit, least in TIME_UNITS if high - low >= least) if axis == ELAPSED else 1.0
-    places = [level * unit for level in ticks(low / unit, high / unit, count)]
-    return [(place, axis_label(place, axis)) for place in places]
+        unit = 1 / rate if (rate := dollars(price or 0.0, 1.0)) else 0.0
+    elif axis == ELAPSED:
+        unit = next(unit for unit, least in TIME_UNITS if high - low >= least)
+    places = [level * unit for level in ticks(low / unit, high / unit, max(2, count))] if unit else []
+    return [place for place in places if axis != "step" or place == int(place)]
+
+
+def axis_labels(places: Sequence[float], axis: str, price: float | None) -> list[str]:
+    """The labels of places on an x axis; those of money have the digits that tell them apart."""
+    if axis == "time":
+        return time_labels(places)
+    if axis == "seconds":
+        return [cost(place, price) for place in places]
+    return [axis_label(place, axis) for place in places]
 
 
 def axis_label(value: float, axis: str, price: float | None = None) -> str:

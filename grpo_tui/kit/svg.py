@@ -9,18 +9,25 @@ from dataclasses import dataclass
 
 import resvg_py
 
+from grpo_train.run_dir.curves import apart, log_ticks, ticks
 from grpo_train.run_dir.display import metric_text
 from grpo_tui.box.charts import DASHED, DOTTED, Placed, RunLook, accuracies
 from grpo_tui.box.curves import Mark
 from grpo_tui.box.events import CRASH, EVALUATION, WORDS
-from grpo_tui.box.formatting import power_labels, tick_labels
-from grpo_tui.kit.plot import RunLine, View, log_ticks, scaled, ticks, view_of, x_labels
+from grpo_tui.box.formatting import extreme_labels, power_labels, tick_labels
+from grpo_tui.kit.plot import RunLine, View, scaled, view_of, x_labels
 
 WIDTH, HEIGHT = 480, 240
 """Of one chart."""
 LEFT, RIGHT, TOP, BOTTOM = 56, 16, 34, 26
-SIGNS = HEIGHT - BOTTOM - 5
-"""Height of the signs of events, above the axis."""
+SIGNS = HEIGHT - BOTTOM - 6
+"""Height of the signs of events, in a strip of their own above the axis …"""
+STRIP = 13
+"""… of this height."""
+LETTER = 6.2
+"""Width of a letter."""
+LABEL = 11
+"""Height of a label."""
 LEGEND = 16
 """Height of a line of a legend."""
 ACROSS = 2
@@ -102,11 +109,14 @@ def _chart(chart: Drawing, ends: tuple[float, float], axis: str, price: float | 
     lines = [line.changed(shown) for line in chart.lines]
     found = accuracies(chart.metric, chart.events)
     results = shown([Mark(one.x, a, a, a, a, False) for one, a in found.items()])
-    view = view_of(chart.metric, [*(mark for line in lines for mark in line.extent), *results], ends, chart.is_log)
+    drawn = [*(mark for line in lines for mark in line.extent), *results]
+    view = view_of(chart.metric, drawn, ends, chart.is_log)
+    extremes = [min(mark.low for mark in drawn), max(mark.high for mark in drawn)] if drawn else []
     said = metric_text(chart.metric, chart.last) if chart.last is not None else ""
     if any(line.band for line in lines):
         said = f"last {said}, line: mean"
-    yield from _axes(chart, said, view, x_labels(*ends, 6, axis, price))
+    columns = int((WIDTH - LEFT - RIGHT) / LETTER)
+    yield from _axes(chart, said, view, extremes, x_labels(*ends, columns, axis, price))
     for line in lines:
         yield from _line(line, view, line.look.light if line.look is not None else chart.color)
     for x in chart.not_finite:
@@ -192,23 +202,34 @@ def _diamond(x: float, y: float) -> str:
     return f'<path d="M{x:.1f} {y - 4:.1f}l4 4l-4 4l-4 -4Z" fill="#6a3fc0" stroke="#ffffff" stroke-width="0.6"/>'
 
 
-def _axes(chart: Drawing, said: str, view: View, labels: Sequence[tuple[float, str]]) -> Iterator[str]:
-    """Title, axes and their labels."""
+def _axes(
+    chart: Drawing, said: str, view: View, extremes: Sequence[float], labels: Sequence[tuple[int, str]]
+) -> Iterator[str]:
+    """Title, axes and their labels: the extremes, and the ticks between them."""
     is_log = chart.is_log
     yield f'<text x="{LEFT}" y="20" font-weight="bold" fill="#1d2733">{_escape(chart.metric)}</text>'
     levels = (log_ticks if is_log else ticks)(view.y_low, view.y_high, 5)
     texts, base = (power_labels if is_log else tick_labels)(levels)
     words = " ".join(filter(None, [said, "log" if is_log else "", f"axis: {base} + …" if base else ""]))
     yield f'<text x="{WIDTH - RIGHT}" y="20" text-anchor="end" fill="#5d6b7a">{_escape(words)}</text>'
+    ends = {_y(one, view): text for one, text in extreme_labels(extremes, levels, base, is_log)}
+    if len(ends) == 2 and max(ends) - min(ends) < LABEL:
+        del ends[max(ends)]
     for level, text in zip(levels, texts, strict=True):
         y = f"{_y(level, view):.1f}"
         yield f'<path d="M{LEFT} {y}H{WIDTH - RIGHT}" stroke="#e2ded2" stroke-width="1"/>'
-        yield f'<text x="{LEFT - 6}" y="{float(y) + 4:.1f}" text-anchor="end" fill="#5d6b7a">{_escape(text)}</text>'
-    for level, text in labels:
-        if text:
-            x, anchor = _x(level, view), "end" if _x(level, view) > WIDTH - RIGHT - 20 else "middle"
-            yield f'<text x="{x:.1f}" y="{HEIGHT - 9}" text-anchor="{anchor}" fill="#5d6b7a">{_escape(text)}</text>'
+        if apart([_y(level, view)], list(ends), LABEL):
+            yield _label(float(y), text, "#5d6b7a")
+    for y_end, text in ends.items():
+        yield _label(y_end, text, "#1d2733")
+    for start, text in labels:
+        x = LEFT + (start + len(text) / 2) * LETTER
+        yield f'<text x="{x:.1f}" y="{HEIGHT - 9}" text-anchor="middle" fill="#5d6b7a">{_escape(text)}</text>'
     yield f'<path d="M{LEFT} {TOP}V{HEIGHT - BOTTOM}H{WIDTH - RIGHT}" stroke="#5d6b7a" fill="none"/>'
+
+
+def _label(y: float, text: str, color: str) -> str:
+    return f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end" fill="{color}">{_escape(text)}</text>'
 
 
 def _values(mark: Mark) -> tuple[float, ...]:
@@ -231,7 +252,7 @@ def _x(x: float, view: View) -> float:
 
 
 def _y(y: float, view: View) -> float:
-    return TOP + (view.y_high - y) / (view.y_high - view.y_low) * (HEIGHT - TOP - BOTTOM)
+    return TOP + (view.y_high - y) / (view.y_high - view.y_low) * (HEIGHT - TOP - BOTTOM - STRIP)
 
 
 def _path(places: Sequence[tuple[float, float]], view: View) -> str:

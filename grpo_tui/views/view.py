@@ -18,7 +18,7 @@ from grpo_train.run_dir.config_values import config_values
 from grpo_tui.actions import ACTIONS
 from grpo_tui.box.events import Tracking, tracking_of
 from grpo_tui.box.store import Store
-from grpo_tui.kit.bars import HeaderBar, KeyBar, ViewBar
+from grpo_tui.kit.bars import HeaderBar, KeyBar, StatusLine, ViewBar
 from grpo_tui.kit.desk import Desk
 from grpo_tui.kit.dialog import LineInput
 from grpo_tui.kit.panel import StoreView
@@ -48,7 +48,7 @@ class ViewScreen(Screen[None]):
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (104, "-medium"), (170, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall"), (50, "-high")]  # noqa: RUF012
-    ALLOW_IN_MAXIMIZED_VIEW = "HeaderBar,ViewBar,KeyBar"
+    ALLOW_IN_MAXIMIZED_VIEW = "HeaderBar,ViewBar,KeyBar,StatusLine"
 
     def __init__(self, desk: Desk) -> None:
         super().__init__(classes="view")
@@ -102,6 +102,7 @@ class ViewScreen(Screen[None]):
             yield LineInput(id="go-to", placeholder="step; enter goes there", restrict="[0-9,_ ]*", compact=True)
         yield KeyBar(self.store, self.registry, self.readonly, view=self.NAME, id="keys")
         yield ViewBar(self.store, self.registry, view=self.NAME, id="views")
+        yield StatusLine(self.store)
 
     async def on_event(self, event: events.Event) -> None:
         if not self.app.holds(event):

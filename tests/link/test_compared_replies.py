@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from grpo_tui.box.rows import RunRow
 from grpo_tui.box.store import Store
 from grpo_tui.kit.lists import Palette
-from grpo_tui.kit.plot import Bitmap, plot_marks, ticks, view_of_marks
+from grpo_tui.kit.plot import Bitmap, evened, fitting_ticks, plot_marks, view_of_marks, x_labels
 from grpo_tui.views.compare.model import Comparison, PairedResults, facts_of
 from grpo_tui.views.compare.standing import TRACKED
 from grpo_tui.views.compare.tables import CompareSource, ConfigSource, EvaluationsSource, StandingSource
@@ -59,7 +59,10 @@ def test_any_value_about_a_compared_run(reply: tuple[str, Any], size: float) -> 
             for curve in run.curves.curves.values():
                 view = view_of_marks(curve.marks, *ends)
                 plot_marks(Bitmap(20, 5), view, curve.marks)
-                ticks(view.y_low, view.y_high, 3)
+                for axis in ("step", "time", "elapsed"):
+                    x_labels(view.x_low, view.x_high, 60, axis)
+                evened(view, 6, False)
+                fitting_ticks(view, 6, False)
     sources: list[CompareSource] = [
         StandingSource(store, comparison), ConfigSource(store, comparison, "u"),
         EvaluationsSource(store, comparison, paired, "F"),

@@ -22,7 +22,7 @@ from grpo_tui.box.log import LOGS, RunLogs
 from grpo_tui.box.needs import EndWatch
 from grpo_tui.box.store import Store
 from grpo_tui.kit.lists import LineSource, Palette
-from grpo_tui.kit.plot import Bitmap, plot_marks, ticks, view_of_marks
+from grpo_tui.kit.plot import Bitmap, evened, fitting_ticks, plot_marks, view_of_marks, x_labels
 from grpo_tui.kit.sources import CheckpointsSource, CompletionSource, log_sources
 from grpo_tui.views.charts.model import metric_lines
 from grpo_tui.views.charts.panels import StepSource
@@ -140,7 +140,10 @@ def draw(reply: dict[str, Any], logs: RunLogs) -> None:
     for curve in curves.curves.values():
         view = view_of_marks(curve.marks, *curves.ends)
         plot_marks(Bitmap(20, 5), view, curve.marks)
-        ticks(view.y_low, view.y_high, 3)
+        for axis in ("step", "time", "elapsed"):
+            x_labels(view.x_low, view.x_high, 60, axis)
+        evened(view, 6, False)
+        fitting_ticks(view, 6, False)
 
 
 @EXAMPLES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from grpo_train.report.blocks import Chart
 from grpo_train.report.curves import LARGEST, reduce
 from grpo_train.report.samples import FAR, NEAR, _Rollouts, pick
-from grpo_train.report.svg import chart_svg, ticks
+from grpo_train.report.svg import HEIGHT, chart_svg
 from grpo_train.report.train_log import Metric
 from grpo_train.run_dir.curves import DENSE, LEVELS
 
@@ -66,13 +67,28 @@ def test_charts_are_drawn_from_any_values(log: list[tuple[int, float]]) -> None:
     assert not re.search(r'="[^"]*(nan|inf)', svg.partition('aria-label="')[2].partition('"')[2])
 
 
-@given(st.floats(-1e9, 1e9), st.floats(1e-9, 1e9), st.integers(2, 6))
-def test_ticks_are_few_and_inside(low: float, span: float, wanted: int) -> None:
-    high = low + span
-    found = ticks(low, high, wanted)
-    assert len(found) <= 2 * wanted + 2
-    slack = span * 1e-6 + abs(low) * 1e-6
-    assert all(low - slack <= tick <= high + slack for tick in found)
+def y_labels(svg: str) -> list[tuple[float, str]]:
+    """Height and text of the labels on the y axis."""
+    found = re.findall(r'<text x="43" y="([\d.]+)" text-anchor="end">([^<]+)</text>', svg)
+    return [(float(y), text) for y, text in found]
+
+
+@settings(max_examples=60)
+@given(logs)
+def test_the_extremes_are_labeled_and_no_label_covers_another(log: list[tuple[int, float]]) -> None:
+    metric = metric_of(log)
+    first, last = int(metric.steps[0]), int(metric.steps[-1])
+    curve = reduce(metric, first, last, 5, "raw")
+    labels = y_labels(chart_svg(Chart("m", [("", curve)], first, last)))
+    heights = sorted(y for y, _ in labels)
+    assert all(low + 9.9 <= high <= HEIGHT for low, high in itertools.pairwise(heights))
+    assert not len(curve.low) or labels
+
+
+def test_the_highest_and_lowest_value_are_on_the_axis() -> None:
+    metric = metric_of([(1, 0.013), (2, 1.84), (3, 0.97)])
+    svg = chart_svg(Chart("reward", [("", reduce(metric, 1, 3, 100, "raw"))], 1, 3))
+    assert [text for _, text in sorted(y_labels(svg))] == ["1.840", "1.5", "1.0", "0.5", "0.013"]
 
 
 @st.composite

@@ -52,10 +52,10 @@ class Laptop:
     def post_message(self, message: Message) -> None:
         pass
 
-    def notify(self, message: str, *, title: str, **options: Any) -> None:
+    def warn(self, message: str, title: str, *, run: str) -> None:
         say(told=title, detail=message)
 
-    def receipt(self, title: str, detail: str = "") -> None:
+    def receipt(self, title: str, detail: str = "", *, run: str) -> None:
         say(told=title, detail=detail)
 
 

@@ -75,9 +75,8 @@ class Session:
         clients: list[FakeClient],
         pilot: Pilot[None],
         foreground: list[list[str]],
-        raised: list[str],
     ) -> None:
-        self.app, self.clients, self.pilot, self.foreground, self.raised = app, clients, pilot, foreground, raised
+        self.app, self.clients, self.pilot, self.foreground = app, clients, pilot, foreground
 
     @property
     def client(self) -> FakeClient:
@@ -127,9 +126,14 @@ class Session:
         """The screen as text."""
         return text_of(self.app)
 
-    def notifications(self) -> str:
-        """All notifications so far, expired ones too."""
-        return "\n".join(self.raised)
+    @property
+    def said(self) -> list[str]:
+        """What the app said so far, each as often as it was said."""
+        return [f"{one.title} {one.text}" for one in self.app.messages.entries for _ in range(one.times)]
+
+    def messages(self) -> str:
+        """The same as one text."""
+        return "\n".join(self.said)
 
 
 Start = Callable[..., AbstractAsyncContextManager[Session]]
@@ -267,18 +271,10 @@ def start(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
             make_model_command=model_command,
         )  # fmt: skip
         app.animation_level = "none"
-        raised: list[str] = []
-        notify = app.notify
-
-        def recorded(message: str, *, title: str = "", **options: Any) -> None:
-            raised.append(f"{title} {message}")
-            notify(message, title=title, **options)
-
-        monkeypatch.setattr(app, "notify", recorded)
         if not paints:
             monkeypatch.setattr(Compositor, "render_update", lambda compositor, **options: None)
-        async with app.run_test(size=size, notifications=True) as pilot:
-            session = Session(app, clients, pilot, calls, raised)
+        async with app.run_test(size=size) as pilot:
+            session = Session(app, clients, pilot, calls)
             await session.until(lambda: clients, "the client")
             if wait:
                 await session.until_text(wait)

@@ -25,24 +25,24 @@ from tests.tui.conftest import Start
 async def test_what_was_copied_is_shown(start: Start) -> None:
     async with start(wait="87/200") as session:
         session.app.copy("think", "sample 3 of step 1,702")
-        await session.until(lambda: "copied: sample 3 of step 1,702, 5 characters" in session.notifications())
+        await session.until(lambda: "copied: sample 3 of step 1,702, 5 characters" in session.messages())
         assert session.app.clipboard == "think"
         session.app.copy("a\x1b]52;c;ZXZpbA==\x07b\u202ec", "a line")
-        await session.until(lambda: "copied: a line, 4 characters" in session.notifications())
+        await session.until(lambda: "copied: a line, 4 characters" in session.messages())
         assert session.app.clipboard == "ab·c", "text of a box cannot steer the terminal that it is pasted into"
         session.app.copy("x" * 80_000, "a log")
-        await session.until(lambda: "80 kB: some terminals take only 74 kB" in session.notifications())
+        await session.until(lambda: "80 kB: some terminals take only 74 kB" in session.messages())
         session.app.copy("", "a row")
-        await session.until(lambda: "nothing to copy: a row is empty" in session.notifications())
+        await session.until(lambda: "nothing to copy: a row is empty" in session.messages())
 
 
 async def test_a_tmux_that_is_gone_is_named(start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TMUX", f"{tmp_path}/gone,1,0")
     async with start(wait="87/200") as session:
         session.app.copy("text", "a line")
-        await session.until(lambda: "copied: a line" in session.notifications())
+        await session.until(lambda: "copied: a line" in session.messages())
         if shutil.which("tmux"):
-            assert "tmux does not forward it (error connecting to" in session.notifications()
+            assert "tmux does not forward it (error connecting to" in session.messages()
 
 
 class OuterTerminal:

@@ -62,15 +62,15 @@ async def does(session: Session, ran: list[str], action: Action, how: str) -> No
     reason = action.reason(session.app.situation())
     expected = [] if reason else [action.id]
     said = f"{action.label}: not available {reason}"
-    await session.until(lambda: ran or session.raised, f"{action.id} {how}")
-    assert (ran, session.raised) == (expected, [said] if reason else []), f"{action.id} {how}"
+    await session.until(lambda: ran or session.said, f"{action.id} {how}")
+    assert (ran, session.said) == (expected, [said] if reason else []), f"{action.id} {how}"
     ran.clear()
-    session.raised.clear()
+    session.app.messages.entries.clear()
 
 
 def actions_in(session: Session, view: str) -> Iterator[Action]:
     """The actions of a view, as the app has them."""
-    session.raised.clear()
+    session.app.messages.entries.clear()
     yield from (action for action in session.app.actions if action.is_in(view))
 
 

@@ -28,7 +28,7 @@ async def test_the_report_of_a_run_is_saved(start: Start, downloads: Path) -> No
         await find(session, "save a report", "report: Save a report")
         file = downloads / f"{RUN}.html"
         await session.until(file.exists, "the report")
-        await session.until(lambda: "saved the report of run_gsm8k_demo" in session.notifications())
+        await session.until(lambda: "saved the report of run_gsm8k_demo" in session.messages())
         assert session.client.asked_for("report") == [{"runs": [RUN], "price": 2.49}]
         assert file.read_bytes().endswith(b"<html>{'runs': ['run_gsm8k_demo'], 'price': 2.49}")
 
@@ -51,7 +51,7 @@ async def test_a_refused_report_says_why(start: Start, downloads: Path) -> None:
 
     async with start(script, wait="87/200") as session:
         await find(session, "save a report", "report: Save a report")
-        await session.until(lambda: "too old to make a report" in session.notifications())
+        await session.until(lambda: "too old to make a report" in session.messages())
         assert not list(downloads.iterdir())
 
 

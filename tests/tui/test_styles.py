@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from textual import widgets
 from textual.widget import Widget
 from textual.widgets import ProgressBar
-from textual.widgets._toast import Toast
 
 import grpo_tui
 from grpo_tui.kit.bars import KeyBar, ViewBar
@@ -42,13 +41,3 @@ async def test_a_progress_bar_leaves_the_key_bar_alone(start: Start) -> None:
         await session.until_text("range: ")
         width = session.app.size.width
         assert [session.app.screen.query_one(bar).size.width for bar in (KeyBar, ViewBar)] == [width, width]
-
-
-async def test_messages_leave_the_key_bar_free(start: Start) -> None:
-    async with start(wait="87/200") as session:
-        await session.press("2")
-        await session.until_text("range: ")
-        session.app.notify("a message", timeout=1000.0)
-        screen = session.app.screen
-        await session.until(lambda: screen.query(Toast) and screen.query_one(Toast).region.height)
-        assert screen.query_one(Toast).region.bottom <= screen.query_one(KeyBar).region.y

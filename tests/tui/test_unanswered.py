@@ -54,7 +54,7 @@ async def test_an_answered_request_is_forgotten(start: Start) -> None:
     async with start(wait="87/200") as session:
         await opened(session, "s", StopScreen)
         await session.press("enter")
-        await session.until(lambda: "stop requested" in session.notifications())
+        await session.until(lambda: "stop requested" in session.messages())
         assert session.client.asked_for("stop")[0]["idempotency_key"]
         assert not kept()
 
@@ -68,7 +68,7 @@ async def test_an_unanswered_request_is_kept_and_recalled(start: Start) -> None:
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         first = session.client.asked_for("stop")[0]
     async with start(wait="87/200") as session:
-        await session.until(lambda: "stop requested" in session.notifications())
+        await session.until(lambda: "stop requested" in session.messages())
         (again,) = session.client.asked_for("stop")
         assert (again["idempotency_key"], again["recall"]) == (first["idempotency_key"], True)
         await session.until(lambda: not kept())
@@ -83,7 +83,7 @@ async def test_a_request_that_did_not_arrive_is_named(start: Start) -> None:
 
     keep("kill", run=RUN)
     async with start(script, wait="87/200") as session:
-        await session.until(lambda: f"kill of {RUN} was not carried out" in session.notifications())
+        await session.until(lambda: f"kill of {RUN} was not carried out" in session.messages())
         assert not kept()
 
 
@@ -91,7 +91,7 @@ async def test_a_request_that_did_not_arrive_is_named(start: Start) -> None:
 async def test_a_recent_launch_is_asked_again(start: Start, age_s: float, recall: bool) -> None:
     keep("launch", age_s, config_text="x", config_name="config/x.yaml", run_name="mine")
     async with start(wait="87/200") as session:
-        await session.until(lambda: "mine launched" in session.notifications())
+        await session.until(lambda: "mine launched" in session.messages())
         (again,) = session.client.asked_for("launch")
         assert again["recall"] is recall
         await session.until(lambda: session.app.store.selected == "mine")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -15,7 +14,7 @@ from grpo_tui.box.formatting import gibibytes, one_line, short_age
 from grpo_tui.box.gpus import BoxHistory, Sample, advice, unlisted
 from grpo_tui.box.store import Freshness, Store
 from grpo_tui.kit.panel import Panel, toned
-from grpo_tui.kit.plot import Bitmap, bars_in_blocks
+from grpo_tui.kit.plot import Bitmap, bars_in_blocks, x_labels
 from grpo_tui.views.box.model import BoxView
 from remote.protocol.rows import UNREADABLE
 
@@ -46,14 +45,9 @@ def bars(points: Points, low: float, high: float, columns: int, rows: int, top: 
 
 def time_axis(low: float, high: float, columns: int) -> str:
     """Times of day along an axis; dates where it has days."""
-    count = max(1, min(5, columns // 14))
     line = [" "] * columns
-    for index in range(count + 1):
-        at = low + (high - low) * index / count
-        text = time.strftime("%m-%d %H:%M" if high - low > 86_400 * 1.5 else "%H:%M", time.localtime(at))
-        start = min(columns - len(text), max(0, round(columns * index / count) - len(text) // 2))
-        if start >= 0 and all(cell == " " for cell in line[max(0, start - 1) : start + len(text)]):
-            line[start : start + len(text)] = text
+    for start, text in x_labels(low, high, columns, "time"):
+        line[start : start + len(text)] = text
     return "".join(line)
 
 

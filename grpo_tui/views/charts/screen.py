@@ -249,7 +249,7 @@ class ChartsScreen(CrosshairScreen):
         names = self._logged
         is_out_of_sight = name in self.view.shown and name not in self.drawn
         if name and not is_out_of_sight and not self.view.toggle(name, names):
-            self.app.notify(f"{MOST_SHOWN} charts are shown; hide one first", severity="warning")
+            self.app.warn(f"{MOST_SHOWN} charts are shown; hide one first")
         while name in self.view.shown[self._slots :]:  # into the last chart that the terminal has room for
             self.view.move(name, -1, names)
         self.tick()

@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import random
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from grpo_tui.box.curves import Mark
-from grpo_tui.kit.plot import Bitmap, View, column_of, plot_marks, row_of, ticks, view_of_marks
+from grpo_tui.kit.plot import Bitmap, View, column_of, plot_marks, row_of, view_of_marks
 
 
 def marks_of(values: list[float | None]) -> list[Mark]:
@@ -118,21 +117,6 @@ def test_everything_is_drawn_inside_the_canvas(values: list[float | None], colum
     bitmap = drawn(values, columns, rows)
     assert any(value is not None for value in values) <= lit(bitmap) <= bitmap.width * bitmap.height
     assert all(0 <= row_of(mark.low, view_of_marks([mark], 0, 1), rows) < rows for mark in marks_of(values))
-
-
-@given(st.floats(-1e12, 1e12), st.floats(1e-9, 1e12), st.integers(2, 8))
-@example(30.0, 1e-9, 2)
-def test_ticks_are_few_and_in_range(low: float, span: float, count: int) -> None:
-    high = low + span
-    found = ticks(low, high, count)
-    assert 1 <= len(found) <= max(2, count)
-    assert all(low - 1e-6 * span <= tick <= high + 1e-6 * span for tick in found)
-
-
-@pytest.mark.parametrize(("low", "high"), [(0, 1), (0.07, 0.93), (-3, 200), (1e-7, 3e-7), (5, 5000)])
-def test_ticks_are_round(low: float, high: float) -> None:
-    for tick in ticks(low, high, 5):
-        assert len(f"{tick:.6e}".partition("e")[0].lstrip("-").rstrip("0").replace(".", "")) <= 3
 
 
 def test_noise_fills_its_band() -> None:

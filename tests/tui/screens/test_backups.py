@@ -88,15 +88,15 @@ async def end(session: Session, code: int, output: str = "") -> None:
 async def test_a_key_starts_a_backup(start: Start, code: int, output: str, message: str) -> None:
     async with start(wait=RUN) as session:
         await session.press("B")
-        await session.until(lambda: "started" in session.notifications())
+        await session.until(lambda: "started" in session.messages())
         assert [params["run"] for params in session.client.asked_for("back_up")] == [RUN]
         await session.until(lambda: working(session))
         await session.press("B")
-        await session.until(lambda: "is being backed up" in session.notifications())
+        await session.until(lambda: "is being backed up" in session.messages())
         assert len(session.client.asked_for("back_up")) == 1
         assert session.app.store.sessions_of(RUN)[0] == RUN  # what attach opens
         await end(session, code, output)
-        await session.until(lambda: message in session.notifications(), message)
+        await session.until(lambda: message in session.messages(), message)
         assert not working(session)
 
 
@@ -167,7 +167,7 @@ async def sent(session: Session, op: str) -> dict[str, Any]:
     await session.until(lambda: form.ready is not None, "the check")
     form.query_one("#go").focus()
     await session.press("enter")
-    await session.until(lambda: "started" in session.notifications())
+    await session.until(lambda: "started" in session.messages())
     (params,) = [params for params in session.client.asked_for(op) if not params.get("dry_run")]
     return params
 
@@ -181,7 +181,7 @@ async def test_a_backup_to_a_chosen_destination(start: Start) -> None:
         fill(session, "list", "20, 10")
         params = await sent(session, "back_up")
         assert (params["run"], params["to"], params["steps"]) == (RUN, "disk", "20,10")
-        assert f"backup of {RUN} started" in session.notifications()
+        assert f"backup of {RUN} started" in session.messages()
 
 
 async def test_no_destination_names_the_file(start: Start) -> None:
@@ -278,7 +278,7 @@ async def test_cleanup_shows_its_plan_first(start: Start) -> None:
         await session.until_text("Remove 7 checkpoints")
         session.app.screen.query_one("#remove").focus()
         await session.press("enter")
-        await session.until(lambda: "cleanup of" in session.notifications())
+        await session.until(lambda: "cleanup of" in session.messages())
         (params,) = session.client.asked_for("clean_up")
         assert (params["run"], params["keep"], params["to"]) == ("run_2026-11-20_22-10-41", 3, "s3")
 
@@ -304,12 +304,12 @@ async def test_nothing_to_clean_up_cannot_be_confirmed(start: Start, removed: li
 async def test_verify_reads_the_backup_back(start: Start) -> None:
     async with start(backed_up, wait=RUN) as session:
         await session.press("V")
-        await session.until(lambda: "verification of" in session.notifications())
+        await session.until(lambda: "verification of" in session.messages())
         assert [(each["run"], each["to"]) for each in session.client.asked_for("verify_backup")] == [(RUN, "s3")]
         session.client.answers["capture_pane"] = {"session": f"verify_{RUN}", "text": "  a/b differs; spoils step_10"}
         session.client.sessions[-1].update(dead=True, exit_status=3, signal="")
         session.client.report()
-        await session.until(lambda: f"backup of {RUN} is damaged a/b differs" in session.notifications())
+        await session.until(lambda: f"backup of {RUN} is damaged a/b differs" in session.messages())
 
 
 async def test_what_cannot_be_done_says_why(start: Start) -> None:
@@ -320,16 +320,16 @@ async def test_what_cannot_be_done_says_why(start: Start) -> None:
             (("down", "C"), "has no backup"),
             (("V",), "has no backup"),
         ):
-            session.raised.clear()
+            session.app.messages.entries.clear()
             await session.press(*keys)
-            await session.until(lambda reason=reason: reason in session.notifications(), reason)
+            await session.until(lambda reason=reason: reason in session.messages(), reason)
 
 
 async def test_readonly_changes_no_backup(start: Start) -> None:
     async with start(backed_up, wait=RUN, readonly=True) as session:
         for count, key in enumerate("BPVRAC", 1):
             await session.press(key)
-            await session.until(lambda: session.notifications().count("--readonly") == count)  # noqa: B023
+            await session.until(lambda: session.messages().count("--readonly") == count)  # noqa: B023
         for op in ("back_up", "restore", "archive", "clean_up", "verify_backup"):
             with pytest.raises(RemoteError) as caught:
                 await session.app.request(op, run=RUN)
@@ -346,4 +346,4 @@ async def test_one_command_on_a_run_at_a_time(start: Start) -> None:
         await session.press("down")
         for count, key in enumerate("BPVAC", 1):
             await session.press(key)
-            await session.until(lambda: session.notifications().count("is being restored") == count)  # noqa: B023
+            await session.until(lambda: session.messages().count("is being restored") == count)  # noqa: B023

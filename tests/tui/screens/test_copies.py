@@ -54,7 +54,7 @@ async def test_weights_come_home(start: Start, box: Box, root: Path, tmp_path: P
         assert (place / "model.safetensors").read_bytes() == b"w" * 300_000
         await session.press("enter")
         await session.until(lambda: len(session.app.screen_stack) == 1)
-        assert not session.notifications(), "the dialog said it"
+        assert not session.messages(), "the dialog said it"
 
 
 async def test_a_run_comes_home(start: Start, box: Box, tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ async def test_a_run_comes_home(start: Start, box: Box, tmp_path: Path) -> None:
         session.app.screen.query_one("#what", Select).value = (RUN, "latest")
         fill(session, "folder", str(tmp_path / "home"))
         await session.press("enter", "escape")  # hidden at once
-        await session.until(lambda: "✔ copied" in session.notifications() or copy_of(session).over)
+        await session.until(lambda: "✔ copied" in session.messages() or copy_of(session).over)
         (run,) = list_runs(tmp_path / "home")
         assert [checkpoint.step for checkpoint in run.checkpoints()] == [STEP]
 
@@ -169,7 +169,7 @@ async def test_code_goes_to_the_box(start: Start, box: Box, tmp_path: Path, monk
 async def test_readonly_takes_nothing(start: Start, box: Box) -> None:
     async with start(box=box, wait="87/200", readonly=True) as session:
         await session.press("U")
-        await session.until(lambda: "--readonly" in session.notifications())
+        await session.until(lambda: "--readonly" in session.messages())
         await opened(session, "D", GetForm)
 
 

@@ -190,7 +190,7 @@ async def test_a_long_name_does_not_fill_a_notification(start: Start) -> None:
     async with start(script, wait="87/200") as session:
         session.client.runs[-1] = {**session.client.runs[-1], "state": "crashed"}
         session.client.report()
-        await session.until(lambda: "crashed" in session.notifications())
-        title = session.raised[-1].partition(" crashed")[0]
+        await session.until(lambda: "crashed" in session.messages())
+        title = session.said[-1].partition(" crashed")[0]
         assert title.startswith("✖ run…")
         assert len(title) <= 44

@@ -40,7 +40,7 @@ async def test_evaluate(start: Start) -> None:
         request = session.client.asked_for("evaluate")[-1]
         assert (request["steps"], request["subset_frac"], request["dry_run"]) == ("10,20", 0.25, False)
         assert (request["num_samples"], request["temperature"]) == (8, 0.6)
-        await session.until(lambda: "evaluation started" in session.notifications())
+        await session.until(lambda: "evaluation started" in session.messages())
 
 
 async def test_failed_evaluation_shows_its_output(start: Start) -> None:
@@ -55,8 +55,8 @@ async def test_failed_evaluation_shows_its_output(start: Start) -> None:
         await session.until(lambda: session.app.store.evaluating())
         session.client.sessions[-1] |= {"dead": True, "exit_status": 2}
         session.client.report()
-        await session.until(lambda: "no task is called 'gsm9k'; did you mean gsm8k?" in session.notifications())
-        assert "Pane is dead" not in session.notifications()
+        await session.until(lambda: "no task is called 'gsm9k'; did you mean gsm8k?" in session.messages())
+        assert "Pane is dead" not in session.messages()
 
 
 async def test_enter_evaluates_the_latest(start: Start) -> None:
@@ -177,5 +177,5 @@ async def test_failed_evaluation_shows_last_lines_only(start: Start) -> None:
         await session.until(lambda: session.app.store.evaluating())
         session.client.sessions[-1] |= {"dead": True, "exit_status": 2}
         session.client.report()
-        await session.until(lambda: "error: task.path is not set set task.path" in session.notifications())
-        assert "noise 0" not in session.notifications()
+        await session.until(lambda: "error: task.path is not set set task.path" in session.messages())
+        assert "noise 0" not in session.messages()

@@ -114,7 +114,7 @@ async def test_escape_cancels_a_form(start: Start) -> None:
             await session.until(lambda: isinstance(session.app.screen, HomeScreen))
         await session.pass_time(1)  # longer than a field's rest
         assert not [request for request in session.client.asked_for("launch") if not request["dry_run"]]
-        assert session.notifications() == ""
+        assert session.messages() == ""
 
 
 async def test_form_survives_resizing(start: Start) -> None:

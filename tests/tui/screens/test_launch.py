@@ -40,7 +40,7 @@ async def test_launch(start: Start) -> None:
         assert request["ckpt"].endswith("step_30")
         assert request["idempotency_key"]
         await session.until(lambda: session.app.store.selected == "mine")
-        await session.until(lambda: "mine launched" in session.notifications())
+        await session.until(lambda: "mine launched" in session.messages())
 
 
 async def test_weights_on_the_box_are_offered(start: Start) -> None:

@@ -15,7 +15,7 @@ from tests.tui.fake_rows import RUN
 async def test_ctrl_c_does_not_quit(start: Start) -> None:
     async with start(wait="87/200") as session:
         await session.press("ctrl+c")
-        await session.until(lambda: "Ctrl+Q quits" in session.notifications())
+        await session.until(lambda: "Ctrl+Q quits" in session.messages())
         assert session.app.is_running
 
 
@@ -24,10 +24,10 @@ async def test_ctrl_z_is_heard_in_dialogs_and_undoes_in_a_text(start: Start) -> 
         for key, screen in (("", HomeScreen), ("e", EvalScreen), ("escape", HomeScreen), ("n", LaunchScreen)):
             await session.press(*filter(None, [key]))
             await session.until(lambda screen=screen: isinstance(session.app.screen, screen))  # type: ignore[misc]
-            before = session.notifications().count("cannot be suspended")
+            before = session.messages().count("cannot be suspended")
             await session.press("ctrl+z")
             await session.until(
-                lambda before=before: session.notifications().count("cannot be suspended") > before  # type: ignore[misc]
+                lambda before=before: session.messages().count("cannot be suspended") > before  # type: ignore[misc]
             )
         area = session.app.screen.query_one("#text", TextArea)
         await session.focus(area)

@@ -41,7 +41,7 @@ async def test_a_known_run_is_shown_before_the_link(start: Start, tmp_path: Path
         assert "ETA" not in session.text()
         await session.until(lambda: session.text().count("as it was 2 h") >= 3, "the age of each chart")
         await session.press("s")
-        await session.until(lambda: "not connected" in session.notifications())
+        await session.until(lambda: "not connected" in session.messages())
         await session.press("2")
         await session.until_text("grad_norm", "★ reward")
 

@@ -19,7 +19,7 @@ STOPPED = "run_2026-11-19_09-30-00"
 async def test_resume(start: Start) -> None:
     async with start(wait="87/200") as session:
         await session.press("r")
-        await session.until(lambda: "stop it first" in session.notifications())
+        await session.until(lambda: "stop it first" in session.messages())
         await select(session, STOPPED)
         await session.press("r")
         await session.until(lambda: isinstance(session.app.screen, ResumeScreen))

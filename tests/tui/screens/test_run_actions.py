@@ -23,15 +23,15 @@ async def test_stop_asks(start: Start) -> None:
         await session.press("enter")
         await session.until(lambda: session.client.asked_for("stop"))
         assert session.client.asked_for("stop")[0]["run"] == RUN
-        await session.until(lambda: "stop requested" in session.notifications())
-        assert "step 88" in session.notifications()
+        await session.until(lambda: "stop requested" in session.messages())
+        assert "step 88" in session.messages()
         session.client.runs[0]["stop_asked"] = True
         session.client.report()
         screen = await session.until_text(f"{RUN}  stopping")
         assert "ETA" not in screen
         assert "● run…" not in screen  # in the list, too
         await session.press("s")
-        await session.until(lambda: "already requested" in session.notifications())
+        await session.until(lambda: "already requested" in session.messages())
         assert len(session.client.asked_for("stop")) == 1
 
 
@@ -43,7 +43,7 @@ async def test_keys_after_a_prompt_that_did_not_open_are_dropped(start: Start) -
 
     async with start(without_runs, wait="no runs yet") as session:
         await session.press("slash", *"s2e")
-        await session.until(lambda: "no runs to filter" in session.notifications())
+        await session.until(lambda: "no runs to filter" in session.messages())
         assert isinstance(session.app.screen, HomeScreen)
         await session.press("enter", "2")
         await session.until(lambda: session.app.views.name == "charts", "the first key after enter")
@@ -82,7 +82,7 @@ async def test_kill_of_a_finished_run_ends_its_evaluation(start: Start) -> None:
         await session.until(lambda: session.client.asked_for("kill"))
         request = session.client.asked_for("kill")[-1]
         assert (request["session"], request.get("run")) == (f"eval_{run}", None)
-        await session.until(lambda: f"evaluation of {run} killed" in session.notifications())
+        await session.until(lambda: f"evaluation of {run} killed" in session.messages())
 
 
 async def test_kill_asks_with_focus_on_cancel(start: Start) -> None:
@@ -98,7 +98,7 @@ async def test_kill_asks_with_focus_on_cancel(start: Start) -> None:
         await session.until(lambda: isinstance(session.app.screen, ConfirmScreen))
         await session.press("tab", "enter")
         await session.until(lambda: session.client.asked_for("kill"))
-        await session.until(lambda: "no processes are left" in session.notifications())
+        await session.until(lambda: "no processes are left" in session.messages())
 
 
 async def test_attach_names_the_detach_keys(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ async def test_failed_attach_keeps_the_app_running(start: Start) -> None:
 async def test_readonly_sends_no_changes(start: Start) -> None:
     async with start(wait="87/200", readonly=True) as session:
         await session.press("n", "s", "K")
-        await session.until(lambda: session.notifications().count("--readonly") >= 3)
+        await session.until(lambda: session.messages().count("--readonly") >= 3)
         assert isinstance(session.app.screen, HomeScreen)
         with pytest.raises(RemoteError, match="--readonly"):
             await session.app.request("kill", run=RUN)
@@ -175,7 +175,7 @@ async def test_no_key_acts_on_a_run_out_of_sight(start: Start) -> None:
         session.app.home.set_filter("no such run")
         await session.until_text("no runs match /no such run")
         await session.press("K")
-        await session.until(lambda: f"{RUN} is not in the list" in session.notifications())
+        await session.until(lambda: f"{RUN} is not in the list" in session.messages())
         assert not session.client.asked_for("kill")
         await session.press("escape")
         await session.until_text("87/200")

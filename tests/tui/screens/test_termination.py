@@ -46,7 +46,7 @@ async def test_all_that_forbids_it_is_listed(start: Start) -> None:
         )
         assert {"now": True} in session.client.asked_for("safe_to_terminate")
         await session.press("y")
-        await session.until(lambda: "copied: command for the box" in session.notifications())
+        await session.until(lambda: "copied: command for the box" in session.messages())
 
 
 async def test_a_box_that_does_not_say_is_kept(start: Start) -> None:

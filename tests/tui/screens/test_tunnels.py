@@ -66,7 +66,7 @@ async def test_forwards_are_open_and_end_with_the_box(start: Start) -> None:
         other.close()
         box = replace(BOX, forward=[f"{free}:127.0.0.1:8888", f"{taken.getsockname()[1]}:db:5432"])
         async with start(box=box, wait="87/200") as session:
-            await session.until(lambda: "is taken" in session.notifications())
+            await session.until(lambda: "is taken" in session.messages())
             (one,) = session.app.connection.tunnels.open
             assert (one.address, one.target) == (f"127.0.0.1:{free}", "127.0.0.1:8888")
             socket.create_connection(("127.0.0.1", free), 5).close()

@@ -36,7 +36,7 @@ async def test_an_unreadable_run_says_why(start: Start, size: tuple[int, int]) -
         await session.press("home", "down")
         await session.until_text("▲ unreadable", "step: must be a number from 0 to 10^15")
         await session.press("s")
-        await session.until(lambda: "is not running (unreadable)" in session.notifications())
+        await session.until(lambda: "is not running (unreadable)" in session.messages())
 
 
 async def test_an_unreadable_run_has_not_ended(start: Start) -> None:
@@ -48,10 +48,10 @@ async def test_an_unreadable_run_has_not_ended(start: Start) -> None:
         session.client.runs[0] = live
         session.client.report()
         await session.until_text("● run")
-        assert RUN not in session.notifications()
+        assert RUN not in session.messages()
         session.client.runs[0] = {**live, "state": "crashed"}
         session.client.report()
-        await session.until(lambda: f"{RUN} crashed" in session.notifications())
+        await session.until(lambda: f"{RUN} crashed" in session.messages())
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])

@@ -93,7 +93,7 @@ async def test_a_chart_in_full_screen_is_saved_alone(start: Start, name: str, do
         await session.press("z")
         await session.until(lambda: isinstance(screen.maximized, CurveChart) and screen.maximized.metric == "reward")
         await session.press("E")
-        await session.until(lambda: saved in session.notifications())
+        await session.until(lambda: saved in session.messages())
         await session.press("escape")
         await session.until(lambda: screen.maximized is None)
     (table,), (picture,) = downloads.glob("*.csv"), downloads.glob("*.svg")

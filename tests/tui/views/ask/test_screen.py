@@ -264,4 +264,4 @@ async def test_the_checkpoint_under_the_cursor_is_asked(start: Start) -> None:
 async def test_read_only_asks_nothing(start: Start) -> None:
     async with start(learning_box, wait="87/200", readonly=True) as session:
         await session.press("Q")
-        await session.until(lambda: "started with --readonly" in session.notifications())
+        await session.until(lambda: "started with --readonly" in session.messages())

@@ -121,7 +121,7 @@ async def test_what_the_gpus_did_is_saved(start: Start, downloads: Path) -> None
         screen = await box(session)
         await session.until(lambda: len(screen.view.history.filled.get(1, ())) > 80, "samples of the run")
         await session.press("E")
-        await session.until(lambda: "saved 202 samples" in session.notifications())
+        await session.until(lambda: "saved 202 samples" in session.messages())
         head, *rows = csv.reader((downloads / "h200-a_gpus_last_2_hours.csv").read_text().splitlines())
         assert head == ["time", "gpu", "use_percent", "memory_mib", "power_w", "temperature_c"]
         assert [gpu for _, gpu, *_ in rows[:4]] == ["0", "1", "0", "1"]
@@ -249,7 +249,7 @@ async def test_attach_is_to_the_session_under_the_cursor(start: Start) -> None:
     async with start(gpu_box, wait="87/200") as session:
         await box(session, "notebook")
         await session.press("down", "y")
-        await session.until(lambda: "copied: the command that attaches to notebook" in session.notifications())
+        await session.until(lambda: "copied: the command that attaches to notebook" in session.messages())
         assert session.app.clipboard.startswith("ssh ")
         assert "notebook" in session.app.clipboard
         await session.press("a")
@@ -372,6 +372,6 @@ async def test_a_line_is_sent_after_a_confirmation(start: Start) -> None:
             await session.focus("#yes" if confirms else "#cancel")
             await session.press("enter")
             await session.until(lambda: not isinstance(session.app.screen, ModalScreen))
-        await session.until(lambda: f"sent to {name}" in session.notifications())
+        await session.until(lambda: f"sent to {name}" in session.messages())
         sent = [params for op, params in client.asked if op == "send_line"]
         assert [(params["session"], params["line"]) for params in sent] == [(name, "nvidia-smi [1]")]

@@ -81,7 +81,7 @@ async def test_extremes_are_gone_to_on_each_axis(start: Start) -> None:
             await session.until_text("step 741", "grad_norm 9.000", "grad_norm: highest value 9.000")
             await session.press("m")
             await session.until_text("step 402", "grad_norm 0.010", "grad_norm: lowest value 0.010")
-            session.app.clear_notifications()
+            session.app.messages.entries.clear()
             await session.press("x")
 
 

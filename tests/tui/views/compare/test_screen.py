@@ -282,7 +282,7 @@ async def test_problems_of_two_runs_side_by_side(start: Start) -> None:
         await session.until(lambda: session.app.views.name == "compare", "one step out")
         screen.comparison.runs[0].facts = replace(screen.comparison.runs[0].facts, accuracies={})  # type: ignore[type-var]
         await session.press("F")
-        assert "no step is evaluated for both runs" in session.notifications()
+        assert "no step is evaluated for both runs" in session.messages()
 
 
 async def test_an_unread_step_of_the_other_run_says_so(start: Start) -> None:
@@ -330,7 +330,7 @@ async def test_all_steps_of_the_runs_are_saved(start: Start, downloads: Path) ->
         screen = await compare(session)
         await session.until(lambda: screen.drawn == ["reward", "grad_norm"])
         await session.press("E")
-        await session.until(lambda: "saved 199 steps of 3 runs" in session.notifications(), "the export")
+        await session.until(lambda: "saved 199 steps of 3 runs" in session.messages(), "the export")
     (file,), (picture,) = downloads.glob("*.csv"), downloads.glob("*.svg")
     assert {path.name for path in downloads.iterdir()} == {f"{file.stem}{kind}" for kind in (".csv", ".svg", ".png")}
     head, *lines = csv.reader(file.read_text().splitlines())

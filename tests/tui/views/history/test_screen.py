@@ -107,7 +107,7 @@ async def test_costs_by_run_box_and_day(start: Start, file: Path) -> None:
         await session.press("t")
         await session.until(lambda: names(session)[:2] == sorted(names(session)[:2], reverse=True) != [])
         await session.press("o")
-        assert "an order of their own" in session.notifications()
+        assert "an order of their own" in session.messages()
         await session.press("escape")
         await session.until_text("launched↓")
 
@@ -155,7 +155,7 @@ async def test_what_is_known_of_the_tracking(start: Start, file: Path, monkeypat
         await opened(session, "W", TrackingScreen)
         await session.until_text("sent online since", "https://wandb.ai/team/grpo-tui/runs/aaaa")
         await session.press("y", "o")
-        await session.until(lambda: "no graphical browser" in session.notifications())
+        await session.until(lambda: "no graphical browser" in session.messages())
         assert copied == ["https://wandb.ai/team/grpo-tui/runs/" + "a" * 16]
         await session.press("escape", "down", "down")
         await opened(session, "W", TrackingScreen)
@@ -185,7 +185,7 @@ async def test_without_a_history_every_key_says_why(start: Start) -> None:
         await session.press("7")
         await session.until_text("started with --no-cache")
         await session.press("t")
-        assert "started with --no-cache" in session.notifications()
+        assert "started with --no-cache" in session.messages()
 
 
 def test_the_demo_says_that_it_keeps_none(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ async def test_runs_of_the_box_s_backups_are_read_once(start: Start, tmp_path: P
         assert not session.client.asked_for("stored_history")
         await session.press("7")
         await session.until_text("only_in_the_backup")
-        await session.until(lambda: "disk: /mnt/backups is not mounted" in session.notifications())
+        await session.until(lambda: "disk: /mnt/backups is not mounted" in session.messages())
         await session.press("1")
         await session.press("7")
         await session.until_text("only_in_the_backup")

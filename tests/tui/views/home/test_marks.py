@@ -74,7 +74,7 @@ async def test_marked_runs_are_stopped_together(start: Start) -> None:
         await session.press("s")
         await session.until_text("Stop 2 runs")
         await session.press("right", "enter")
-        await session.until(lambda: "2 runs: stop requested" in session.notifications())
+        await session.until(lambda: "2 runs: stop requested" in session.messages())
         assert [params["run"] for params in session.client.asked_for("stop")] == [RUN, "run_other"]
 
 
@@ -93,7 +93,7 @@ async def test_a_kill_of_marked_runs_names_the_loss(start: Start) -> None:
         await session.until_text("kill marked runs", "at step 87: 57 steps are lost (step_30)", "at step 40: 10 steps")
         await session.press("right", "enter")
         await session.until_text(f"{RUN}: another account's")  # and the other one is killed all the same
-        await session.until(lambda: "1 run: killed" in session.notifications())
+        await session.until(lambda: "1 run: killed" in session.messages())
 
 
 async def test_marked_runs_are_evaluated_together(start: Start) -> None:
@@ -101,7 +101,7 @@ async def test_marked_runs_are_evaluated_together(start: Start) -> None:
         await session.press("down", "space", "down", "space", "e")
         await session.until_text("Evaluate 2 runs", FINISHED)
         await session.press("right", "enter")
-        await session.until(lambda: "2 runs: evaluation started" in session.notifications())
+        await session.until(lambda: "2 runs: evaluation started" in session.messages())
         assert [params["steps"] for params in session.client.asked_for("evaluate")] == ["latest", "latest"]
         await session.press("2")
         await session.until(lambda: session.app.views.name == "charts")

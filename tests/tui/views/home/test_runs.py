@@ -221,7 +221,7 @@ async def test_the_list_is_saved_as_shown(start: Start, downloads: Path) -> None
         await session.until_text("2 of 4", "2e-6")
         session.app.home.sort_by("name")
         await session.press("E")
-        await session.until(lambda: "saved 2 runs" in session.notifications())
+        await session.until(lambda: "saved 2 runs" in session.messages())
         assert (downloads / "h200-a_runs.csv").read_text().splitlines() == [
             "run,note,optimizer.learning_rate,state,step,total_steps,took_s",
             "run_2026-11-20_22-10-41,'=best,2e-06,finished,100,100,600.0",

@@ -90,8 +90,8 @@ async def test_ended_run_is_announced(start: Start) -> None:
     async with start(wait="87/200") as session:
         session.client.runs[0] = summary(RUN, "crashed", step=90, error={"summary": "rank 0: ValueError: x [y]"})
         session.client.report()
-        await session.until(lambda: "crashed" in session.notifications())
-        assert "rank 0: ValueError: x [y]" in session.notifications()
+        await session.until(lambda: "crashed" in session.messages())
+        assert "rank 0: ValueError: x [y]" in session.messages()
 
 
 async def test_lost_link_does_not_end_the_run(start: Start) -> None:
@@ -99,7 +99,7 @@ async def test_lost_link_does_not_end_the_run(start: Start) -> None:
         session.client.on_event(LinkChanged(Link.LOST, "no word for 15 s", retry_in_s=4.0))
         await session.until_text("link lost", "retrying in 4 s", "runs continue", "running when last seen")
         await session.press("s")
-        await session.until(lambda: "not connected to the box" in session.notifications())
+        await session.until(lambda: "not connected to the box" in session.messages())
         assert not session.client.asked_for("stop")
 
 
@@ -131,7 +131,7 @@ async def test_zoom_and_back(start: Start) -> None:
         await session.press("escape")
         await session.until(lambda: session.app.screen.maximized is None)
         await session.press("m")
-        await session.until(lambda: "curves: light" in session.notifications())
+        await session.until(lambda: "curves: light" in session.messages())
         assert session.app.store.curves["home"].smoothing == "light"
 
 
@@ -245,8 +245,8 @@ async def test_finished_run_suggests_an_evaluation(start: Start, evaluated: bool
         await session.until_text("step_30" if evaluated else "step_10")
         session.client.runs[0].update(state="finished", step=200)
         session.client.report()
-        await session.until(lambda: "finished" in session.notifications())
-        assert ("press e to evaluate its checkpoints" in session.notifications()) is not evaluated
+        await session.until(lambda: "finished" in session.messages())
+        assert ("press e to evaluate its checkpoints" in session.messages()) is not evaluated
 
 
 async def test_rewards_are_aligned(start: Start) -> None:
@@ -276,7 +276,7 @@ async def test_a_key_acts_on_the_run_under_the_cursor(start: Start) -> None:
     async with start(wait="87/200") as session:
         for key in ("down", "down", "s"):
             session.app.simulate_key(key)
-        await session.until(lambda: "run_2026-11-20_18-02-07 is not running" in session.notifications())
+        await session.until(lambda: "run_2026-11-20_18-02-07 is not running" in session.messages())
         assert not session.client.asked_for("stop")
 
 
@@ -339,7 +339,7 @@ async def test_a_panel_that_is_not_seen_takes_no_key(start: Start) -> None:
         log = session.app.home.query_one("#log", LinesPanel)
         await session.until(lambda: not log.focusable)
         await session.press("l")
-        await session.until(lambda: "the logs are not on the screen" in session.notifications())
+        await session.until(lambda: "the logs are not on the screen" in session.messages())
         assert log.active == 0
         for _ in range(4):
             await session.press("tab")

@@ -132,7 +132,7 @@ async def test_enter_on_a_checkpoint_opens_its_completions(start: Start) -> None
         await session.press("escape")
         await session.until(lambda: session.app.views.name == "home", "one step out")
         await session.press("left", "enter")
-        await session.until(lambda: "step_30 has no evaluation; e evaluates it" in session.notifications())
+        await session.until(lambda: "step_30 has no evaluation; e evaluates it" in session.messages())
         assert session.app.views.name == "home"
 
 

@@ -77,7 +77,7 @@ async def test_any_line_is_reached(start: Start) -> None:
         await session.press("number_sign", *"50 %", "enter")
         await session.until(lambda: abs((window(session).number or 0) - 2_510) < 90, "the middle")
         await session.press("number_sign", *"none", "enter")
-        await session.until(lambda: "'none' is neither a line number" in session.notifications())
+        await session.until(lambda: "'none' is neither a line number" in session.messages())
         known = window(session)
         lines = session.app.views.logs.query_one(LogLinesPanel)
         for _ in range(160):  # faster than they are loaded
@@ -140,7 +140,7 @@ async def test_search_finds_the_next_match(start: Start) -> None:
         await session.press("N")
         await session.until_text("match 1 of 2", "line 2,500 of 5,000")
         await session.press("N")
-        await session.until(lambda: "no earlier match; n goes back" in session.notifications())
+        await session.until(lambda: "no earlier match; n goes back" in session.messages())
         await session.press("n")
         await session.until_text("match 2 of 2", "line 4,000 of 5,000")
         session.client.append(CONSOLE, b"ValueError: third\n")
@@ -152,7 +152,7 @@ async def test_search_finds_the_next_match(start: Start) -> None:
         await session.press("escape")
         await session.until(lambda: session.app.views.logs.view.search is None)  # type: ignore[union-attr]
         await session.press("n")
-        await session.until(lambda: "/ searches" in session.notifications())
+        await session.until(lambda: "/ searches" in session.messages())
         assert session.app.views.name == "logs"
         await session.press("number_sign", "3", "enter")
         await session.until_text("line 3 of ", "paused, 1 new line")
@@ -219,17 +219,17 @@ async def test_lines_are_copied_and_files_saved(start: Start, monkeypatch: pytes
     async with start(long_box, wait="87/200") as session:
         await logs(session)
         await session.press("y")
-        await session.until(lambda: "copied: line 5,000 of console.log, 24 characters" in session.notifications())
+        await session.until(lambda: "copied: line 5,000 of console.log, 24 characters" in session.messages())
         assert session.app.clipboard == "[5000] step 5000 of many"
         await session.press("left", "y")
-        await session.until(lambda: "copied: path of console.log" in session.notifications())
+        await session.until(lambda: "copied: path of console.log" in session.messages())
         assert session.app.clipboard == f"/data/{CONSOLE}"
         await session.press("E")
-        await session.until(lambda: "saved: console.log" in session.notifications())
+        await session.until(lambda: "saved: console.log" in session.messages())
         assert (tmp_path / f"{RUN}-console.log").read_bytes() == session.client.files[CONSOLE]
         monkeypatch.setattr("grpo_tui.views.logs.screen.MAX_SAVED", 1_000)
         await session.press("E")
-        await session.until(lambda: f"scp h200-a:/data/{CONSOLE} ." in session.notifications())
+        await session.until(lambda: f"scp h200-a:/data/{CONSOLE} ." in session.messages())
         assert (tmp_path / f"{RUN}-console-2.log").read_bytes() == session.client.files[CONSOLE][-1_000:]
 
 

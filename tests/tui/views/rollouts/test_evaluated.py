@@ -16,7 +16,7 @@ async def test_what_a_checkpoint_lost(start: Start) -> None:
     async with start(evaluated_box, wait="87/200") as session:
         screen = await rollouts(session)
         await session.press("F")
-        assert "lost and gained problems are shown for evaluations" in session.notifications()
+        assert "lost and gained problems are shown for evaluations" in session.messages()
         await session.until(lambda: session.app.store.shown_at is not None)
         await session.press("v")
         await session.until_text("evaluation of addition", "step 20 · problems", "4 problems", "2 evaluated")
@@ -25,7 +25,7 @@ async def test_what_a_checkpoint_lost(start: Start) -> None:
         await session.press("l")
         await session.until_text("sample 0 beside sample 0 of step 10", "✖ wrong", "✔ right")
         await session.press("ctrl+f")
-        assert "each evaluated step has its own file" in session.notifications()
+        assert "each evaluated step has its own file" in session.messages()
         await session.press("escape", "F")
         await session.until_text("gained against step 10", "What is 1 + 1?")
         await session.press("slash", *"reward=7", "enter")
@@ -97,4 +97,4 @@ async def test_a_run_without_evaluations(start: Start) -> None:
     async with start(script, wait="87/200") as session:
         await rollouts(session)
         await session.press("v")
-        assert "no evaluated checkpoint" in session.notifications()
+        assert "no evaluated checkpoint" in session.messages()

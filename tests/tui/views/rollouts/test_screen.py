@@ -179,7 +179,7 @@ async def test_the_whole_file_is_searched(start: Start) -> None:
         await session.until(lambda: at(screen) == (1, 0, 3), "the next one")
         await session.press("n", "N")
         await session.until(lambda: at(screen) == (26, 0, 0), "back")
-        assert "no further match in the file" in session.notifications()
+        assert "no further match in the file" in session.messages()
         await session.press("escape")
         await session.until_text("59 indexed")
 
