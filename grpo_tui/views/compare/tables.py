@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from rich.text import Text
 from textual.content import Content
 
-from grpo_train.run_dir.display import setting, signed
+from grpo_train.run_dir.display import signed
 from grpo_tui.box.charts import RUN_LOOKS
 from grpo_tui.box.formatting import GAP, Sized, compact_number, counted, fraction, metric_value, one_line
 from grpo_tui.box.run_columns import column
@@ -224,7 +224,7 @@ class ConfigSource(CompareSource):
         if config is None:
             return Text("…", style=palette["muted"])
         value = config.get(key)
-        text = Text("–" if value is None else setting(value) or "null")
+        text = Text("–" if value is None else value or "null")
         if pinned is not None and differ(value, pinned.get(key)):
             text.append(" ≠", style=palette["warn"])
         return text
