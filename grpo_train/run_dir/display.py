@@ -10,6 +10,8 @@ import math
 import re
 from collections.abc import Callable
 
+from grpo_train.run_dir.curves import SHARES
+
 STATES = {
     "pending": ("○", "pending", "rest"),
     "starting": ("◌", "starting", "live"),
@@ -101,11 +103,10 @@ def metric_value(value: float | None) -> str:
 
 
 def metric_text(name: str, value: float | None) -> str:
-    """A metric as its quantity is written: an accuracy as a share, a learning rate as in a config."""
-    last = name.rpartition("/")[2]
-    if value is not None and last == "learning_rate" and math.isfinite(value):
+    """A metric as its quantity is written: an accuracy or another share as such, a learning rate as in a config."""
+    if value is not None and name.rpartition("/")[2] == "learning_rate" and math.isfinite(value):
         return setting(value)
-    if value is not None and last.endswith("accuracy") and 0 <= value <= 1:
+    if value is not None and SHARES.fullmatch(name) and 0 <= value <= 1:
         return fraction(value)
     return metric_value(value)
 

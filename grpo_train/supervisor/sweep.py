@@ -26,6 +26,7 @@ from typing import Any, TextIO
 from grpo_train.config import changed_keys, load_config, read_config_text
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir, check_name, prepare_root
+from grpo_train.run_dir.display import setting
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import atomic_write, to_float
 from grpo_train.run_dir.root import SWEEP_VARIABLE
@@ -130,7 +131,9 @@ def _check_unchanged(run: RunDir, config: Config, path: Path) -> None:
         return
     text, overrides = launch["config_text"], list(launch.get("overrides") or [])
     launched = load_config(text, overrides, source=str(run.launch_file))
-    changes = [f"{key} was {old}, is now {new}" for key, (old, new) in changed_keys(launched, config).items()]
+    changes = [
+        f"{key} was {setting(old)}, is now {setting(new)}" for key, (old, new) in changed_keys(launched, config).items()
+    ]
     if changes:
         raise SweepError(
             f"{path} has changed since {run.name} was launched ({'; '.join(changes)}); choose another --name"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir
+from grpo_train.run_dir.display import setting
 from grpo_train.tasks import TaskDefaults
 from grpo_train.train.distributed import World
 from grpo_train.train.resume import data_differences, new_keys, process_differences
@@ -66,7 +67,7 @@ def _differences(config: Config, world: World, state: TrainingState) -> list[str
     """Reasons why a resume is not bit-exact."""
     differences = process_differences(state.saved_info, state.info())
     differences += data_differences(state.saved_info, state.source.fingerprints)
-    differences += [f"{key}: was {old}, is {new}" for key, (old, new) in state.changes.items()]
+    differences += [f"{key}: was {setting(old)}, is {setting(new)}" for key, (old, new) in state.changes.items()]
     if "fallbacks" in state.saved_info and not state.repeated:
         differences += [each for name, each in state.fallbacks.items() if name not in state.failed]
     if added := new_keys(state.saved_info.get("config") or {}, config):

@@ -13,6 +13,7 @@ import transformers
 
 from grpo_train.config.loading import flat_keys
 from grpo_train.config.schema import Config
+from grpo_train.run_dir.display import setting
 from grpo_train.train.checkpoint import CheckpointError
 
 TRAINING_SECTIONS = ("model", "rollout", "algorithm", "optimizer", "train", "task", "curriculum")
@@ -105,7 +106,7 @@ def trial_differences(info: Mapping[str, Any], current: Mapping[str, Any], chang
         if before.get(name) not in (None, now[name])
     ]
     keys = (key for key in changes if re.split(r"[.[]", key)[0] in TRIED_SECTIONS)
-    return reasons + [f"{key}: was {changes[key][0]}, is {changes[key][1]}" for key in keys]
+    return reasons + [f"{key}: was {setting(changes[key][0])}, is {setting(changes[key][1])}" for key in keys]
 
 
 def library_versions() -> dict[str, str]:

@@ -116,7 +116,7 @@ def test_three_marked_runs_are_compared(box: SshBox, tmp_path: Path, size: tuple
         if size[1] < 40:
             screen.wait_for("at the same · configuration")
             screen.press("t")
-        screen.wait_for("learning_rate", "1.0e-06", "2.0e-05", "5.0e-05", timeout=60)
+        screen.wait_for("1e-6", "2e-5", "5e-5", timeout=60)
 
 
 @pytest.mark.parametrize("size", SIZES)

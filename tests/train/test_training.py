@@ -257,7 +257,7 @@ def test_changed_keys_are_reported_and_applied(root: Path) -> None:
     (differences,) = [row["differences"] for row in rows(run, "events.jsonl") if row["event"] == "training"][-1:]
     assert differences == [
         "run.seed: was 3, is 4",
-        "optimizer.learning_rate: was 0.0003, is 1e-05",
+        "optimizer.learning_rate: was 3e-4, is 1e-5",
         "train.microbatch_size: was 2, is 4",
     ]
 

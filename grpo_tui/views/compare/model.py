@@ -283,7 +283,7 @@ def facts_of(run: str, reply: Mapping[str, Any]) -> Facts:
         config = {key: setting(value) for key, value in flat_config(str(reply.get("config_text") or "")).items()}
     except ValueError as error:
         problem = str(error)
-    config |= {key: "→".join(values) for key, values in _resumed_with(rows).items() if key in config}
+    config |= {key: text for key, text in _resumed_with(rows).items() if key in config}
     launch, status = reply.get("launch") or {}, reply.get("status") or {}
     if weights := launch.get("ckpt"):
         config["starting weights"] = _text(weights)
@@ -298,8 +298,8 @@ def facts_of(run: str, reply: Mapping[str, Any]) -> Facts:
     return Facts(config, problem, accuracies, events, _baselines(reply.get("baselines") or ()))
 
 
-def _resumed_with(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """The values of each key that a resume changed, in their order."""
+def _resumed_with(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """The first and the last value of each key that a resume changed: ``1e-4→2e-3``, ``1e-4→…→2e-3``."""
     found: dict[str, list[str]] = {}
     for row in rows:
         changes = row.get("changes") if row.get("event") == "resumed" else None
@@ -307,7 +307,7 @@ def _resumed_with(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
             if isinstance(pair, list) and len(pair) == 2 and pair[0] != pair[1]:
                 before, after = (_text(setting(value)) for value in pair)
                 found.setdefault(str(key), [before]).append(after)
-    return found
+    return {key: "→".join(values if len(values) < 3 else (values[0], "…", values[-1])) for key, values in found.items()}
 
 
 def _text(value: object) -> str:

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from rich.text import Text
 from textual.content import Content
 
-from grpo_train.run_dir.display import setting, signed
+from grpo_train.run_dir.display import signed
 from grpo_tui.box.charts import RUN_LOOKS
 from grpo_tui.box.formatting import GAP, Sized, compact_number, counted, fraction, metric_value, one_line
+from grpo_tui.box.run_columns import column
 from grpo_tui.box.store import NO_PRICE, Store
 from grpo_tui.kit.lists import LinesPanel, PageSource, Palette, row_text
 from grpo_tui.kit.panel import link_age, toned
@@ -197,11 +198,11 @@ class ConfigSource(CompareSource):
         cells = [[self._cell(key, config, pinned, palette) for config in configs] for key in keys]
         if cells:
             rows = [[Text(key), *row] for key, row in zip(keys, cells, strict=True)]
-            last = [key.rpartition(".")[2] for key in keys]
-            if not fits([self.header("key", palette), *rows], width):  # without the section, where that names it, too
+            if not fits([self.header("key", palette), *rows], width):  # as Home names them
+                titles = [column(key).title for key in keys]
                 rows = [
-                    [Text(short if last.count(short) == 1 else key), *row]
-                    for key, short, row in zip(keys, last, cells, strict=True)
+                    [Text(title if titles.count(title) == 1 else key), *row]
+                    for key, title, row in zip(keys, titles, cells, strict=True)
                 ]
             lines += self.grid([self.header("key", palette), *rows], width, palette)
         lines.append(Text(""))
@@ -223,7 +224,7 @@ class ConfigSource(CompareSource):
         if config is None:
             return Text("…", style=palette["muted"])
         value = config.get(key)
-        text = Text("–" if value is None else setting(value) or "null")
+        text = Text("–" if value is None else value or "null")
         if pinned is not None and differ(value, pinned.get(key)):
             text.append(" ≠", style=palette["warn"])
         return text
@@ -400,14 +401,14 @@ def run_table(
     widths = _widths(table, count)
     if fits(table, width):
         return _lines(table, widths, range(count))
-    for most in NARROWED:
-        narrowed = [min(widths[0], KEY_LEAST), *(min(most, cells) for cells in widths[1:])]
-        if not groups and _total(narrowed, range(count)) <= width:
-            return _lines(table, [width - _total(narrowed, range(count)) + narrowed[0], *narrowed[1:]], range(count))
-    if not groups and (turned := _turned(table)):
+    if not groups and (turned := _turned(table, [place + 1 for place in (pinned, best) if place is not None])):
         across = _widths(turned, len(turned[0]))
         if _total(across, range(len(across))) <= width:
             return _lines(turned, across, range(len(across)))
+    for most in NARROWED:
+        narrowed = [min(widths[0], KEY_LEAST), *(min(most, cells) for cells in widths[1:])]
+        if not groups and (room := width - _total(narrowed, range(count))) >= 0:
+            return _lines(table, [min(widths[0], narrowed[0] + room), *narrowed[1:]], range(count))
     others = list(groups) or [[place + 1] for place in range(count - 1) if place not in (pinned, best)]
     kept = [place + 1 for place in dict.fromkeys((pinned, best)) if place is not None and place + 1 < count]
     return _windowed(table, widths, width, palette, kept, current, others)
@@ -419,10 +420,11 @@ def fits(table: Table, width: int) -> bool:
     return _total(_widths(table, count), range(count)) <= width
 
 
-def _turned(table: Table) -> list[list[Text]]:
-    """A line per run."""
+def _turned(table: Table, first: Sequence[int]) -> list[list[Text]]:
+    """A line per run: the heading, those of the ``first`` columns where there are two, the others."""
     whole = [row for row in table if len(row) > 1]
-    return [[row[i] for row in whole] for i in range(len(table[0]))] if whole else []
+    order = dict.fromkeys([0, *(first if len(first) > 1 else ()), *range(len(table[0]))])
+    return [[row[i] for row in whole] for i in order] if whole else []
 
 
 def _windowed(

@@ -12,6 +12,8 @@ from grpo_tui.box.formatting import GAP, Sized, fit
 from grpo_tui.box.rows import RunRow
 from grpo_tui.box.run_columns import short_names
 from grpo_tui.box.run_facts import RunFacts, Trends, trend_of
+from grpo_tui.box.run_list import Order, RunList
+from grpo_tui.box.store import Store
 from grpo_tui.kit.lists import headings, row_text
 from remote.protocol.logs import Columns
 
@@ -127,6 +129,65 @@ def test_a_curve_fills_its_cells(values: list[float | None]) -> None:
     assert (found.last is None, found.best is None) == (not known, not known)
     for cell, text in enumerate(found.curve):
         assert (text == " ") is not any(count[2 * cell : 2 * cell + 2])
+
+
+def _logged(values: list[float]) -> Columns:
+    column = array("d", values)
+    return Columns(column, column, column, column, column, array("d", [1.0] * len(values)), array("d", [0.0] * 1))
+
+
+def test_the_best_reward_is_a_mean_and_has_its_step() -> None:
+    rewards = [1.0] * 60 + [2.0] * 30 + [0.0] * 37 + [9.0]
+    steps = [10.0 * step for step in range(1, 129)]
+    found = trend_of(_logged(rewards), _logged(steps))
+    assert found.best == 2.0, "9.0 is one lucky step"
+    assert 640 <= (found.best_step or 0) <= 870
+    assert found.last == 0.9
+
+
+def test_the_average_of_a_short_run_is_of_more_than_one_step() -> None:
+    assert trend_of(_logged([0.0, 0.0, 1.0, 0.0, 1.0, 0.0])).last == 1 / 3
+
+
+def listed(runs: RunList, *rows: RunRow) -> list[str]:
+    store = Store("box")
+    store.runs = list(rows)
+    runs.update(store)
+    return [one.name for one in runs.rows]
+
+
+def test_live_runs_come_first_in_every_order() -> None:
+    rows = [RunRow("new", "finished", step=5, reward=0.9), RunRow("old", "running", step=2, reward=0.1)]
+    rows.append(RunRow("oldest", "stopped", step=9, reward=0.5))
+    assert listed(RunList(), *rows) == ["old", "new", "oldest"]
+    for descending in (True, False):
+        order = ["new", "oldest"] if descending else ["oldest", "new"]
+        assert listed(RunList(order=Order("reward", descending)), *rows) == ["old", *order]
+
+
+def test_what_differs_gets_columns_where_there_is_room() -> None:
+    runs = RunList()
+    runs.facts.configs = {
+        "a": {"optimizer.learning_rate": 3e-5, "model.lora_rank": 64, "run.save_every": 5, "task.name": "gsm8k"},
+        "b": {"optimizer.learning_rate": 3e-4, "model.lora_rank": 16, "run.save_every": 9, "task.name": "gsm8k"},
+    }
+    rows = [RunRow(name, "finished", step=5, note=f"note of {name}", layout="run") for name in "ab"]
+    listed(runs, *rows)
+    assert runs.names.keys == ("optimizer.learning_rate", "model.lora_rank")
+    titles = [one.title for one in runs.shown_columns()]
+    assert titles[-3:] == ["lr", "r", "note"]
+    assert titles.index("best") < titles.index("last") < titles.index("held-out") < titles.index("at step")
+    runs.columns = ("state", "step")
+    assert [one.id for one in runs.shown_columns()] == ["state", "step"], "what the user has chosen"
+
+
+def test_keys_in_every_name_get_no_column() -> None:
+    known: dict[str, dict[str, object]] = {
+        STAMPS[0]: {"optimizer.learning_rate": 2e-6, "run.seed": 1},
+        STAMPS[1]: {"optimizer.learning_rate": 1e-5, "run.seed": 1},
+    }
+    assert short_names(STAMPS[:2], known).keys == ()
+    assert short_names([*STAMPS[:2], "mine"], {**known, "mine": known[STAMPS[0]]}).keys == ("optimizer.learning_rate",)
 
 
 def test_a_number_in_a_name_stays_whole() -> None:

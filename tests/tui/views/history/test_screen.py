@@ -131,7 +131,7 @@ async def test_enter_opens_a_run_where_it_is(start: Start, file: Path, tmp_path:
         await shown(session)
         await session.press("down", "down")
         await opened(session, "enter", RecordScreen)  # its box is not in boxes.yaml
-        await session.until_text("held_out             0.520", "1e-05")
+        await session.until_text("held_out             .520", "1e-5")
         await session.press("escape", "up", "up", "enter")
         await session.until(lambda: session.app.store.box == "h200-b", "the other box")
         await session.until(lambda: session.app.store.selected == "run_2026-11-20_22-10-41", "its run")

@@ -227,3 +227,29 @@ async def test_the_list_is_saved_as_shown(start: Start, downloads: Path) -> None
             "run_2026-11-20_22-10-41,'=best,2e-06,finished,100,100,600.0",
             f"{RUN},,,running,87,200,602.0",
         ]
+
+
+async def test_a_live_run_is_never_out_of_sight(start: Start) -> None:
+    def many(client: FakeClient) -> None:
+        learning_box(client)
+        client.runs += [{**client.runs[1], "run": f"r{index}"} for index in range(30)]
+
+    async with start(many, size=(80, 24), wait="87/200") as session:
+        await session.press("G")
+        await session.until_text("● run_gsm8k_demo 87/200 ━")
+        await session.press("g")
+        await session.until(lambda: "demo 87/200 ━" not in session.text())
+
+
+@pytest.mark.parametrize(("size", "shown"), [((80, 24), False), ((200, 60), True)])
+async def test_the_list_fills_its_width(start: Start, size: tuple[int, int], shown: bool) -> None:
+    def noted(client: FakeClient) -> None:
+        learning_box(client).runs[1]["note"] = "the one to beat"
+
+    async with start(noted, size=size, wait="87/200") as session:
+        await session.until_text("held-out")
+        wanted = (" best", " at step", " note", "the one to beat")
+        if shown:
+            await session.until_text(*wanted)
+        else:
+            assert not any(text in session.text().partition("needs you")[0] for text in wanted)

@@ -202,7 +202,14 @@ def test_groups_are_ordered() -> None:
     ]  # fmt: skip
     assert [group.number for group in ordered(groups, "mean", is_reversed=True)] == [0, 1, 3, 2]
     assert [order_label(order, False) for order in ORDERS] == ["spread ↓", "mean ↑", "length ↓", "log order"]
-    assert histogram(samples) == [("0", 2), ("0.5", 1), ("1", 2), ("2", 1), ("not finite", 1), ("no reward", 1)]
+    assert histogram(samples) == [
+        ("0", 2),
+        ("0.500", 1),
+        ("1.000", 2),
+        ("2.000", 1),
+        ("not finite", 1),
+        ("no reward", 1),
+    ]
 
 
 NUMBERS = st.one_of(st.none(), st.floats(), st.sampled_from(["NaN", "Infinity"]), st.floats(0, 1))
