@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -175,6 +175,7 @@ class Needs:
         self.look, self._rules, self._facts = look, rules, facts or RunFacts()
         self._heard: set[str] | None = None
         """Keys of the entries that were there already."""
+        self._key: Callable[[str], str] = str
         self._failed: dict[str, float] = {}
         """Key of a failed transfer to the time since when it is known."""
         self.entries: list[Need] = []
@@ -187,8 +188,8 @@ class Needs:
         """GPU to the time since when it is idle."""
         self._made_of: object = None
 
-    def update(self, store: Store, names: Mapping[str, str], resume: str, evaluate: str, box: str) -> None:
-        """Make the entries anew if anything changed. ``names`` are the short ones; the others are keys."""
+    def update(self, store: Store, names: Mapping[str, str], key: Callable[[str], str]) -> None:
+        """Make the entries anew if anything changed. ``names`` are the short ones; ``key`` is that of an action."""
         self._sample(store)
         minute = int(store.now() // 60)
         idle = tuple(sorted(self._idle.items()))
@@ -200,9 +201,10 @@ class Needs:
             return
         self._made_of = made_of
         alarms = [*self._alarms(store, names), *self._broken_rules(store, names)]
-        found = [*self._ended(store, names, resume, evaluate), *alarms, *self._gpus(store, box)]
+        self._key = key
+        found = [*self._ended(store, names), *alarms, *self._gpus(store, key("box"))]
         found += [*self._stalled(store, names), *self._transfers(store, names)]
-        found += self._verdicts(store, names, resume)
+        found += self._verdicts(store, names)
         since = max(self.look.since, store.now() - OLDEST_S)
         found = [need for need in found if need.at >= since and need.key not in self.look.dismissed]
         self.entries = sorted(found, key=lambda need: (not need.is_first, -need.at))[:MOST]
@@ -225,7 +227,7 @@ class Needs:
         usable = [one for one in checkpoints if one.is_complete and (not need.before or (one.step or 0) < need.before)]
         self.asked[need.key] = max(usable, key=lambda one: one.step or 0, default=CheckpointView(0))
 
-    def _ended(self, store: Store, names: Mapping[str, str], resume: str, evaluate: str) -> Iterable[Need]:
+    def _ended(self, store: Store, names: Mapping[str, str]) -> Iterable[Need]:
         for row in store.runs or ():
             if not row.is_over or row.layout != "run":
                 continue
@@ -236,7 +238,7 @@ class Needs:
             if row.state in ("crashed", "lost"):
                 why = one_line(str(row.error.get("summary") or ""))[:SUMMARY_LENGTH]
                 text = f"{name} crashed at step {row.step}" if row.state == "crashed" else f"{name} is lost"
-                yield Need(key, at, "bad", row.name, text, why, self._resumes(key, resume))
+                yield Need(key, at, "bad", row.name, text, why, self._resumes(key))
             elif row.reason:
                 what = "stopped by itself" if row.state == "stopped" else "finished with failures"
                 yield Need(key, at, "warn", row.name, f"{name} {what} at step {row.step}", one_line(row.reason))
@@ -246,7 +248,7 @@ class Needs:
                 continue
             elif row.state == "finished" and not _is_evaluated(store, row):
                 detail = "its last checkpoint is not evaluated"
-                yield Need(key, at, "good", row.name, f"{name} finished", detail, f"{evaluate} evaluates it")
+                yield Need(key, at, "good", row.name, f"{name} finished", detail, f"{self._key('eval')} evaluates it")
 
     def _stalled(self, store: Store, names: Mapping[str, str]) -> Iterable[Need]:
         for row in store.live_runs():
@@ -268,16 +270,17 @@ class Needs:
                 yield Need(key, failed[key], "bad", row.name, text, one_line(transfer.error)[:SUMMARY_LENGTH])
         self._failed = failed
 
-    def _resumes(self, key: str, resume: str, before: int = 0) -> str:
+    def _resumes(self, key: str, before: int = 0) -> str:
         checkpoint = self.asked.get(key)
         if checkpoint is None:
             return ""
         if not checkpoint.step:
-            return "no complete checkpoint to resume from" if not before else "no checkpoint from before is left"
+            none = "no checkpoint from before is left" if before else "no complete checkpoint to resume from"
+            return f"{none}; {self._key('launch')} launches another run"
         held_out = next((f" (held-out {one.figure})" for one in checkpoint.evaluations if one.accuracy is not None), "")
-        return f"{resume} resumes at {checkpoint.step}{held_out}"
+        return f"{self._key('resume')} resumes at {checkpoint.step}{held_out}"
 
-    def _verdicts(self, store: Store, names: Mapping[str, str], resume: str) -> Iterable[Need]:
+    def _verdicts(self, store: Store, names: Mapping[str, str]) -> Iterable[Need]:
         """Runs that train, or have finished, and are not well."""
         judged: dict[str, float] = {}
         for row in store.runs or ():
@@ -288,7 +291,7 @@ class Needs:
             age = None if row.is_live else store.age(row.updated_at)
             judged[key] = at = self._judged.get(key, store.now()) if age is None else store.now() - age
             is_bad = verdict.tone == "bad"
-            then = self._resumes(key, resume, verdict.since) if is_bad else NEXT.get((verdict.word, verdict.how), "")
+            then = self._resumes(key, verdict.since) if is_bad else NEXT.get((verdict.word, verdict.how), "")
             text, detail = f"{name} {TOLD.get(verdict.word, verdict.word)}", verdict.text
             if is_bad:
                 text, detail = f"{text}: {verdict.change}", verdict.when

@@ -159,8 +159,7 @@ class HomeScreen(ViewScreen):
 
     def update_needs(self) -> None:
         """Update what needs the user, in any view; new entries are told to the terminal, which rings or notifies."""
-        keys = (self.app.key(name) for name in ("resume", "eval", "box"))
-        self.needs.update(self.store, self.runs.names.short, *keys)
+        self.needs.update(self.store, self.runs.names.short, self.app.key)
         if self.store.runs is not None and self.store.recalled_at is None and (found := self.needs.new_entries()):
             terminal.tell(self.app, self.store.box, found, self.app.options.terminal)
 
