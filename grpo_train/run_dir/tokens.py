@@ -10,7 +10,7 @@ A line has a group of completions: ``step`` (the update whose pass gave the valu
     N        log of the ratio: code 127 + c of (exp(c s) - 1) / 200, s = log(1 + 200 * 8) / 127, negative ones 127 - c
     2 each   characters of the texts of 31 or more, little-endian
 
-A value is off by at most 1.5 % (the log of a ratio by 3 %) or 0.0003. What is out of range has the last code.
+A value is off by at most 1.5 % + 0.0003, the log of a ratio by 3 % + 0.0002. What is out of range has the last code.
 """
 
 from __future__ import annotations

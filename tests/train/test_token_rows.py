@@ -29,7 +29,7 @@ def samples_of(length: int = 20, groups: int = 8) -> list[ScoredSample]:
         Verdict(True, True, "ok", "1"),
     )
     return [
-        ScoredSample(k // 4, k % 4, problem, "a" * length, 5, length, False, verdict, {"accuracy": 1.0})
+        ScoredSample(k // 4, k % 4, problem, "aaaa" * length, 5, length, False, verdict, {"accuracy": 1.0})
         for k in range(4 * groups)
     ]
 
@@ -54,10 +54,10 @@ def test_the_groups_with_the_largest_spread_are_kept() -> None:
 def test_a_default_of_few_groups_is_cut() -> None:
     """Two of two groups would take more than a quarter."""
     config = config_of()
-    few = samples_of(200, groups=2)
+    few = samples_of(100, groups=2)
     kept = choose(few, rewards_of(2, 2), config)
     assert 0 < len(kept) < 8
-    assert len(kept) * 16 / 3 * 200 < sum(token_rows.ROW + 200 for _ in few) / 4
+    assert len(kept) * 16 / 3 * 100 < sum(token_rows.ROW + 400 for _ in few) / 4
     assert len(choose(few, rewards_of(2, 2), config_of(tracking__token_rows=8))) == 8
 
 
