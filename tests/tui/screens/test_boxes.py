@@ -132,7 +132,6 @@ async def test_a_box_is_removed(start: Start, boxes_file: Path) -> None:
         await session.press("enter")
         await session.until(lambda: isinstance(session.app.screen, BoxesScreen))
         assert boxes_file.read_text() == COMMENTED, "Cancel has the focus"
-        await session.press("down")
         await opened(session, "delete", ConfirmScreen)
         await session.press("tab", "enter")
         await session.until(lambda: isinstance(session.app.screen, BoxesScreen))

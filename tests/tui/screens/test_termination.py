@@ -61,7 +61,7 @@ async def test_all_runs_are_backed_up(start: Start) -> None:
         await opened(session, "T", TerminationScreen)
         await session.until_text("B backs up all 11 runs without one")
         await opened(session, "B", BackUpAllScreen)
-        await session.until_text("Back up 11 runs, 8 evaluations and sweeps: 3.2 GB?", "s3", "the app may be closed")
+        await session.until_text("Back up 11 runs, 8 evaluations and sweeps: 3.2 GB?", "s3", "in tmux on the box")
         assert not session.client.asked_for("back_up_all")
         await session.press("enter")
         await session.until(lambda: session.client.asked_for("back_up_all"))

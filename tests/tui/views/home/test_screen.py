@@ -385,7 +385,7 @@ async def test_a_first_start(
     async with start(lambda client: None, size=size, **options) as session:
         text = await session.until_text("Welcome to grpo-tui", "in four steps", "b adds it here", "grpo-tui --demo")
         assert ("n launches a run here" in text) == has_engine
-        assert ("It needs the engine first" in text) == (not has_engine)
+        assert ("needs the engine first" in " ".join(text.split())) == (not has_engine)
         assert "runs ━" not in text, "no empty list below it"
         await opened(session, "b", AddBoxScreen)
         session.app.screen.query_one("#box-name", Input).value = "first"
@@ -430,7 +430,7 @@ async def test_a_condition_is_marked_where_it_begins(start: Start) -> None:
 
     async with start(script, wait="step 87") as session:
         await session.until(lambda: all(f"step {step}  " in session.text() for step in (84, 85, 86)))
-        lines = [line for line in session.text().splitlines() if re.search(r"step 8[4-7]  ", line)]
+        lines = [line for line in session.text().splitlines() if re.search(r":\d\d  step 8[4-7]  ", line)]
         assert ["▲" in line.split("step 8")[1][:6] for line in lines] == [False, True, False, False]
 
 
@@ -441,9 +441,9 @@ async def test_without_a_link_no_run_is_green_and_nothing_is_asked_for(start: St
         session.client.on_event(LinkChanged(Link.LOST, "192.0.2.10:22: No route to host"))
         await session.until(lambda: not session.app.store.connected)
         assert runs._state_tone(runs.runs.rows[0]) == runs._tone("rest")
-        for key, times in (("4", 2), ("5", 2)):
+        for key in ("4", "5"):
             await session.press(key)
-            await session.until(lambda times=times: session.text().count("not connected: not read yet") >= times)  # type: ignore[misc]
+            await session.until_text("not connected: not read yet")
             assert "asking the box" not in session.text()
 
 
