@@ -244,7 +244,7 @@ class GrpoApp(Desk):
         if self._awaited_run in names:
             self._select(self._awaited_run)
             self._awaited_run = None
-        elif store.selected not in names:
+        elif store.selected not in names and not (names and self.home.hides_selection):
             self._select(self.memory.run_to_select())
         for row in self._pace.first(self.ends.ended_runs()):
             self._announce_end(row)
@@ -369,7 +369,8 @@ class GrpoApp(Desk):
         reason = action.reason(self.situation())
         on_selection = action.group == "Runs" and action.id not in ("launch", "restore")
         if on_selection and self.view == "home" and self.home.hides_selection:
-            reason = f"{self.store.selected} is not in the list; {self.key('back')} shows all runs"
+            what = f"{run} is not in the list" if (run := self.store.selected) else "no run is in the list"
+            reason = f"{what}; {self.key('back')} shows all runs"
         if reason:
             if action.opens_line:
                 self.held_keys.drop()

@@ -236,6 +236,7 @@ def test_early_ends_are_unreachable(place: Lab) -> None:
     with connected(box_of(place), **options(place, place.config(server))) as (client, recorder):
         lost = recorder.wait_link(Link.LOST, 30)
         assert "Connection refused" in lost.detail
+        assert "connect to host" not in lost.detail, "the address is said once"
         server.start()
         client.reconnect_now()
         recorder.wait_link(Link.CONNECTED, 30)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,11 +19,13 @@ from remote.boxes import (
     Provider,
     add_box,
     at_address,
+    change_box,
     find_box,
     load_boxes,
     local_box,
     notify_overrides,
     parse_boxes,
+    remove_box,
 )  # fmt: skip
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "config" / "boxes.example.yaml"
@@ -130,6 +133,67 @@ def test_adding_keeps_comments_and_boxes(tmp_path: Path, before: str) -> None:
         assert (comment in before) == (comment in file.read_text())
     with pytest.raises(BoxesError, match="already exists"):
         add_box(file, second)
+
+
+@pytest.mark.parametrize(
+    ("before", "change", "after"),
+    [
+        (
+            "- name: a  # x\n  host: u@h:22  # y\n", {"host": "g"},
+            "- name: a  # x\n  host: g  # y\n  port: 22\n  user: u\n",
+        ),
+        ("- {name: a, host: h}\n", {"user": "u", "name": "b"}, "- {name: b, host: h, user: u}\n"),
+        (
+            "- name: a\n  price_per_hour: 2\n  # z\n  host: h\n", {"price_per_hour": None},
+            "- name: a\n  # z\n  host: h\n",
+        ),
+        (
+            "- name: a\n  host: h\n  activate: |\n    a\n    b\n", {"activate": "c"},
+            "- name: a\n  host: h\n  activate: c\n",
+        ),
+        (
+            "- name: a\n  host: h\n  env: {X: '1'}", {"root": "/r # s"},
+            "- name: a\n  host: h\n  env: {X: '1'}\n  root: '/r # s'\n",
+        ),
+    ],
+)  # fmt: skip
+def test_a_change_keeps_the_rest(tmp_path: Path, before: str, change: dict[str, Any], after: str) -> None:
+    file = tmp_path / "boxes.yaml"
+    file.write_text(f"# mine\nboxes:\n{before}")
+    box = replace(parse_boxes(file.read_text())[0], **change)
+    change_box(file, "a", box)
+    assert file.read_text() == f"# mine\nboxes:\n{after}"
+    assert parse_boxes(file.read_text()) == [box]
+    remove_box(file, box.name)
+    assert file.read_text() == "# mine\nboxes:\n"
+    with pytest.raises(BoxesError, match="no box named"):
+        remove_box(file, box.name)
+
+
+def test_a_layout_that_cannot_be_edited_is_left(tmp_path: Path) -> None:
+    file = tmp_path / "boxes.yaml"
+    file.write_text("boxes: [{name: a, host: h}, {name: b, host: i}]\n")
+    with pytest.raises(BoxesError, match="edit it in an editor"):
+        remove_box(file, "a")
+    with pytest.raises(BoxesError, match="already exists"):
+        change_box(file, "a", Box("b", host="h"))
+    assert [box.name for box in load_boxes(file)] == ["a", "b", "local"]
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=40)
+def test_changed_boxes_are_read_back(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    boxes = data.draw(st.lists(wanted_boxes, min_size=1, max_size=4, unique_by=lambda box: box.name))
+    file = tmp_path_factory.mktemp("boxes") / "boxes.yaml"
+    for box in boxes:
+        add_box(file, box)
+    at = data.draw(st.integers(0, len(boxes) - 1))
+    drawn = data.draw(wanted_boxes)
+    new = replace(boxes[at], repo=drawn.repo, root=drawn.root, port=drawn.port, activate=drawn.activate)
+    change_box(file, new.name, new)
+    assert parse_boxes(file.read_text()) == [*boxes[:at], new, *boxes[at + 1 :]]
+    remove_box(file, new.name)
+    assert parse_boxes(file.read_text()) == [*boxes[:at], *boxes[at + 1 :]]
 
 
 texts = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=20)

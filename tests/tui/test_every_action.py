@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 from textual.command import CommandPalette
 
-from grpo_tui.actions import ACTIONS, Action
+from grpo_tui.actions import ACTIONS, Action, key_label
 from grpo_tui.app import GrpoApp
 from grpo_tui.kit.bars import KeyBar, ViewBar
 from grpo_tui.kit.desk import SelectRun
@@ -102,8 +102,8 @@ async def test_the_palette_of_every_view_runs_each_action(start: Start, ran: lis
                     continue
                 command = commands.pop(f"{action.label}: {session.app.help_of(action)}")
                 reason = action.reason(session.app.situation())
-                said = f"not available: {reason}" if reason else "key: "
-                assert said in command.help.replace("\\[", "["), f"{action.id} in {view}"
+                said = f"not available: {reason}" if reason else key_label(action.keys[0])
+                assert said in command.help, f"{action.id} in {view}"
                 command.callback()
                 await does(session, ran, action, f"palette in {view}")
             others = {"theme", "charts", "screenshot", "report", "tunnels", "sync"}

@@ -40,9 +40,9 @@ class RunsPanel(TablePanel):
     COMPONENT_CLASSES: ClassVar = {f"runs--{tone}" for tone in TONES}
 
     class RunChosen(Message):
-        """The cursor moved to a run."""
+        """The cursor moved to a run; None: the filter leaves none to choose."""
 
-        def __init__(self, name: str) -> None:
+        def __init__(self, name: str | None) -> None:
             super().__init__()
             self.name = name
 
@@ -51,6 +51,8 @@ class RunsPanel(TablePanel):
         self.runs = runs
         self._under_cursor: str | None = None
         """The run under the cursor until it is the selected one, which it becomes once the cursor rests."""
+        self._before: str | None = None
+        """The run that was selected before a filter left none."""
         self._rest: Timer | None = None
         self._laid_out: tuple[object, list[Sized]] = (None, [])
         """What the layout is made of, and the columns that fit."""
@@ -168,8 +170,13 @@ class RunsPanel(TablePanel):
         return name if name != self.store.selected else None
 
     def select_a_shown_run(self) -> None:
-        """Select a run that matches the filter: keys act on the selected run, so it must be on the screen."""
-        if self.runs.rows and self.cursor < 0:
+        """Select a run that matches the filter, or none: keys act on the selected run, so it must be on the screen."""
+        if not self.runs.rows and self.runs.filter:
+            self._before = self.store.selected or self._before
+            self.post_message(self.RunChosen(None))
+        elif self.store.selected is None and any(row.name == self._before for row in self.runs.rows):
+            self.post_message(self.RunChosen(self._before))
+        elif self.runs.rows and self.cursor < 0:
             self.action_move(0)
 
     def clicked(self, index: int) -> None:

@@ -350,6 +350,7 @@ class HomeScreen(ViewScreen):
             self.runs.set_filter("")
             self.query_one("#filter", Input).value = ""
             self.tick()
+            self.filter_closed()
         return True
 
     def action_smooth(self) -> None:

@@ -80,7 +80,7 @@ class LogFilesPanel(ListPanel):
         view = self._view()
         if view is None:
             return Text("no run selected")
-        return Text(view.listing.instead("no files yet", self.store.connected))
+        return Text(view.listing.instead("no files yet") if self.store.connected else "not connected")
 
     def line(self, index: int, width: int) -> Text:
         row, view = self._rows[index], self._view()

@@ -190,11 +190,12 @@ async def test_no_destination_names_the_file(start: Start) -> None:
         client.answers["list_destinations"] = {"destinations": []}
 
     async with start(script, wait=RUN) as session:
-        for key in "PR":
+        for key in "BPR":
             await session.press(key)
             await session.until_text("no destination for backups is described", "backup.example.yaml")
             await session.press("escape")
             await session.until(lambda: session.app.screen is session.app.home)
+        assert not session.client.asked_for("back_up")
 
 
 async def test_a_run_that_is_not_here_is_restored(start: Start) -> None:

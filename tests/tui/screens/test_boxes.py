@@ -7,9 +7,9 @@ import pytest
 from textual.widgets import Input, OptionList
 
 from grpo_tui.dialogs.boxes import AddBoxScreen, BoxesScreen
-from grpo_tui.kit.dialog import HostKeyScreen
+from grpo_tui.kit.dialog import ConfirmScreen, HostKeyScreen
 from remote.events import BoxGreeted, HostKeyAsked, MachineChanged
-from tests.tui.conftest import GLANCES, Start
+from tests.tui.conftest import GLANCES, Start, opened
 from tests.tui.fake import FakeClient
 
 
@@ -74,6 +74,76 @@ async def test_switch_and_add_boxes(start: Start, boxes_file: Path) -> None:
         await session.until(lambda: len(session.clients) == 3)
         await session.until_text("third", "$1.99/h")
         assert "192.0.2.99" in boxes_file.read_text()
+
+
+COMMENTED = """\
+# mine
+boxes:
+  - name: h200-a  # the shown one
+    host: 192.0.2.10
+  # nfs there
+  - name: h200-b
+    host: 192.0.2.11  # moves
+    env: {A: "1"}
+"""
+
+
+async def test_a_box_is_edited(start: Start, boxes_file: Path) -> None:
+    boxes_file.write_text(COMMENTED)
+    async with start(wait="87/200", boxes_file=boxes_file) as session:
+        await opened(session, "b", BoxesScreen)
+        await session.until_text("enter switch · a add · e edit · d remove")
+        await session.press("down")
+        await opened(session, "e", AddBoxScreen)
+        await session.until_text("edit h200-b", "192.0.2.11", "Save")
+        session.app.screen.query_one("#box-host", Input).value = ""
+        await session.press("enter")
+        await session.until_text("host: required")
+        session.app.screen.query_one("#box-host", Input).value = "192.0.2.99"
+        session.app.screen.query_one("#box-port", Input).value = "2222"
+        await session.press("enter")
+        await session.until(lambda: isinstance(session.app.screen, BoxesScreen))
+        await session.until_text("192.0.2.99:2222")
+        assert session.app.screen.query_one(OptionList).highlighted == 1
+        assert boxes_file.read_text() == COMMENTED.replace("11  # moves", "99  # moves") + "    port: 2222\n"
+        assert len(session.clients) == 1, "another box than the shown one"
+
+
+async def test_the_shown_box_connects_anew_after_an_edit(start: Start, boxes_file: Path) -> None:
+    async with start(wait="87/200", boxes_file=boxes_file) as session:
+        await opened(session, "b", BoxesScreen)
+        await opened(session, "e", AddBoxScreen)
+        session.app.screen.query_one("#box-root", Input).value = "/other"
+        await session.press("enter")
+        await session.until(lambda: len(session.clients) == 2 and session.clients[0].closed)
+        assert session.client.box.root == "/other"
+        await session.until(lambda: session.app.screen is session.app.home)
+
+
+async def test_a_box_is_removed(start: Start, boxes_file: Path) -> None:
+    boxes_file.write_text(COMMENTED)
+    async with start(wait="87/200", boxes_file=boxes_file) as session:
+        await opened(session, "b", BoxesScreen)
+        await session.press("down", "down", "d")
+        await session.until_text("local is this machine: it is listed without an entry")
+        await session.press("up")
+        await opened(session, "d", ConfirmScreen)
+        await session.until_text("Remove h200-b (192.0.2.11)?", "forgotten", "nothing there is touched")
+        await session.press("enter")
+        await session.until(lambda: isinstance(session.app.screen, BoxesScreen))
+        assert boxes_file.read_text() == COMMENTED, "Cancel has the focus"
+        await opened(session, "delete", ConfirmScreen)
+        await session.press("tab", "enter")
+        await session.until(lambda: isinstance(session.app.screen, BoxesScreen))
+        assert boxes_file.read_text() == COMMENTED[: COMMENTED.index("  - name: h200-b")]
+        assert not session.clients[0].closed
+        await opened(session, "d", ConfirmScreen)
+        await session.until_text("disconnects from it and shows local")
+        await session.press("tab", "enter")
+        await session.until(lambda: len(session.clients) == 2 and session.clients[0].closed)
+        assert session.client.box.is_local
+        assert "h200" not in boxes_file.read_text()
+        assert "# nfs there" in boxes_file.read_text()
 
 
 async def test_another_machine_is_named_once(start: Start) -> None:

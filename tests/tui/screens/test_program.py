@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from textual.widgets import TextArea
 
 from grpo_tui.actions import ACTIONS
@@ -8,7 +9,7 @@ from grpo_tui.dialogs.launch import LaunchScreen
 from grpo_tui.kit.help import PANELS, HelpScreen, KeyTable
 from grpo_tui.views.home.screen import HomeScreen
 from remote.events import Link, LinkChanged
-from tests.tui.conftest import Start
+from tests.tui.conftest import Start, opened
 from tests.tui.fake_rows import RUN
 
 
@@ -44,11 +45,11 @@ async def test_help_lists_every_action(start: Start) -> None:
         await session.until(lambda: isinstance(session.app.screen, HelpScreen))
         table = session.app.screen.query_one(KeyTable)
         await session.until(lambda: table.size.width > 40)
-        text = "\n".join(line.plain for line in table.lines(table.size.width))
+        text = "\n".join(line.plain for line in table.lines(90))
         here = [action for action in ACTIONS if action.is_in("home")]
         assert [action.id for action in here if session.app.help_of(action) not in text] == []
         await session.until_text("Panels")
-        await session.press("G")
+        await session.press(*["pagedown"] * 6)
         await session.until_text("Quit; runs on the box continue")
         await session.press("escape")
         await session.until(lambda: isinstance(session.app.screen, HomeScreen))
@@ -58,7 +59,7 @@ async def test_help_opens_again_at_its_top_with_what_holds_then(start: Start) ->
     async with start(wait="87/200") as session:
         await session.press("question_mark")
         await session.until_text("esc closes")
-        await session.press("G")
+        await session.press(*["pagedown"] * 8)
         await session.until_text("Quit; runs on the box continue")
         await session.press("escape", "question_mark")
         await session.until_text("esc closes", "Launch a run")
@@ -84,6 +85,27 @@ async def test_help_shows_the_keys_of_each_view(start: Start) -> None:
             await session.press("escape")
 
 
+@pytest.mark.parametrize(("size", "columns"), [((80, 24), 1), ((120, 40), 2), ((200, 60), 2)])
+async def test_help_is_filtered(start: Start, size: tuple[int, int], columns: int) -> None:
+    async with start(wait="87/200", size=size) as session:
+        await opened(session, "question_mark", HelpScreen)
+        table = session.app.screen.query_one(KeyTable)
+        await session.until(lambda: table.size.width > 60)
+        headings = table.lines(table.size.width)[0].plain.split()
+        assert len(headings) == columns, headings
+        for typed, found, hidden in (("read back", "Verify the backup", "Launch a run"), ("B", "Back up", "Verify")):
+            await session.press(*("space" if letter == " " else letter for letter in typed))
+            await session.until(
+                lambda found=found, hidden=hidden: found in session.text() and hidden not in session.text()  # type: ignore[misc]
+            )
+            await session.press("escape")
+            await session.until_text("Mark the run")
+        await session.press(*"xyzzy")
+        await session.until_text("no action has “xyzzy”")
+        await session.press("escape", "escape")
+        await session.until(lambda: isinstance(session.app.screen, HomeScreen))
+
+
 async def test_help_fits_a_terminal_that_was_resized(start: Start) -> None:
     async with start(wait="87/200") as session:
         await session.press("question_mark")
@@ -107,7 +129,10 @@ async def test_palette_lists_every_action(start: Start) -> None:
         } <= offered
         assert {"screenshot", "theme"} <= offered
         await session.press("colon")
-        await session.until_text("Search for commands")
+        text = await session.until_text("Search for commands", "archive: ")
+        lines = {line.split(":")[0].strip(): line.rstrip() for line in text.splitlines() if ": " in line}
+        assert lines["archive"].endswith(" A"), "one line a command, its key at the right"
+        assert lines["clean up"].endswith("has no backup  C")
         await session.press(*"evaluate check")
         await session.until_text("eval: Evaluate checkpoints")
         await session.press("enter")

@@ -170,6 +170,20 @@ async def test_long_message_scrolls(start: Start) -> None:
         await session.until(lambda: isinstance(session.app.screen, HomeScreen))
 
 
+async def test_a_filter_that_matches_nothing_selects_nothing(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await session.press("slash", *"zzz", "enter")
+        await session.until(lambda: session.app.store.selected is None)
+        text = await session.until_text("no runs match /zzz", "no run selected")
+        assert RUN not in text
+        session.client.report()
+        await session.press("K")
+        await session.until(lambda: "no run is in the list" in session.notifications())
+        assert session.app.store.selected is None
+        await session.press("escape")
+        await session.until(lambda: session.app.store.selected == RUN)
+
+
 async def test_no_key_acts_on_a_run_out_of_sight(start: Start) -> None:
     async with start(wait="87/200") as session:
         session.app.home.set_filter("no such run")

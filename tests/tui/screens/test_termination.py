@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grpo_tui.dialogs.backups import TerminationScreen
+from grpo_tui.dialogs.backups import BackUpAllScreen, TerminationScreen
 from remote.protocol import RemoteError
 from tests.tui.conftest import Start, opened
 from tests.tui.fake import FakeClient, learning_box
@@ -47,6 +47,46 @@ async def test_all_that_forbids_it_is_listed(start: Start) -> None:
         assert {"now": True} in session.client.asked_for("safe_to_terminate")
         await session.press("y")
         await session.until(lambda: "copied: command for the box" in session.messages())
+
+
+async def test_all_runs_are_backed_up(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        over(client)
+        rows = [{**BEHIND, "code": "no_backup", "name": f"run_{number}"} for number in range(11)]
+        client.answers["safe_to_terminate"] = {
+            "safe": False, "kept": "", "obstacles": rows, "count": 11, "whole": True, "age_s": 1.0, "again_s": 10.0,
+        }  # fmt: skip
+
+    async with start(script=script, wait="87/200") as session:
+        await opened(session, "T", TerminationScreen)
+        await session.until_text("B backs up all 11 runs without one")
+        await opened(session, "B", BackUpAllScreen)
+        await session.until_text("Back up 11 runs, 8 evaluations and sweeps: 3.2 GB?", "s3", "in tmux on the box")
+        assert not session.client.asked_for("back_up_all")
+        await session.press("enter")
+        await session.until(lambda: session.client.asked_for("back_up_all"))
+        await session.until_text("↑ backing up all runs")
+        assert "backup of all runs started" in session.notifications()
+
+
+async def test_a_root_without_runs_loses_nothing(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        over(client)
+        row = {
+            "kind": "/data",
+            "name": "training_runs",
+            "code": "no_runs",
+            "reason": "it does not exist",
+            "command": "",
+        }
+        client.answers["safe_to_terminate"] = {
+            "safe": False, "kept": "", "obstacles": [row], "count": 1, "whole": True, "age_s": 1.0, "again_s": 10.0,
+        }  # fmt: skip
+
+    async with start(script=script, wait="87/200") as session:
+        await opened(session, "T", TerminationScreen)
+        text = await session.until_text("no runs here", "the disk of the root is not mounted")
+        assert "1 thing would be lost" not in text
 
 
 async def test_a_box_that_does_not_say_is_kept(start: Start) -> None:

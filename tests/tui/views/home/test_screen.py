@@ -1,20 +1,22 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.widgets import OptionList
+from textual.widgets import Input, OptionList
 
 from grpo_tui.app import GrpoApp
+from grpo_tui.dialogs.boxes import AddBoxScreen
 from grpo_tui.kit.help import HelpScreen
 from grpo_tui.kit.lists import LinesPanel
 from grpo_tui.views.home.runs import RunsPanel
 from remote.boxes import Box, load_boxes
 from remote.events import Link, LinkChanged
-from tests.tui.conftest import Session, Start, logs_of
+from tests.tui.conftest import Session, Start, logs_of, opened
 from tests.tui.fake import DEFAULT_ANSWERS, FakeClient, knowing_box, learning_box
-from tests.tui.fake_rows import LOGS, RUN, ailing_rows, jsonl, rollout_rows, summary, train_rows
+from tests.tui.fake_rows import LOGS, RUN, ailing_rows, healthy, jsonl, no_signal, rollout_rows, summary, train_rows
 
 
 async def test_home_follows_the_live_run(start: Start) -> None:
@@ -369,6 +371,80 @@ async def test_reconnect_reads_boxes_yaml_again(start: Start, boxes_file: Path) 
 async def test_box_without_runs(start: Start) -> None:
     async with start(lambda client: None) as session:
         await session.until_text("no runs yet", "press n to launch")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+@pytest.mark.parametrize("has_engine", [True, False])
+async def test_a_first_start(
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, size: tuple[int, int], has_engine: bool
+) -> None:
+    monkeypatch.setattr("grpo_tui.views.home.panels.find_spec", lambda name: has_engine or None)
+    file = tmp_path / "boxes.yaml"
+    options = {"box": Box("local", kind="local"), "has_no_boxes": True, "boxes_file": file}
+    file.write_text("boxes:\n")
+    async with start(lambda client: None, size=size, **options) as session:
+        text = await session.until_text("Welcome to grpo-tui", "in four steps", "b adds it here", "grpo-tui --demo")
+        assert ("n launches a run here" in text) == has_engine
+        assert ("needs the engine first" in " ".join(text.split())) == (not has_engine)
+        assert "runs ━" not in text, "no empty list below it"
+        await opened(session, "b", AddBoxScreen)
+        session.app.screen.query_one("#box-name", Input).value = "first"
+        session.app.screen.query_one("#box-host", Input).value = "192.0.2.9"
+        await session.press("enter")
+        await session.until_text("no runs yet", "press n to launch")
+        assert session.client.box.host == "192.0.2.9"
+
+
+def starting(client: FakeClient) -> None:
+    """A box whose only run loads its model."""
+    learning_box(client)
+    client.files = {f"{LOGS}/console.log": b"".join(b"loading shard %d\n" % number for number in range(40))}
+    client.runs = [{**client.runs[0], "state": "starting", "step": 0, "reward": None, "logged_at": None}]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+async def test_a_starting_run_shows_its_console(start: Start, size: tuple[int, int]) -> None:
+    async with start(starting, size=size, wait="loading shard 39") as session:
+        log = session.app.home.query_one("#log", LinesPanel)
+        assert log.size.width > size[0] - 8
+        assert "waiting for the first step" not in session.text()
+        assert "no completions yet" not in session.text()
+        session.client.append(f"{LOGS}/train_log.jsonl", jsonl(train_rows(1)))
+        await session.until_text("step 1 ", "reward")
+        assert log.active == 0
+
+
+async def test_the_age_of_a_run_that_is_over_is_said_once(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        assert session.text().count("2s ago") >= 4
+        await session.press("down")
+        await session.until(lambda: session.app.store.selected == "run_2026-11-20_22-10-41")
+        await session.until(lambda: session.text().count("5h ago") == 1)
+
+
+async def test_a_condition_is_marked_where_it_begins(start: Start) -> None:
+    rows = [healthy(row, no_signal(0.9)) if row["step"] > 84 else row for row in train_rows(87)]
+
+    def script(client: FakeClient) -> None:
+        learning_box(client).files[f"{LOGS}/train_log.jsonl"] = jsonl(rows)
+
+    async with start(script, wait="step 87") as session:
+        await session.until(lambda: all(f"step {step}  " in session.text() for step in (84, 85, 86)))
+        lines = [line for line in session.text().splitlines() if re.search(r":\d\d  step 8[4-7]  ", line)]
+        assert ["▲" in line.split("step 8")[1][:6] for line in lines] == [False, True, False, False]
+
+
+async def test_without_a_link_no_run_is_green_and_nothing_is_asked_for(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        runs = session.app.home.query_one(RunsPanel)
+        assert runs._state_tone(runs.runs.rows[0]) == runs._tone("live")
+        session.client.on_event(LinkChanged(Link.LOST, "192.0.2.10:22: No route to host"))
+        await session.until(lambda: not session.app.store.connected)
+        assert runs._state_tone(runs.runs.rows[0]) == runs._tone("rest")
+        for key in ("4", "5"):
+            await session.press(key)
+            await session.until_text("not connected: not read yet")
+            assert "asking the box" not in session.text()
 
 
 async def test_connecting_refused_and_no_engine(start: Start) -> None:
