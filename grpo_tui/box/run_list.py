@@ -236,17 +236,16 @@ class RunList:
         return {*self.measured} | asked - {*KNOWN, *self.facts.keys()}
 
     def _sorted(self, rows: list[RunRow], cells: Cells) -> list[RunRow]:
-        """Live runs first, each part in the chosen order; the box lists the newest first. Without a value: last."""
-        rows = [row for row in rows if row.is_live] + [row for row in rows if not row.is_live]
+        """In the chosen order; without a choice live runs first, then the newest, as the box lists them. Without a
+        value: last, whatever the direction."""
         order = self.order
         if order == Order():
-            return rows
+            return sorted(rows, key=lambda row: not row.is_live)
         value = column(order.column).value
         keyed = [(value(cells, row), row) for row in rows]
         known = [(sort_key(found), row) for found, row in keyed if found is not None and found == found]
         known.sort(key=lambda pair: pair[0], reverse=order.descending)
-        ordered = [row for _, row in known] + [row for found, row in keyed if found is None or found != found]
-        return sorted(ordered, key=lambda row: not row.is_live)
+        return [row for _, row in known] + [row for found, row in keyed if found is None or found != found]
 
     def unknown(self, store: Store) -> int:
         """Runs whose configuration and metrics are not asked for, if a column, the order or the filter needs them."""

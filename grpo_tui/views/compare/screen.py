@@ -414,7 +414,6 @@ class AboutComparison(Line):
             ("", f"{len(comparison.runs)} runs ({pin.letter} pinned)"),
             ("x: ", AXIS_NAMES[comparison.x]),
             ("line: ", smoothing_label(comparison.smoothing, comparison.mean_over)),
-            ("events: ", run.letter if (run := comparison.run(comparison.current)) is not None else "–"),
         ]
         for name, value in parts:
             text += Content.from_markup("   [$text-muted]$name[/]$value", name=name, value=value)
@@ -427,6 +426,8 @@ class AboutComparison(Line):
                 "   [$warning]▲ $count marked runs are left out: at most $most[/]",
                 count=str(comparison.left_out), most=str(len(LETTERS)),
             )  # fmt: skip
+        if (current := comparison.run(comparison.current)) is not None:
+            text += Content.from_markup("   [$text-muted]events: [/]$letter", letter=current.letter)
         return [text.truncate(width, ellipsis=True), *self._legend(width)]
 
     def _legend(self, width: int) -> list[Content]:

@@ -58,7 +58,7 @@ def layout(
 def _stacked(width: int, rows: int, runs: int, error: int, summary: int, needs: int) -> Layout:
     listed = min(max(1, runs) + FRAME + 1, max(LIST_LEAST, rows * 35 // 100))
     left = rows - listed
-    need = min(needs, 2 if rows < 30 else 5) + FRAME if needs and left >= 13 else 0
+    need = min(needs, 1 if rows < 30 else 5) + FRAME if needs and left >= 13 else 0
     left -= need
     failed = min(FRAME + min(error, 3 if rows < 30 else 8), left) if error else 0
     left -= failed

@@ -235,6 +235,9 @@ class NeedsPanel(ListPanel):
         keys = from_markup(
             "[$text-muted]$open opens · $dismiss dismisses[/]", open=self.key("open"), dismiss=self.key("dismiss")
         )
+        shown = self.current or next(iter(self.entries), None)
+        if self.size.height == 1 and shown is not None and shown.then:  # there is no row for it
+            keys = from_markup("[b]$then[/] [$text-muted]· $open opens[/]", then=shown.then, open=self.key("open"))
         self.set_titles(title, keys)
 
     def line(self, index: int, width: int) -> Text:

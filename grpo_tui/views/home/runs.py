@@ -157,9 +157,9 @@ class RunsPanel(TablePanel):
         return self.runs.rows[top : top + max(0, self.scrollable_content_region.height - self.head - self.foot)]
 
     def _live_away(self) -> list[RunRow]:
-        """The live runs that are scrolled away; they come first."""
-        top = round(self.scroll_offset.y)
-        return [row for row in self.runs.rows[:top] if row.is_live]
+        """The live runs that are listed and not on the screen."""
+        shown = {row.name for row in self.on_screen}
+        return [row for row in self.runs.rows if row.is_live and row.name not in shown] if shown else []
 
     def settle(self) -> str | None:
         """The run that is to be selected because the cursor has moved to it, once; None if it has not moved."""

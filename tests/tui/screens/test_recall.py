@@ -43,7 +43,7 @@ async def test_a_known_run_is_shown_before_the_link(start: Start, tmp_path: Path
         await session.press("s")
         await session.until(lambda: "not connected" in session.messages())
         await session.press("2")
-        await session.until_text("grad_norm", "★ reward")
+        await session.until_text("grad_norm", "▪ reward")
 
         learning_box(client := session.client)
         client.on_event(LinkChanged(Link.CONNECTED, latency_ms=9.0))

@@ -83,11 +83,11 @@ async def test_an_event_is_gone_to(start: Start) -> None:
         await session.press("n")
         await session.until_text("no later event in this range")
         await session.press("N")
-        await session.until_text("step 40", "optimizer.learning_rate 0.0001 → 0.0002")
+        await session.until_text("step 40", "optimizer.learning_rate 1e-4 → 2e-4")
         assert screen.view.crosshair == 40
         await session.press("left", "right")
         await session.until(lambda: not screen.chosen and screen.view.crosshair == 40)
-        await session.until_text("step 40", "optimizer.learning_rate 0.0001 → 0.0002")
+        await session.until_text("step 40", "optimizer.learning_rate 1e-4 → 2e-4")
         assert "enter opens it" not in session.text()
 
 

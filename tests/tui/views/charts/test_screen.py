@@ -40,7 +40,7 @@ async def test_the_row_at_the_crosshair_is_shown(start: Start) -> None:
         await charts(session)
         await session.press("left", "left", "left")
         await session.until_text("step 85", "groups: ", "entropy 0.")
-        await session.until(lambda: re.search(r"★ reward +(\d\.\d+) .*\1●", session.text()), "the value on the curve")
+        await session.until(lambda: re.search(r"▪ reward +(\d\.\d+) .*\1┼", session.text()), "the value on the curve")
         await session.press("y")
         assert json.loads(session.app.clipboard)["step"] == 85
         await session.press("H")
@@ -121,7 +121,7 @@ async def test_a_slow_answer_is_waited_for(start: Start, monkeypatch: pytest.Mon
         await session.until(lambda: len(re.findall(r"asking the box \d+ s", session.text())) == 2, "list and chart")
         assert len(held) == 1, "not asked again, which would drop the request in flight"
         held[0][0].set_result(held[0][1].result())
-        await session.until_text("★ reward")
+        await session.until_text("▪ reward")
         await session.until(lambda: len(held) == 1)
 
 

@@ -82,7 +82,9 @@ async def test_without_marks_the_view_says_how(start: Start) -> None:
 async def test_several_runs_share_a_chart(start: Start) -> None:
     async with start(box, wait="87/200") as session:
         screen = await compare(session)
-        text = await session.until_text("A run_gsm8k_demo ━━ pinned", "B lr 5e-6 ┅┅", "C ✖", "last   A 1.7")
+        text = await session.until_text(
+            "A run_gsm8k_demo ━━ pinned", "B lr 5e-6 ┅┅", "C ✖", "last   A 1.7", " at 12)", "events: A"
+        )
         assert text.count("B") > 4, "on its line, too"
         assert [chart.metric for chart in charts(screen)] == ["reward", "grad_norm"]
         await session.press("left")

@@ -42,6 +42,20 @@ def test_key_and_pinned_run_stay() -> None:
         assert first.split()[1] == "C" * 8
 
 
+def test_the_best_run_stays() -> None:
+    for current in range(12):
+        head = run_table(table(12, 9, 8), 56, Palette(), 2, current, best=9)[0].plain
+        assert [word for word in head.split() if word in LETTERS][:2] == ["C", "J"]
+    turned = run_table(table(12, 2, 6), 40, Palette(), 2, 0, best=9)
+    assert [line.plain.split()[0] for line in turned][:4] == ["key", "C", "J", "A"]
+
+
+def test_all_runs_are_shown_before_values_are_whole() -> None:
+    head, first, *_ = lines(5, 9, 12, 72)
+    assert head.split() == ["key", *"ABCDE"]
+    assert "…" in first
+
+
 def test_the_heading_counts_the_runs_beside() -> None:
     head = lines(12, 9, 8, 56, current=6)[0]
     shown = [word for word in head.split() if word in LETTERS]

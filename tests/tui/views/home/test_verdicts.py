@@ -33,8 +33,7 @@ async def test_a_collapse_is_first(start: Start, size: tuple[int, int]) -> None:
         first = session.app.home.needs.entries[0]
         assert (first.run, first.tone, first.is_first) == (RUN, "bad", True)
         assert "reward 1.840 ▼ 0, steps 41–50" in line(session, " ▼ collapsed  reward")
-        if size[0] > 80:
-            await session.until_text("1 step after", "r resumes at 30")
+        await session.until_text("r resumes at 30", *(["1 step after"] if size[0] > 80 else []))
 
 
 async def test_nothing_is_resumed_from_after_the_fall(start: Start) -> None:
@@ -63,7 +62,7 @@ async def test_a_verdict_is_told_once_and_can_be_filtered(start: Start) -> None:
         await session.until(lambda: session.app.home.needs.entries)  # what was there already does not ring
         session.client.runs[0]["verdict"] = DEAD.to_json()
         session.client.report()
-        await session.until_text("∅ no signal", f"{RUN} learns nothing", "100% of groups are all wrong")
+        await session.until_text("∅ no signal", f"{RUN} learns nothing", "100 % of groups are all wrong")
         await session.until_text("; try easier problems")
         session.client.runs[0].update(step=88)
         session.client.report()

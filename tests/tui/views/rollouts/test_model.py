@@ -251,7 +251,7 @@ def test_discarded_groups_are_last_and_not_counted() -> None:
         for is_reversed in (False, True):
             assert ordered(groups, order, is_reversed)[0].number == 0
     assert [group.is_discarded for group in groups] == [False, True, True]
-    assert histogram(rows) == [("0", 1), ("1", 1)]
+    assert histogram(rows) == [("0", 1), ("1.000", 1)]
 
 
 def test_two_samples_are_shown(reading: Reading) -> None:
