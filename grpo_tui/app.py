@@ -406,7 +406,7 @@ class GrpoApp(Desk):
     def action_command_palette(self) -> None:
         from grpo_tui.palette import CommandsPalette
 
-        if not CommandsPalette.is_open(self):
+        if not isinstance(self.screen, CommandsPalette):
             self.held_keys.hold()  # a command is typed faster than the palette opens
             self.push_screen(CommandsPalette(id="--command-palette"))
 
