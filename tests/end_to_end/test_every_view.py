@@ -20,7 +20,7 @@ VIEWS = {
     "1": (" runs 2 ", "needs you"),
     "2": ("line:", "range: 1–200"),
     "3": ("groups by", "prompt 0 of step 200"),
-    "4": ("console.log", "line 2990"),  # above the notifications
+    "4": ("console.log", "line 2990"),  # above the message
     "5": ("last 2 hours", "CPU "),
     "6": ("two to twelve runs side by side",),
 }

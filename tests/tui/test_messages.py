@@ -6,6 +6,8 @@ import ast
 from pathlib import Path
 
 import pytest
+from textual.geometry import Region
+from textual.widget import Widget
 from textual.widgets import Button
 from textual.widgets._toast import Toast
 
@@ -27,11 +29,16 @@ def bottom(session: Session) -> str:
     return session.text().splitlines()[session.app.size.height - 1].strip()
 
 
+def places(session: Session) -> list[Region]:
+    """Where everything else is."""
+    return [widget.region for widget in session.app.screen.query(Widget) if not isinstance(widget, StatusLine)]
+
+
 # the model -----------------------------------------------------------------------------------------------------------
 
 
-def warning(text: str, **options: bool) -> StatusMessage:
-    return StatusMessage(text, severity="warning", **options)
+def warning(text: str, *, answers: bool = False) -> StatusMessage:
+    return StatusMessage(text, severity="warning", answers=answers)
 
 
 def shown(messages: Messages) -> str:
@@ -93,14 +100,13 @@ def test_a_title_with_a_sign_keeps_it() -> None:
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
 async def test_a_message_is_on_the_last_line_and_moves_nothing(start: Start, size: tuple[int, int]) -> None:
     async with start(wait="87/200", size=size) as session:
-        screen = session.app.screen
         await session.pass_time(SHOWN_S)  # the curves are there, and the panels where they stay
         before = session.text().splitlines()
-        places = [widget.region for widget in screen.walk_children() if not isinstance(widget, StatusLine)]
+        where = places(session)
         session.app.receipt("saved: curves.csv", "in the folder of this machine's downloads")
         after = (await session.until_text("saved: curves.csv · in the folder")).splitlines()
         assert [at for at, (old, new) in enumerate(zip(before, after, strict=True)) if old != new] == [size[1] - 1]
-        assert [one.region for one in screen.walk_children() if not isinstance(one, StatusLine)] == places
+        assert places(session) == where
         await session.until(lambda: bottom(session) == before[-1].strip(), "the keys again")
 
 
@@ -131,12 +137,12 @@ async def test_a_key_that_is_not_available_says_why_until_the_next_one(start: St
 async def test_a_dialog_shows_messages_beside_its_buttons(start: Start, size: tuple[int, int]) -> None:
     async with start(wait="87/200", size=size) as session:
         await opened(session, "o", OrderScreen)
-        places = [one.region for one in session.app.screen.walk_children() if not isinstance(one, StatusLine)]
+        where = places(session)
         session.app.warn("a long message " * 20, "not saved")
         await session.until(lambda: bottom(session).startswith("▲ not saved · a long message"))
         assert ": all messages" in bottom(session)
         screen = session.app.screen
-        assert [one.region for one in screen.walk_children() if not isinstance(one, StatusLine)] == places
+        assert places(session) == where
         line = line_of(session).region
         assert all(not line.overlaps(button.region) for button in screen.query(Button))
         await opened(session, "colon", MessagesScreen)
