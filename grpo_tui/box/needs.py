@@ -275,8 +275,8 @@ class Needs:
         if checkpoint is None:
             return ""
         if not checkpoint.step:
-            none = "no checkpoint from before is left" if before else "no complete checkpoint to resume from"
-            return f"{none}; {self._key('launch')} launches another run"
+            none = "no checkpoint before it" if before else "no complete checkpoint to resume from"
+            return f"{none}; {self._key('launch')} launches another"
         held_out = next((f" (held-out {one.figure})" for one in checkpoint.evaluations if one.accuracy is not None), "")
         return f"{self._key('resume')} resumes at {checkpoint.step}{held_out}"
 

@@ -324,7 +324,7 @@ KNOWN = {
             lambda c, r: took(c.store, r), 6,
         ),
         Column("cost", "cost $", 8, _cost, lambda c, r: cost(c.store, r)),
-        Column("age", "updated", 3, lambda c, r: short_age(c.store.row_age(r)), lambda c, r: c.store.row_age(r), 4),
+        Column("age", "updated", 7, lambda c, r: short_age(c.store.row_age(r)), lambda c, r: c.store.row_age(r), 4),
         Column("note", "note", 12, lambda c, r: r.note, lambda c, r: r.note or None, is_left=True),
         Column(
             "backup", "backup", 6, lambda c, r: backup_label(r), lambda c, r: r.backup.behind if r.backup else None,
