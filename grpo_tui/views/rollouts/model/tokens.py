@@ -55,7 +55,7 @@ TITLES = {"log-probability": "probability", "clipping": "clipped"}
 """Of the legend, where it is not the mode."""
 FATES = {
     "": "not clipped", "low": "clipped: ratio too low", "high": "clipped: ratio too high",
-    "masked": "weight 0 by the rollout correction",
+    "masked": "weight 0 in the loss",
 }  # fmt: skip
 
 
