@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 FILE = "tokens.jsonl"
 FATES = ("", "low", "high", "masked")
-"""What the loss did with a token: its gradient stayed; ratio below the clip range, or above it; weight 0 by the rollout
-correction."""
+"""What the loss did with a token: nothing; clipped with a ratio below its range, or above it; weight 0, by the rollout
+correction or as the completion is masked."""
 UNKNOWN = 255
 _LONG = 31
 FINE, LARGEST = 50.0, 30.0

@@ -51,9 +51,10 @@ class TokenSums:
         """
         for row, place in kept.items():
             fate = loss.clipped_low[place].double() + 2 * loss.clipped_high[place].double()
+            removed = loss.mask[place] == 0
             if piece.weights is not None:
-                removed = (piece.weights[place] == 0) & loss.mask[place].bool()
-                fate = fate.masked_fill(removed, FATES.index("masked"))
+                removed |= piece.weights[place] == 0
+            fate = fate.masked_fill(removed, FATES.index("masked"))
             values = (tokens.logps.detach()[place], tokens.entropy.detach()[place], fate)
             self.kept[row] = torch.stack([value.double() for value in values])
         kl = loss.kl_per_token.sum() if loss.kl_per_token is not None else loss.loss.new_zeros(())

@@ -404,7 +404,7 @@ def test_tokens_of_a_run(recorded: Recorded, number: int) -> None:
                 fates += bool(one.fate)
             seen.append(line["group"])
     assert len(seen) > GENERATIONS
-    assert bool(fates) == bool(recorded.option("algorithm__beta"))
+    assert fates or not recorded.option("algorithm__beta"), "some tokens are clipped"
 
 
 # ------------------------------------------------------------------------------------------ steps without a gradient

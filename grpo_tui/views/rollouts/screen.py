@@ -365,10 +365,12 @@ class RolloutsScreen(ViewScreen):
             return
         self.reader.next_tokens()
         self.moved()
-        mode = self.choices.tokens
-        self.app.receipt(f"tokens are colored by {mode}" if mode else "tokens are not colored")
-        if (found := self.reader.tokens) is not None and found.tokens:
-            self.query_one(SamplePanel).focus()  # left and right move the token's cursor
+        panel, mode = self.query_one(SamplePanel), self.choices.tokens
+        if not panel.is_seen:
+            key = self.app.key("pane_in")
+            self.app.receipt(f"tokens are colored by {mode}; {key} goes to the sample" if mode else "no colored tokens")
+        elif (found := self.reader.tokens) is not None and found.tokens:
+            panel.focus()  # left and right move the token's cursor
 
     def action_toggle_prompt(self) -> None:
         """Show all of a long prompt, or its end."""

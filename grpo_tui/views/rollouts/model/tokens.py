@@ -42,11 +42,11 @@ SHADES: Mapping[str, tuple[Shade, ...]] = {
     "log-probability": _rising("≥.9|≥.5|≥.1|≥.01|<.01", "bad"),
     "entropy": _rising("<.1|<.5|<1|<2|≥2", "warn"),
     "ratio": (
-        Shade("<.5", "key", 0.6, "bold underline"), Shade("<.9", "key", 0.3), Shade(".9–1.1"),
+        Shade("<.5", "key", 0.6, "italic underline"), Shade("<.9", "key", 0.3), Shade(".9–1.1"),
         Shade(">1.1", "warn", 0.3), Shade(">2", "warn", 0.6, "bold underline"),
     ),
     "clipping": (
-        Shade("kept"), Shade("too low", "key", 0.45, "bold underline"),
+        Shade("kept"), Shade("too low", "key", 0.45, "italic underline"),
         Shade("too high", "warn", 0.45, "bold underline"), Shade("weight 0", "bad", 0.45, "strike"),
     ),
 }  # fmt: skip
@@ -55,7 +55,7 @@ TITLES = {"log-probability": "probability", "clipping": "clipped"}
 """Of the legend, where it is not the mode."""
 FATES = {
     "": "not clipped", "low": "clipped: ratio too low", "high": "clipped: ratio too high",
-    "masked": "weight 0 by the rollout correction",
+    "masked": "weight 0 in the loss",
 }  # fmt: skip
 
 
