@@ -10,6 +10,7 @@ from typing import Generic
 
 from rich.cells import cell_len, get_character_cell_size
 from rich.text import Text
+from textual.content import Content
 
 from grpo_tui.box.events import records_of, tone_of_level
 from grpo_tui.box.formatting import compact_number, metric_value, one_line
@@ -246,7 +247,8 @@ class CheckpointsSource(PageSource):
 
     @property
     def note(self) -> str:
-        return "[$secondary]◆ evaluating …[/]" if self.store.evaluating() else ""
+        text = self.store.evaluating()
+        return f"[$secondary]◆ {Content(text).markup}[/]" if text else ""
 
     def state(self) -> object:
         return (self.store.selected, self.store.versions["shown"], self.store.shown_at is None)
