@@ -61,7 +61,7 @@ class Speed:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Speed:
-        """From a row of the file. Raises KeyError, TypeError, ValueError for one of another version."""
+        """From a row of the file. Raises KeyError, TypeError, ValueError, ArithmeticError for another version's."""
         figures = [figure for figure in row["figures"] if figure["name"] == "decode"]
         step, work = row["step"], row["work"]
         is_gpu = row["device"] != "CPU"
@@ -74,8 +74,10 @@ class Speed:
             rollout=float(step["rollout"]), gradient=float(step["gradient"]), optimizer=float(step["optimizer"]),
             save=float(step["save_wait"]), startup=float(work["startup"]),
         )  # fmt: skip
-        numbers = [found.rollout, found.gradient, found.parameters, found.length, *(seconds for _, seconds in decode)]
-        if not all(number > 0 and math.isfinite(number) for number in numbers) or not decode:
+        numbers = [found.rollout, found.gradient, found.parameters, found.length, found.completions]
+        numbers += [seconds for _, seconds in decode]
+        others = [found.prompts, found.prompt_length, found.optimizer, found.save, found.startup]
+        if not decode or not all(map(math.isfinite, [*numbers, *others])) or min(numbers) <= 0 or min(others) < 0:
             raise ValueError("a figure is not above 0")
         return found
 
@@ -114,7 +116,7 @@ def read_speeds(root: Path) -> list[Speed]:
     for _, row in read_jsonl(root / FILE):
         try:
             found.append(Speed.of(row))
-        except (KeyError, TypeError, ValueError, ZeroDivisionError):  # of another version
+        except (KeyError, TypeError, ValueError, ArithmeticError):  # of another version
             continue
     return [*reversed(found), *MEASURED]
 

@@ -35,7 +35,8 @@ def eval_folder(root: Path, run: str, dataset: str) -> Path:
 
 def list_evaluations(root: Path, run: str) -> list[dict[str, Any]]:
     """Each evaluation of a run: its folder's name, status, one row a step of ``consolidated_metrics.csv``, and of its
-    status ``dataset``, ``started_at`` and ``updated_at``. ``problem``: why its status cannot be read."""
+    status ``dataset``, ``started_at`` and ``updated_at``; of one at work also ``target``, with ``done`` of ``total``
+    samples. ``problem``: why its status cannot be read."""
     found = []
     for folder in sorted((root / "eval_runs").glob(f"{glob.escape(run)}_*")):
         try:
@@ -47,8 +48,19 @@ def list_evaluations(root: Path, run: str) -> list[dict[str, Any]]:
         row = {"name": folder.name, "state": observed.state, "status": status, "metrics": read_table(folder)}
         row["dataset"] = folder.name.removeprefix(f"{run}_")
         texts = {key: value for key in _TEXTS if isinstance(value := status.get(key), str) and len(value) <= MAX_TEXT}
-        found.append({**row, **texts, **({"problem": problem} if problem else {})})
+        work = _progress(status) if observed.is_live else {}
+        found.append({**row, **texts, **work, **({"problem": problem} if problem else {})})
     return found
+
+
+def _progress(status: Mapping[str, Any]) -> dict[str, Any]:
+    """What is evaluated now, and how many of its samples are done; {} until the first are."""
+    found = status.get("progress")
+    known = found if isinstance(found, dict) else {}
+    target, done, total = (known.get(key) for key in ("name", "done", "total"))
+    if not isinstance(target, str) or type(done) is not int or type(total) is not int or not 0 <= done <= total:
+        return {}
+    return {"target": target[:MAX_TEXT], "done": done, "total": total}
 
 
 def read_evaluation(folder: Path) -> tuple[dict[str, Any], ObservedState, str]:

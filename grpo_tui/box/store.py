@@ -478,9 +478,16 @@ class Store:
         """What is being done to the backups of a run, such as ``being backed up``; "" for nothing."""
         return work_on(self.sessions_of(run.name), run.name, run.transfer)
 
-    def evaluating(self) -> bool:
-        """Whether the selected run is being evaluated."""
-        return bool(self.evaluation_sessions(self.selected or ""))
+    def evaluating(self) -> str:
+        """What is said while the selected run is evaluated: ``step_20: 512/1,024 done``; "" otherwise."""
+        row = self.run
+        if row is None or not (row.state == "evaluating" or self.evaluation_sessions(row.name)):
+            return ""
+        found = [each for each in self.shown.get("evaluations") or () if each.get("total")]
+        if not found:
+            return "evaluating …"
+        done, total = (sum(int(each[key]) for each in found) for key in ("done", "total"))
+        return f"{found[0]['target']}: {done:,}/{total:,} done"
 
     def link_label(self) -> tuple[str, str]:
         """Text and tone (``live``, ``warn``, ``bad``, ``busy``, ``rest``) of the link."""

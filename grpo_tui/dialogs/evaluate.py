@@ -77,9 +77,9 @@ class EvalScreen(RequestScreen):
     def _summary(self, request: EvaluateRequest) -> str:
         """What is evaluated, on what and how, in one line."""
         named = {"latest": f"step {self.steps[-1]}", "all": counted(len(self.steps), "checkpoint")}
-        wanted = str(request.steps)
-        steps = [step for step in wanted.split(",") if step]
-        which = named.get(wanted) or ("step " if len(steps) == 1 else "steps ") + ", ".join(steps)
+        asked = str(request.steps)
+        steps = [step for step in asked.split(",") if step]
+        which = named.get(asked) or ("step " if len(steps) == 1 else "steps ") + ", ".join(steps)
         if len(steps) > 8:
             which = counted(len(steps), "checkpoint")
         share = 1.0 if request.subset_frac is None else request.subset_frac

@@ -10,6 +10,7 @@ from typing import Generic
 
 from rich.cells import cell_len, get_character_cell_size
 from rich.text import Text
+from textual.content import Content
 
 from grpo_train.run_dir.display import metric_text
 from grpo_tui.box.asking import NOT_READ
@@ -257,7 +258,8 @@ class CheckpointsSource(PageSource):
 
     @property
     def note(self) -> str:
-        return "[$secondary]◆ evaluating …[/]" if self.store.evaluating() else ""
+        text = self.store.evaluating()
+        return f"[$secondary]◆ {Content(text).markup}[/]" if text else ""
 
     def state(self) -> object:
         return (self.store.selected, self.store.versions["shown"], self.store.shown_at is None)

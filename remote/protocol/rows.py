@@ -177,6 +177,10 @@ class Evaluation(_Evaluation, total=False):
     started_at: Time
     """Of its newest start."""
     updated_at: Time
+    target: Label
+    """What is evaluated now, as ``step_10``: ``done`` of ``total`` samples."""
+    done: Count
+    total: Count
     problem: str
     """Why its status cannot be read."""
     metrics: list[dict[str, str | None]]

@@ -105,7 +105,13 @@ def test_what_ships_is_what_the_docs_measured() -> None:
 
 def test_figures_of_the_root_come_first(tmp_path: Path) -> None:
     """The newest first; rows of another version are left out."""
-    for row in (BENCH, {**BENCH, "time": "2026-11-30T00:00:00Z"}, {"time": "2027-01-01"}, {**BENCH, "step": None}):
+    for row in (
+        BENCH,
+        {**BENCH, "time": "2026-11-30T00:00:00Z"},
+        {"time": "2027-01-01"},
+        {**BENCH, "step": None},
+        {**BENCH, "figures": [{"name": "decode", "rows": 1e400, "amount": 0, "seconds": -1}]},
+    ):
         append_jsonl(tmp_path / FILE, row)
     assert [each.date for each in read_speeds(tmp_path)] == ["2026-11-30", "2026-11-29", "2026-11-26"]
     found = Estimates(tmp_path, config_of(), "H100").forecast(all_stages(config_of()))

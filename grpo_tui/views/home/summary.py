@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from textwrap import wrap
 from typing import Any, ClassVar
 
+from rich.cells import cell_len
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -341,22 +342,23 @@ class CheckpointsLine(Line):
             text += Content(" " * GAP) if self._spans else Content()
             self._spans.append((text.cell_length, text.cell_length + part.cell_length, view.step or 0))
             text += part
-        if self.store.evaluating():
-            text += Content.from_markup("  [$secondary]◆ evaluating …[/]")
+        if working := self.store.evaluating():
+            text += Content.from_markup("  [$secondary]◆ $working[/]", working=working)
         if left := len(views) - first - shown:
             text += Content.from_markup(" [$text-muted]($left more)[/]", left=str(left))
         return text
 
     def _fitting(self, parts: list[Content]) -> int:
-        """How many of the parts fit."""
-        room = self.size.width - LABEL - (28 if self.store.evaluating() else 11)
+        """How many of the parts fit; one in any case."""
+        working = self.store.evaluating()
+        room = self.size.width - LABEL - 11 - (cell_len(working) + 4 if working else 0)
         count = used = 0
         for part in parts:
             used += part.cell_length + 3
             if used > room:
                 break
             count += 1
-        return count
+        return max(1, count)
 
     @staticmethod
     def _part(view: CheckpointView, is_current: bool) -> Content:

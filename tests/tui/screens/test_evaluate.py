@@ -2,13 +2,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from textual.widgets import Button, Input, Select
 
 from grpo_tui.dialogs.evaluate import EvalScreen
 from grpo_tui.views.home.screen import HomeScreen
 from remote.protocol import RemoteError
 from tests.tui.conftest import Start, fill, opened, problem
-from tests.tui.fake import FakeClient, knowing_box, learning_box
+from tests.tui.fake import DEFAULT_ANSWERS, FakeClient, knowing_box, learning_box
 from tests.tui.fake_rows import RUN
 
 
@@ -31,9 +32,7 @@ async def test_evaluate(start: Start) -> None:
         await session.until_text("temperature: must be a number, not 'hot'")
         session.app.screen.query_one("#temperature", Input).value = "0.6"
         await session.until_text("--steps 10,20")
-        await session.until_text(
-            "✔ steps 10, 20 on the task of the run · 25 % of the held-out problems · 8 samples of each · temperature"
-        )
+        await session.until_text("✔ steps 10, 20 on the task of the run · 25 % of the held-out problems · 8 samples")
         await session.focus("#go")
         await session.press("enter")
         await session.until(lambda: isinstance(session.app.screen, HomeScreen))
@@ -179,3 +178,17 @@ async def test_failed_evaluation_shows_last_lines_only(start: Start) -> None:
         session.client.report()
         await session.until(lambda: "error: task.path is not set set task.path" in session.messages())
         assert "noise 0" not in session.messages()
+
+
+@pytest.mark.parametrize("size", [(120, 40), (200, 60)])
+async def test_an_evaluation_at_work_is_counted_beside_the_checkpoints(start: Start, size: tuple[int, int]) -> None:
+    def script(client: FakeClient) -> None:
+        show = DEFAULT_ANSWERS["show_run"]
+        work = {"name": f"{RUN}_gsm8k", "target": "step_20", "done": 512, "total": 1_024}
+        found = {"evaluations": [{**work, "metrics": []}]}
+        learning_box(client).answers["show_run"] = lambda *asked: {**show(*asked), **found}
+        client.sessions.append({"name": f"eval_{RUN}", "run": RUN, "dead": False})
+
+    async with start(script, wait="87/200", size=size) as session:
+        await session.until(lambda: session.app.store.evaluating() == "step_20: 512/1,024 done")
+        await session.until_text("◆ step_20: 512/1,024 done", "step_30 ")
