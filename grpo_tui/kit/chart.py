@@ -476,7 +476,7 @@ class CurveChart(ChartMouse):
     def _axis(self, view: View, columns: int, style: Style) -> Strip:
         """Numbers below the curve."""
         line, margin = [" "] * columns, self._margin
-        for start, text in x_labels(view.x_low, view.x_high, columns, self.axis, self.store.price_per_hour):
+        for start, text, _ in x_labels(view.x_low, view.x_high, columns, self.axis, self.store.price_per_hour):
             line[start : start + len(text)] = text
         return Strip([Segment(" " * margin + "".join(line), style)], margin + columns)
 

@@ -254,26 +254,33 @@ BETWEEN = 2
 """Cells between two labels."""
 
 
-def x_labels(low: float, high: float, columns: int, axis: str, price: float | None = None) -> list[tuple[int, str]]:
-    """Where labels below a plot begin, and their texts: its ends, and as many even places as fit between them.
+class XLabel(NamedTuple):
+    """A label below a plot."""
 
-    ``price``: dollars per hour.
-    """
+    start: int
+    """Its first cell."""
+    text: str
+    place: float
+    """The x that it is for."""
+
+
+def x_labels(low: float, high: float, columns: int, axis: str, price: float | None = None) -> list[XLabel]:
+    """The labels below a plot: its ends, and as many even places as fit between them. ``price``: dollars per hour."""
     ends = [float(math.ceil(low)), float(math.floor(high))] if axis == "step" else [low, high]
     if ends[0] > ends[1]:
         ends = [low, high]
 
-    def laid(places: Sequence[float]) -> list[tuple[int, str]]:
+    def laid(places: Sequence[float]) -> list[XLabel]:
         found = []
         for place, text in zip(places, axis_labels(places, axis, price), strict=True):
             center = min(columns - 1, math.floor((place - low) / (high - low) * columns))
-            found.append((min(max(0, center - len(text) // 2), columns - len(text)), text))
+            found.append(XLabel(min(max(0, center - len(text) // 2), columns - len(text)), text, place))
         return found
 
-    def overlap(labels: Sequence[tuple[int, str]]) -> int | None:
+    def overlap(labels: Sequence[XLabel]) -> int | None:
         """The first label that the one after it would touch."""
         pairs = enumerate(itertools.pairwise(labels))
-        return next((at for at, ((start, text), (after, _)) in pairs if start + len(text) + BETWEEN > after), None)
+        return next((at for at, (one, after) in pairs if one.start + len(one.text) + BETWEEN > after.start), None)
 
     for count in range(max(2, columns // LEAST_LABEL), 0, -1):
         inner = [place for place in x_ticks(low, high, count, axis, price) if ends[0] < place < ends[1]]
@@ -286,7 +293,7 @@ def x_labels(low: float, high: float, columns: int, axis: str, price: float | No
                 break
         if at is None:
             return labels
-    return [label for label in laid(ends[:1]) if len(label[1]) <= columns]
+    return [label for label in laid(ends[:1]) if len(label.text) <= columns]
 
 
 def x_ticks(low: float, high: float, count: int, axis: str, price: float | None) -> list[float]:

@@ -15,7 +15,7 @@ from grpo_tui.box.charts import DASHED, DOTTED, Placed, RunLook, accuracies
 from grpo_tui.box.curves import Mark
 from grpo_tui.box.events import CRASH, EVALUATION, WORDS
 from grpo_tui.box.formatting import extreme_labels, power_labels, tick_labels
-from grpo_tui.kit.plot import RunLine, View, scaled, view_of, x_labels
+from grpo_tui.kit.plot import RunLine, View, XLabel, scaled, view_of, x_labels
 
 WIDTH, HEIGHT = 480, 240
 """Of one chart."""
@@ -202,9 +202,7 @@ def _diamond(x: float, y: float) -> str:
     return f'<path d="M{x:.1f} {y - 4:.1f}l4 4l-4 4l-4 -4Z" fill="#6a3fc0" stroke="#ffffff" stroke-width="0.6"/>'
 
 
-def _axes(
-    chart: Drawing, said: str, view: View, extremes: Sequence[float], labels: Sequence[tuple[int, str]]
-) -> Iterator[str]:
+def _axes(chart: Drawing, said: str, view: View, extremes: Sequence[float], labels: Sequence[XLabel]) -> Iterator[str]:
     """Title, axes and their labels: the extremes, and the ticks between them."""
     is_log = chart.is_log
     yield f'<text x="{LEFT}" y="20" font-weight="bold" fill="#1d2733">{_escape(chart.metric)}</text>'
@@ -222,9 +220,10 @@ def _axes(
             yield _label(float(y), text, "#5d6b7a")
     for y_end, text in ends.items():
         yield _label(y_end, text, "#1d2733")
-    for start, text in labels:
-        x = LEFT + (start + len(text) / 2) * LETTER
-        yield f'<text x="{x:.1f}" y="{HEIGHT - 9}" text-anchor="middle" fill="#5d6b7a">{_escape(text)}</text>'
+    for label in labels:
+        x, text = _x(label.place, view), _escape(label.text)
+        anchor = "end" if x > WIDTH - RIGHT - 20 else "middle"
+        yield f'<text x="{x:.1f}" y="{HEIGHT - 9}" text-anchor="{anchor}" fill="#5d6b7a">{text}</text>'
     yield f'<path d="M{LEFT} {TOP}V{HEIGHT - BOTTOM}H{WIDTH - RIGHT}" stroke="#5d6b7a" fill="none"/>'
 
 

@@ -46,7 +46,7 @@ def bars(points: Points, low: float, high: float, columns: int, rows: int, top: 
 def time_axis(low: float, high: float, columns: int) -> str:
     """Times of day along an axis; dates where it has days."""
     line = [" "] * columns
-    for start, text in x_labels(low, high, columns, "time"):
+    for start, text, _ in x_labels(low, high, columns, "time"):
         line[start : start + len(text)] = text
     return "".join(line)
 

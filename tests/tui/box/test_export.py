@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from grpo_train.run_dir.files import to_float, to_json
 from grpo_tui import files
 from grpo_tui.box.charts import ELAPSED, RUN_LOOKS, Placed
-from grpo_tui.box.curves import AXES, Curve
+from grpo_tui.box.curves import AXES, Curve, Mark
 from grpo_tui.box.events import CRASH, EVALUATION, STOP, RunEvent
 from grpo_tui.box.export import header_of, lines_of, pages, request_of, steps_between
 from grpo_tui.kit import svg as chart_svg
@@ -160,6 +160,19 @@ def test_a_picture_has_the_events() -> None:
     heights = {metric: re.search(r'd="M[\d.]+ ([\d.]+)l4 4', svg) for metric, svg in pictures.items()}
     accuracy, reward = (float(found[1]) for found in heights.values() if found)
     assert accuracy < reward, "at its accuracy; elsewhere above the axis"
+
+
+def test_a_picture_has_the_extremes_and_a_strip_for_events() -> None:
+    marks = [
+        Mark(float(step), value, value, value, value, False) for step, value in ((1, 0.02), (60, 1.84), (121, 0.5))
+    ]
+    chart = Drawing("reward", [RunLine(marks)], False, "#000", events=[Placed(40.0, RunEvent(STOP, 40, None, ""))])
+    svg = charts_svg("run", [chart], (1.0, 121.0))
+    texts = re.findall(r'<text x="50" y="([\d.]+)" text-anchor="end" fill="#\w+">([^<]+)</text>', svg)
+    assert [text for _, text in sorted(texts, key=lambda one: float(one[0]))] == ["1.84", "1.5", "1.0", "0.5", "0.02"]
+    lowest = max(float(y) for y, _ in texts)
+    (event,) = re.findall(r'y="([\d.]+)" font-size="9" fill="#1d2733" text-anchor="middle">S<', svg)
+    assert float(event) > lowest, "below the lowest value"
 
 
 def test_no_picture_without_a_font(monkeypatch: pytest.MonkeyPatch) -> None:

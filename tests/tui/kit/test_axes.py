@@ -14,6 +14,7 @@ from grpo_tui.box.formatting import extreme_labels, tick_labels
 from grpo_tui.kit.plot import (
     MOST_ROOM,
     View,
+    XLabel,
     column_of,
     evened,
     fitting_ticks,
@@ -68,9 +69,9 @@ def test_extremes_have_the_digits_that_place_them() -> None:
     assert labels([1.0, 1.0 + 2e-9], [1.0, 1.0 + 1e-9, 1.0 + 2e-9]) == ["+2e-9", "+0"]
 
 
-def overlaps(labels: list[tuple[int, str]], columns: int) -> bool:
-    ends = [start + len(text) for start, text in labels]
-    return any(end > start - 1 for end, (start, _) in zip(ends, labels[1:], strict=False)) or max(ends) > columns
+def overlaps(labels: list[XLabel], columns: int) -> bool:
+    ends = [one.start + len(one.text) for one in labels]
+    return any(end > one.start - 1 for end, one in zip(ends, labels[1:], strict=False)) or max(ends) > columns
 
 
 @given(
@@ -84,13 +85,13 @@ def test_labels_of_an_x_axis_do_not_overlap(
     labels = x_labels(low, high, columns, axis, price)
     assert labels
     assert not overlaps(labels, columns)
-    assert labels[0][0] <= max(1, column_of(math.ceil(low), View(low, high, 0, 1), columns))
+    assert labels[0].start <= max(1, column_of(math.ceil(low), View(low, high, 0, 1), columns))
 
 
 def test_an_x_axis_has_both_ends_and_even_places_between() -> None:
     def line(*axis: object) -> str:
         cells = [" "] * 60
-        for start, text in x_labels(*axis):  # type: ignore[arg-type]
+        for start, text, _ in x_labels(*axis):  # type: ignore[arg-type]
             cells[start : start + len(text)] = text
         return " ".join("".join(cells).split())
 
