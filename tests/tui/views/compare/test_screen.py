@@ -279,7 +279,7 @@ async def test_problems_of_two_runs_side_by_side(start: Start) -> None:
         await session.press("F")
         await session.until_text(f"problems gained against {RUN}", "1 of 4 problems", "What is 3 + 1?")
         await session.press("F")
-        await session.until_text("4 problems", "groups by")
+        await session.until_text("4 problems", "problems wrong first")
         await session.press("escape")
         await session.until(lambda: session.app.views.name == "compare", "one step out")
         screen.comparison.runs[0].facts = replace(screen.comparison.runs[0].facts, accuracies={})  # type: ignore[type-var]
