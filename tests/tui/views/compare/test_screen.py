@@ -83,7 +83,7 @@ async def test_several_runs_share_a_chart(start: Start) -> None:
     async with start(box, wait="87/200") as session:
         screen = await compare(session)
         text = await session.until_text(
-            "A run_gsm8k_demo ━━ pinned", "B lr 5e-6 ┅┅", "C ✖", "last   A 1.7", " at 12)", "events: A"
+            "A run_gsm8k_demo ━━ pinned", "B lr 5e-6 ┅┅", "C ✖", "last   A 1.7", " at 12)", "events: C"
         )
         assert text.count("B") > 4, "on its line, too"
         assert [chart.metric for chart in charts(screen)] == ["reward", "grad_norm"]
