@@ -275,8 +275,7 @@ class Needs:
         if checkpoint is None:
             return ""
         if not checkpoint.step:
-            none = "no checkpoint before it" if before else "no complete checkpoint to resume from"
-            return f"{none}; {self._key('launch')} launches another"
+            return "no checkpoint before it" if before else "no complete checkpoint to resume from"
         held_out = next((f" (held-out {one.figure})" for one in checkpoint.evaluations if one.accuracy is not None), "")
         return f"{self._key('resume')} resumes at {checkpoint.step}{held_out}"
 
@@ -292,6 +291,8 @@ class Needs:
             judged[key] = at = self._judged.get(key, store.now()) if age is None else store.now() - age
             is_bad = verdict.tone == "bad"
             then = self._resumes(key, verdict.since) if is_bad else NEXT.get((verdict.word, verdict.how), "")
+            if verdict.word == "suspicious":
+                then = f"{self._key('rollouts')} shows its completions"
             text, detail = f"{name} {TOLD.get(verdict.word, verdict.word)}", verdict.text
             if is_bad:
                 text, detail = f"{text}: {verdict.change}", verdict.when

@@ -255,8 +255,11 @@ def _cost(cells: Cells, row: RunRow) -> str:
 
 
 def verdict_label(row: RunRow) -> str:
-    """``▼ collapsed``; "" where it is too early to say."""
-    return "" if row.verdict is None else f"{row.verdict.mark} {row.verdict.word}"
+    """``▼ collapsed @41``, with the step since when a run is not well; "" where there is nothing to say."""
+    verdict = row.verdict
+    if verdict is None:
+        return ""
+    return f"{verdict.mark} {verdict.word}" + (f" @{verdict.since}" if verdict.tone != "good" else "")
 
 
 def _urgency(cells: Cells, row: RunRow) -> int | None:

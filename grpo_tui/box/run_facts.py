@@ -209,7 +209,9 @@ def trend_of(columns: Columns, steps: Columns | None = None) -> Trend:
         return Trend("", None, "")
     over = mean_over(LIGHT, int(sum(counts)), 2 * CELLS)
     means = centered_means(sums, counts, over)
-    best, highest = _best(columns, over)
+    (best, highest), recent = _best(columns, over), _recent(columns, over)
+    if recent > highest:  # the newest values are in no whole window
+        best, highest = max(index for index, count in enumerate(columns.count) if count), recent
     smooth = [means[index] for index in counted]
     low, high = min(smooth), max(smooth)
     arrow = ""
@@ -219,7 +221,7 @@ def trend_of(columns: Columns, steps: Columns | None = None) -> Trend:
     heights = {index: _height(value, low, high) for index, value in zip(counted, smooth, strict=True)}
     return Trend(
         "".join(_cell(heights.get(2 * cell), heights.get(2 * cell + 1)) for cell in range(CELLS)),
-        _recent(columns, over),
+        recent,
         arrow,
         highest,
         int(steps.last[best]) if steps is not None and steps.count[best] else None,

@@ -249,7 +249,8 @@ class StageBar(Line):
         step = self.store.logs.recent("time/step") if self.store.logs else None
         named = sum(seconds for _, seconds in stages)
         if not named:
-            return from_markup("[$text-muted]step time    no steps yet[/]")
+            said = "no steps yet" if not (self.store.run and self.store.run.step) else "not logged"
+            return from_markup(f"[$text-muted]step time    {said}[/]")
         total = max(step or 0.0, named)
         if total - named > 0.02 * total:
             stages = [*stages, ("other", total - named)]
@@ -328,7 +329,8 @@ class CheckpointsLine(Line):
         views = self.views
         label = Content.from_markup("[$text-muted]$label[/]", label=f"{'checkpoints':<{LABEL}}")
         if not views:
-            unknown = "" if self.store.shown_at is None else "none saved yet"
+            is_over = self.store.run is not None and self.store.run.is_over
+            unknown = "" if self.store.shown_at is None else "none saved" if is_over else "none saved yet"
             self._spans = []
             return label + Content.from_markup("[$text-muted]$text[/]", text=unknown)
         place = self._place(views) if self.has_cursor else 0

@@ -42,7 +42,7 @@ async def test_nothing_is_resumed_from_after_the_fall(start: Start) -> None:
         client.runs[0]["verdict"] = RunVerdict("collapsed", 5, 6, "reward", 1.84, 0.0).to_json()
 
     async with start(early, wait="87/200") as session:
-        await session.until_text("no checkpoint before it; n launches another")
+        await session.until_text("no checkpoint before it")
 
 
 async def test_the_end_of_a_run_that_is_not_well_is_no_success(start: Start) -> None:
