@@ -24,7 +24,7 @@ from grpo_train.run_dir.display import duration
 from grpo_tui.box.charts import DASHED, DOTTED, ELAPSED, NOT_FINITE, RUN_LOOKS, SEVERAL, Gap, Placed, RunLook, sign_of
 from grpo_tui.box.curves import Curve, Mark
 from grpo_tui.box.events import CRASH, WORDS, RunEvent
-from grpo_tui.box.formatting import compact_number, metric_value, money
+from grpo_tui.box.formatting import compact_number, metric_value, money, tick_labels
 
 _BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _STROKES = tuple(tuple(tuple(sum(bits[first : last + 1]) for last in range(4)) for first in range(4)) for bits in _BITS)
@@ -310,11 +310,13 @@ def x_ticks(low: float, high: float, count: int, axis: str, price: float | None)
 
 
 def axis_labels(places: Sequence[float], axis: str, price: float | None) -> list[str]:
-    """The labels of places on an x axis; those of money have the digits that tell them apart."""
+    """The labels of places on an x axis: its ends, and ticks, which have as many digits as their distance needs."""
     if axis == "time":
         return time_labels(places)
     if axis == "seconds":
-        return [cost(place, price) for place in places]
+        found, inner = [cost(place, price) for place in places], [dollars(price or 0.0, one) for one in places[1:-1]]
+        texts, base = tick_labels(inner) if len(inner) > 1 else ([], "x")
+        return found if base else [found[0], *(f"${text}" for text in texts), found[-1]]
     return [axis_label(place, axis) for place in places]
 
 

@@ -98,7 +98,7 @@ def test_an_x_axis_has_both_ends_and_even_places_between() -> None:
     assert line(1, 121, 60, "step") == "1 20 40 60 80 100 121"
     assert line(1, 100_000, 60, "step") == "1 20,000 40,000 60,000 80,000 100,000"
     assert line(0, 5_400, 60, ELAPSED) == "0 20 m 40 m 1 h 90 m"
-    assert line(0, 9_000, 60, "seconds", 2.49) == "$0.00 $1.00 $2.00 $3.00 $4.00 $5.00 $6.23"
+    assert line(0, 9_000, 60, "seconds", 2.49) == "$0.00 $1 $2 $3 $4 $5 $6.23"
     assert line(12.5, 13.7, 60, "step") == "13"
 
 

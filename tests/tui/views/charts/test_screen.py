@@ -94,7 +94,7 @@ async def test_the_cost_is_an_axis(start: Start) -> None:
     async with start(wait="87/200") as session:
         screen = await charts(session)
         await session.press("x", "x")
-        await session.until_text("x: cost", "range: $0.0021–$0.19", "$0.05", "$0.15")  # 87 steps of 3.1 s at $2.49/h
+        await session.until_text("x: cost", "range: $0.0021–$0.19", "$0.10", "$0.19 ")  # 87 steps of 3.1 s at $2.49/h
         await session.press("left")
         await session.until(lambda: re.search(r"step 87  [\d:]+  \$0\.19", session.text()), "the cost of the step")
         session.client.append(f"{LOGS}/train_log.jsonl", jsonl(train_rows(90)[87:]))

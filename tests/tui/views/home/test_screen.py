@@ -477,5 +477,5 @@ async def test_client_that_cannot_start(start: Start) -> None:
 
     app = GrpoApp(Options(Box("x", host="y")), make_client=lambda box, on_event: broken(FakeClient(box, on_event)))  # type: ignore[arg-type, return-value]
     async with app.run_test(size=(100, 30)) as pilot:
-        session = Session(app, [], pilot, [], [])
+        session = Session(app, [], pilot, [])
         await session.until_text("cannot start the client: no such module")
