@@ -258,7 +258,7 @@ def _pairs(pairs: Sequence[Pair]) -> Iterator[Block]:
         rows.append(
             [
                 pair.name, pair.reference, f"{signed(found.difference, fraction)}{clear}", interval,
-                f"+{found.gained} −{found.lost}", str(found.n), f"{found.p_value:.3g}",
+                f"+{found.gained} -{found.lost}", str(found.n), f"{found.p_value:.3g}",
             ]
         )  # fmt: skip
     head = ["step", "against", "difference", "95 % interval", "problems gained, lost", "of", "p (McNemar)"]

@@ -81,7 +81,7 @@ def number(value: float | None) -> str:
     if value is None:
         return "–"
     if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "∞" if value > 0 else "−∞"
+        return "NaN" if math.isnan(value) else "∞" if value > 0 else "-∞"
     size = abs(value)
     if value == int(value) and size < 1e9:
         return f"{int(value):,}"

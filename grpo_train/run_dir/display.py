@@ -120,8 +120,8 @@ def fraction(value: float) -> str:
 
 
 def signed(value: float, text: Callable[[float], str] = metric_value) -> str:
-    """A difference: ``+0.040``, ``−0.040``; of accuracies, with :func:`fraction`, ``+.040``."""
-    return f"{'−' if value < 0 else '+'}{text(abs(value))}"
+    """A difference: ``+0.040``, ``-0.040``; of accuracies, with :func:`fraction`, ``+.040``."""
+    return f"{'-' if value < 0 else '+'}{text(abs(value))}"
 
 
 def percent(share: float, space: str = " ", decimals: int = 0) -> str:

@@ -125,7 +125,7 @@ def test_an_accuracy_is_the_same_everywhere() -> None:
     assert _figure() == _accuracy(_Step()) == FIELDS["held_out"].text(accuracy) == ".995"  # type: ignore[arg-type]
     assert "accuracy .995  " in _console(accuracy=accuracy)
     assert RunVerdict("suspicious", 1, 1, HELD_OUT, accuracy, 0.9).change == "held-out .995 ▼ .900"
-    assert signed(accuracy - 1, fraction) == "−.005"
+    assert signed(accuracy - 1, fraction) == "-.005"
     assert metric_text("accuracy", accuracy) == ".995"
 
 

@@ -213,7 +213,7 @@ class DisksPanel(Panel):
 
     @staticmethod
     def _pace(pace: float, free: float) -> Content:
-        sign = "+" if pace > 0 else "−"
+        sign = "+" if pace > 0 else "-"
         text = f"  next 24 h at this pace: {sign}{byte_size(abs(pace) * DAY_S)}"
         full = f", full in {duration(free / pace)}" if pace > 0 and free / pace < 7 * DAY_S else ""
         return Content.from_markup("[$text-muted]$text[/][$warning]$full[/]", text=text, full=full)

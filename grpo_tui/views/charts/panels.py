@@ -303,7 +303,7 @@ class StepSource(PageSource):
 
 
 def change_of(name: str, before: float, now: float) -> str:
-    """A change in words: ``−1.840``, ``+0.020``; of a value that grew to three times or more, ``×14``; "" of none."""
+    """A change in words: ``-1.840``, ``+0.020``; of a value that grew to three times or more, ``×14``; "" of none."""
     if not (math.isfinite(before) and math.isfinite(now)) or before == now:
         return ""
     if before > 0 and now / before >= GROWN:

@@ -141,7 +141,7 @@ class CompareChart(CurveChart):
         return "\n".join(line.plain for line in self._values(10_000, 1))
 
     def _difference(self, run: Compared, pin: Compared) -> str:
-        """`` (−0.110)``; `` (−0.110 at 13)`` where one of the runs has no later value; "" if that is not known."""
+        """`` (-0.110)``; `` (-0.110 at 13)`` where one of the runs has no later value; "" if that is not known."""
         ends = [
             one.curves.last - one.curves.origin
             for one in (run, pin)

@@ -367,7 +367,7 @@ def figure(value: float | None, sign: str = "") -> str:
     """A reward in at most six cells: ``0.500``."""
     if value is None:
         return "–"
-    text = f"{sign if value > 0 else ''}{metric_value(value)}".replace("-", "−")
+    text = f"{sign if value > 0 else ''}{metric_value(value)}"
     return text if len(text) <= 6 else compact_number(value, 6)[:6]
 
 

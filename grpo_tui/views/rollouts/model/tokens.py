@@ -151,9 +151,8 @@ def _values(row: Mapping[str, Any], of_evaluation: bool) -> TokenValues:
 
 
 def _number(value: float) -> str:
-    """Three digits, which is what the log has: ``−1.24``."""
-    text = f"{value:.2f}" if 0.1 <= abs(value) < 100 or not value else f"{value:.2g}"
-    return text.replace("-", "−")
+    """Three digits, which is what the log has: ``-1.24``."""
+    return f"{value:.2f}" if 0.1 <= abs(value) < 100 or not value else f"{value:.2g}"
 
 
 def _share(value: float) -> str:

@@ -102,7 +102,7 @@ async def test_the_tables_say_what_differs(start: Start) -> None:
         screen = await compare(session)
         await session.until_text(
             "optimizer.learning_rate  2e-6  5e-6 ≠  1e-5 ≠", "3 keys are the same   u shows all",
-            "B − A", ".710", "−.050 ±.040 ≠", "4 of 4 differences are beyond", "(40 problems, in pairs)",
+            "B − A", ".710", "-.050 ±.040 ≠", "4 of 4 differences are beyond", "(40 problems, in pairs)",
             "@acme--tiny  .333 ±.030  40 problems",
             "step 87", "tokens 87k", "GPU time 8 m 50 s", "cost $0.18", "steps to reward", "✖ crashed",
         )  # fmt: skip
@@ -317,7 +317,7 @@ async def test_a_comparison_is_there_before_the_link(start: Start, tmp_path: Pat
         screen = session.app.views.compare
         await session.until(lambda: len(screen.paired.pairs) == 2, "the kept pairs")
         await session.until(lambda: all(run.curves.track for run in screen.comparison.runs), "the kept curves")
-        await session.until_text("as it was", "ago", "B − A", "−.050", "last   A", "optimizer.learning_rate")
+        await session.until_text("as it was", "ago", "B − A", "-.050", "last   A", "optimizer.learning_rate")
         assert not session.client.asked
 
         box(client := session.client)

@@ -385,7 +385,7 @@ async def test_tokens_are_colored_and_have_a_cursor(start: Start) -> None:
     async with start(token_box, wait="87/200", paints=True) as session:
         screen = await rollouts(session)
         await session.press("t")
-        await session.until_text("probability  ≥.9", "token 1 of", "‘<think>’", "log p −0.00058", "not clipped")
+        await session.until_text("probability  ≥.9", "token 1 of", "‘<think>’", "log p -0.00058", "not clipped")
         assert focused(session) == "sample"
         await session.press("right")
         await session.until_text("token 2 of", "clipped: ratio too low", "entropy")
