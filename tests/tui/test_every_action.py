@@ -66,6 +66,7 @@ async def does(session: Session, ran: list[str], action: Action, how: str) -> No
     assert (ran, session.said) == (expected, [said] if reason else []), f"{action.id} {how}"
     ran.clear()
     session.app.messages.entries.clear()
+    session.app.show_message()  # the bar is no longer covered
 
 
 def actions_in(session: Session, view: str) -> Iterator[Action]:
@@ -106,7 +107,7 @@ async def test_the_palette_of_every_view_runs_each_action(start: Start, ran: lis
                 assert said in command.help, f"{action.id} in {view}"
                 command.callback()
                 await does(session, ran, action, f"palette in {view}")
-            others = {"theme", "charts", "screenshot", "report", "tunnels", "sync"}
+            others = {"theme", "charts", "screenshot", "report", "tunnels", "sync", "messages"}
             assert {title.partition(":")[0] for title in commands} == others, view
 
 
