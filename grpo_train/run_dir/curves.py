@@ -198,7 +198,7 @@ def time_labels(places: Sequence[float]) -> list[str]:
         return [f"{at:%Y-%m-%d}" for at in times]
     inner = times[1:-1]
     are_days = len(inner) > 1 and not any(at.hour or at.minute or at.second for at in inner)
-    form = "%H:%M:%S" if places[-1] - places[0] < 120 else "%H:%M"
+    form = "%H:%M:%S" if places[-1] - places[0] < 120 or any(at.second for at in inner) else "%H:%M"
     found, shown = [], times[0].date() if times[0].date() == times[-1].date() else None
     for place, at in enumerate(times):
         date, shown, before = f"{at:%b} {at.day} ", at.date(), shown

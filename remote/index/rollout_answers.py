@@ -473,7 +473,7 @@ def problem_changes(index: RolloutIndex, source: Source | None, request: Problem
     found = _indexed_step(index, request.step) if source is not None and index.whole else None
     state = {"state": "whole" if index.whole else "coarse"}
     if source is None or found is None:
-        return {**state, "step": request.step, "problems": [], "repeated": 0}
+        return {**state, "step": request.step, "repeated": []}
     step, _, _, samples, _ = found
     now: dict[int, list[Sample]] = {}
     for sample in samples:
@@ -500,7 +500,7 @@ def problem_changes(index: RolloutIndex, source: Source | None, request: Problem
                 "now": _mean_reward(now[problem]), "before": _mean_reward(earlier), "before_step": earlier[0][1],
             }
         )  # fmt: skip
-    return {**state, "step": step, "problems": rows, "repeated": len(changes)}
+    return {**state, "step": step, "repeated": rows}
 
 
 def _sampled_before(index: RolloutIndex, offset: int, wanted: set[int]) -> dict[int, list[Sample]]:

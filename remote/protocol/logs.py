@@ -258,10 +258,8 @@ class ProblemChangesReply(TypedDict):
     state: State
     step: Bound
     """The last step with samples that is not after the one asked for."""
-    problems: list[Row]
-    """ProblemChangeRow, the largest change first."""
-    repeated: Offset
-    """Problems of the step that were sampled before."""
+    repeated: list[Row]
+    """ProblemChangeRow: the problems of the step that were sampled before, the largest change first, at most five."""
 
 
 class RolloutStepsReply(_IndexReply):

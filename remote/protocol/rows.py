@@ -425,7 +425,7 @@ ROWS: dict[str, RowKind] = {
     "matches": RowKind(SampleRow, "offset", _unreadable_place),
     "groups": RowKind(GroupRow, "group", lambda name, reason: {"group": None, UNREADABLE: reason}),
     "levels": RowKind(LevelChangeRow, "step", lambda name, reason: {"step": None, UNREADABLE: reason}),
-    "problems": RowKind(ProblemChangeRow, "problem", lambda name, reason: {"problem": None, UNREADABLE: reason}),
+    "repeated": RowKind(ProblemChangeRow, "problem", lambda name, reason: {"problem": None, UNREADABLE: reason}),
     "files": RowKind(LogFile, "path", lambda name, reason: {"path": name, UNREADABLE: reason}, unique=True),
     "lines": RowKind(LogLine, "offset", _unreadable_place),
     "disks": RowKind(DiskRow, "path", lambda name, reason: {"path": name, UNREADABLE: reason}),

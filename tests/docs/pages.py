@@ -276,4 +276,4 @@ def first_missing(shown: tuple[str, ...], printed: str) -> str | None:
 
 def _masked(line: str) -> str:
     """Numbers as N, one space between words."""
-    return " ".join(re.sub(r"[-+]?\d[\d.,:]*(e[-+]?\d+)?", "N", line).split())
+    return " ".join(re.sub(r"[-+]?\.?\d[\d.,:]*(e[-+]?\d+)?", "N", line).split())

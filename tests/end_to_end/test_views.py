@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from grpo_train.run_dir.files import to_json, utc_from
+from tests.support.patience import eventually
 from tests.support.ssh_box import SshBox, accept_host_key, ssh_box
 from tests.support.terminal import Terminal
 
@@ -71,7 +73,8 @@ def go_to(screen: Terminal, name: str, help_text: str) -> None:
     screen.press(":")
     screen.wait_for("Search for commands")
     screen.type(name)
-    screen.wait_for(f"  {name}\n  {help_text}")
+    line = re.compile(rf"^ +{re.escape(name)} +{re.escape(help_text)}", re.MULTILINE)
+    eventually(lambda: line.search(screen.screen()), what=f"{name} in the palette")
     screen.press("Enter")
     screen.wait_gone(help_text)
 

@@ -15,6 +15,7 @@ from grpo_train.evaluation.request import EvalError
 from grpo_train.evaluation.workers import single_turn
 from grpo_train.rollout.native.backend import NativeBackend
 from grpo_train.run_dir import RunDir
+from grpo_train.run_dir.display import fraction, signed
 from grpo_train.run_dir.files import read_json, read_jsonl
 from grpo_train.tasks.addition import AdditionTask
 from tests.support.evaluating import (
@@ -70,7 +71,7 @@ def test_compare_steps(run: RunDir) -> None:
     (found,), errors = compare_steps(run.root, "trained", ["1", "2"])
     assert (found.dataset, found.name, found.reference, errors) == ("addition", "step_2", "step_1", [])
     assert found.difference == previous["difference"]["value"]
-    assert found.text().startswith(f"{previous['difference']['value']:+.4f} [")
+    assert found.text().startswith(f"{signed(previous['difference']['value'], fraction)} [")
     assert f"against step_1: {len(previous['gained'])} gained, {len(previous['lost'])} lost of 12" in found.text()
     assert compare_steps(run.root, "trained", ["1", "final"]) == ([found], []), "the last step, by its name"
     with pytest.raises(EvalError, match="step_7 has not been evaluated on addition"):

@@ -142,13 +142,13 @@ def test_problems_that_changed_since_they_were_sampled_before(log: Path, box: Bo
     ]  # fmt: skip
     log.write_text("".join(steps))
     found = box.whole("problem_changes", step=6)
-    assert (found["step"], found["repeated"]) == (5, 4)
+    assert found["step"] == 5
     changed = [
-        (row["problem"], row["group"], row["before"], row["now"], row["before_step"]) for row in found["problems"]
+        (row["problem"], row["group"], row["before"], row["now"], row["before_step"]) for row in found["repeated"]
     ]
     assert changed == [(8, 1, 1.0, 0.5, 1), (7, 0, 1.5, 1.25, 2)]  # 9 is equal, and 10 was another task's
-    assert found["problems"][0]["prompt"] == "what is 8 + 8?"
-    assert box.ask("problem_changes", step=1)["problems"] == []
+    assert found["repeated"][0]["prompt"] == "what is 8 + 8?"
+    assert box.ask("problem_changes", step=1)["repeated"] == []
     assert len(box.ask("search_rollouts", where=["problem", "=", 8])["matches"]) == 4
 
 

@@ -134,7 +134,7 @@ def test_planted_run_directories_over_the_real_agent(tmp_path: Path, environment
     with recorded(tmp_path, command, environment) as recording:
         screen = recording.screen
         screen.wait_for("first", "second", "▲", timeout=60)
-        for run, tab in zip(("● alive", "▲ run"), TABS, strict=False):
+        for run, tab in zip(("● alive", "▲ second"), TABS, strict=False):
             screen.press("Down")
             screen.wait_for(f"▌{run}")
             screen.press("l")

@@ -142,7 +142,7 @@ def test_the_engine_checks_a_launch(
         assert (ended, said in errors) == (code, True), errors
         assert json.loads(asked.read_text()) == {
             "config_text": CONFIG, "config_name": "config/my.yaml", "overrides": ["run.seed=7"], "nproc": 2, "ckpt": "",
-            "job": None,
+            "job": None, "estimate": bool(more),
         }  # fmt: skip
         assert (root / "training_runs" / "one").exists() == (not more and code == 0)
     if code == 0:

@@ -150,8 +150,9 @@ def test_a_run_that_was_resumed_shows_each_config() -> None:
 FORMATTED = re.compile(r"\{[^{}]*:[+,]?\.([2-9]f|[0-9]+[ge])\}")
 OWN = (
     "box/formatting.py", "kit/svg.py", "history/", "views/box/", "views/history/", "remote/agent/",
+    "views/rollouts/model/tokens.py",
 )  # fmt: skip
-"""Ticks, pictures, hours, what the box has."""
+"""Ticks, pictures, hours, what the box has, values of eight bits."""
 
 
 def test_the_app_formats_no_metric_by_itself() -> None:

@@ -292,7 +292,7 @@ def test_a_workflow_runs_every_stage(root: Path, backups: Path) -> None:
     run, cfg = settings(root, "whole", stages, run__total_steps=2)
     planned = command_here("plan", "--cfg", cfg, root=root)
     assert planned.returncode == 0, planned.stderr
-    assert "cannot be estimated" in planned.stdout
+    assert "no estimate" in planned.stdout
     done = grpo_train("train", "--cfg", cfg, "--run-name", run.name, root=root, timeout=300)
     assert (done.returncode, state(run)["state"], state(run)["reason"]) == (0, "finished", None), done.stdout
     finished = [row["stage"] for row in rows(run, "events.jsonl") if row["event"] == "stage_done"]

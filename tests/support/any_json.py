@@ -166,7 +166,7 @@ RESULTS: dict[str, dict[str, Any]] = {
         "run": "r", "state": "whole", "levels": [{"x": 5.0, "step": 5, "before": 1.84, "after": 0.0}],
     },
     "problem_changes": {
-        "run": "r", "state": "whole", "step": 5, "repeated": 2, "problems": [
+        "run": "r", "state": "whole", "step": 5, "repeated": [
             {"problem": 7, "group": 0, "prompt": "p", "now": 0.0, "before": 1.0, "before_step": 2},
             {"problem": 8, "group": None, "prompt": "", "now": 0.5, "before": 1.0, "before_step": 2},
         ],

@@ -76,7 +76,7 @@ async def shown(boxes_file: str) -> dict[str, str]:
         await until("run_here")
         for key in "2345671":
             await pilot.press(key)
-            await until(f"▸{key}")
+            await until(f"▸{key}" if not app.messages.entries else "")
         await pilot.press("b")
         await until(
             "runs on other boxes continue", "now", "Windows has no tmux: use grpo-tui inside WSL, or another box"

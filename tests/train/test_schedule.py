@@ -77,7 +77,7 @@ def test_more_steps_follow_the_longer_curve(make_root: Callable[[], Path]) -> No
     done = grpo_train("resume", "--training-run", run.name, "--additional-steps", 2, "--no-torchrun", root=root)
     assert done.returncode == 0, done.stderr
     assert (
-        "optimizer.schedule: linear to step 4 instead of 2: the learning rate is 0.00015 at step 3 (it was 0.00015 at "
+        "optimizer.schedule: linear to step 4 instead of 2: the learning rate is 1.5e-4 at step 3 (it was 1.5e-4 at "
         "step 2); earlier steps stay as they were"
     ) in done.stdout
     assert [row["learning_rate"] for row in rows(run)] == pytest.approx([3e-4, 1.5e-4, 1.5e-4, 0.75e-4])

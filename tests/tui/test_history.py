@@ -57,7 +57,7 @@ def test_a_box_is_read_over_its_agent(boxes: Path, capsys: pytest.CaptureFixture
     rows = json.loads(told(capsys, "history", "sort:reward", "--json", "--columns", "name,box,cost,held_out,max.loss"))
     assert [(row["name"], row["box"], row["cost"]) for row in rows] == [("two", "here", 2.5), ("one", "here", 2.5)]
     assert (rows[1]["held_out"], rows[1]["max.loss"]) == (0.62, 1)
-    assert "gsm8k step 20  0.620" in told(capsys, "history", "show", "one")
+    assert "gsm8k step 20  .620" in told(capsys, "history", "show", "one")
     assert "lr" in told(capsys, "history", "lr>=1e-5")
 
 

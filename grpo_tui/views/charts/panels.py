@@ -284,10 +284,10 @@ class StepSource(PageSource):
     def _problems(self, width: int, palette: Palette) -> list[Text]:
         """One line: the problems whose reward changed most since they were sampled before, as many as fit."""
         reply = self.problems
-        if reply is None or self.shown is None or reply["step"] != self.shown["step"] or not reply["problems"]:
+        if reply is None or self.shown is None or reply["step"] != self.shown["step"] or not reply["repeated"]:
             return []
         line = Text("problems sampled before: ", style=palette["muted"], no_wrap=True)
-        for number, problem in enumerate(reply["problems"]):
+        for number, problem in enumerate(reply["repeated"]):
             if UNREADABLE in problem:
                 continue
             name = shortened(one_line(problem["prompt"]), PROMPT) or f"problem {problem['problem']:.0f}"

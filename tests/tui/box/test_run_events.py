@@ -141,4 +141,4 @@ def test_events_are_found_by_place() -> None:
     assert [one.x for one in events.beside(30, -1)] == [20, 20]
     assert [one.x for one in events.beside(10, 1)] == [20, 20]
     assert events.beside(30, 1) == []
-    assert len(events.of_step(20)) == 2
+    assert len(events.between(20, 20)) == 2

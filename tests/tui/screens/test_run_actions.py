@@ -178,7 +178,7 @@ async def test_a_filter_that_matches_nothing_selects_nothing(start: Start) -> No
         assert RUN not in text
         session.client.report()
         await session.press("K")
-        await session.until(lambda: "no run is in the list" in session.notifications())
+        await session.until(lambda: "no run is in the list" in session.messages())
         assert session.app.store.selected is None
         await session.press("escape")
         await session.until(lambda: session.app.store.selected == RUN)

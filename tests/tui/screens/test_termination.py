@@ -66,7 +66,7 @@ async def test_all_runs_are_backed_up(start: Start) -> None:
         await session.press("enter")
         await session.until(lambda: session.client.asked_for("back_up_all"))
         await session.until_text("↑ backing up all runs")
-        assert "backup of all runs started" in session.notifications()
+        assert "backup of all runs started" in session.messages()
 
 
 async def test_a_root_without_runs_loses_nothing(start: Start) -> None:

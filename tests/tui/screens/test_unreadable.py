@@ -116,7 +116,7 @@ async def test_names_are_not_markup(start: Start) -> None:
         await session.until_text("✖ crashed")
         await opened(session, "colon", CommandPalette)
         await session.press(*"stop")
-        await session.until_text("is not running (crashed)")
+        await session.until_text("stop: Stop the run", "not available: b[/] [bold")
         await session.press("escape")
         for _ in range(6):
             await session.press("l")

@@ -274,7 +274,7 @@ async def test_problems_of_two_runs_side_by_side(start: Start) -> None:
         await session.until_text("F: problem by problem")
         await session.press("j", "F")
         await session.until_text(f"problems lost against {RUN}", "2 of 4 problems", "What is 1 + 1?", "What is 2 + 1?")
-        await session.until_text(f"sample 0 against 0 of {RUN}", "✖ wrong", "✔ right", "other   this")
+        await session.until_text(f"sample 0 beside sample 0 of {RUN}", "✖ wrong", "✔ right", "other   this")
         assert session.app.store.selected == FINISHED
         await session.press("F")
         await session.until_text(f"problems gained against {RUN}", "1 of 4 problems", "What is 3 + 1?")

@@ -52,7 +52,7 @@ async def test_health_page_lists_everything(start: Start) -> None:
         await session.press("enter")
         screen = await session.until_text(
             "since 60", "since 1 ", "a loss near zero is expected", "since 10", "about 212 prompt groups",
-            "last 32", "effective sample size 43%", "· 3 steps since 30", "sequence 0.441", "b_simple 212.4",
+            "last 32", "effective sample size 43%", "· 3 steps since 30", "sequence .441", "b_simple 212.4",
             "b_simple_low NaN",
         )  # fmt: skip
         assert screen.index("since 60") < screen.index("since 10") < screen.index("last 32")
@@ -61,7 +61,7 @@ async def test_health_page_lists_everything(start: Start) -> None:
 async def test_healthy_run_says_so(start: Start) -> None:
     async with start(healthy_box, wait="87/200") as session:
         await session.press("l", "l", "l", "l")
-        await session.until_text("✔ healthy", "all_correct 0.500")
+        await session.until_text("✔ healthy", "all_correct .500")
 
 
 @pytest.mark.parametrize("level", ["strong", "weak"])
@@ -99,7 +99,7 @@ async def test_self_play_metrics_are_grouped(start: Start, size: tuple[int, int]
         screen = await session.until_text(
             "turns 5.750", "invalid_rate 0.750", "no_reasoning 1.000", "same_opening 0.500",
             "tictactoe/O   reward -0.875   win_rate 0.250", "tictactoe/X   reward 0.125   win_rate 0.625",
-            "sequence_clipped 0.520", "b_simple_completions 1699",
+            "sequence_clipped .520", "b_simple_completions 1699",
         )  # fmt: skip
         assert screen.index("turns 5.750") < screen.index("tictactoe/O") < screen.index("token_clipped")
         assert screen.count("self_play") == 1

@@ -307,7 +307,7 @@ async def test_every_size(start: Start, size: tuple[int, int]) -> None:
     async with start(size=size, wait="87/200") as session:
         screen = await rollouts(session)
         await session.press("enter", "enter", "d")
-        await session.until_text("against")
+        await session.until_text("beside")
         shown = [screen.query_one(f"#{name}") for name in ("groups", "samples", "sample")]
         assert all(panel.size.height >= 1 and panel.size.width >= 20 for panel in shown)
         await session.pilot.resize_terminal(120, 40)
@@ -431,7 +431,7 @@ async def test_two_samples_with_tokens(start: Start) -> None:
     async with start(token_box, wait="87/200", size=(200, 60), paints=True) as session:
         screen = await rollouts(session)
         await session.press("l", "l", "space", "j", "d", "t")
-        await session.until_text("against", "token 1 of", "↵")
+        await session.until_text("beside", "token 1 of", "↵")
         await session.press("right")
         await session.until_text("token 2 of")
         assert screen.reader is not None
