@@ -97,7 +97,7 @@ def test_from_a_spike_to_two_samples_and_back(box: SshBox, size: tuple[int, int]
         screen.press("j")
         screen.wait_for(f"│ prompt 1 of step {SPIKE}")
         screen.press("d")
-        screen.wait_for("#0", "#1", "reward 2.00", "reward 0.00")
+        screen.wait_for("#0", "#1", "reward 2.000", "reward 0 ")
         screen.press("2")
         screen.wait_for(f"step {SPIKE}", "9.75")
 
