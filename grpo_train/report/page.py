@@ -47,7 +47,6 @@ MAX_POINTS = 300
 """Evaluated steps of a run on a dataset; of more, the last ones."""
 LEVELS = {"bad": "alarm", "warn": "warning", "good": ""}
 """Of a note, by the tone of a verdict."""
-PAIR_HEAD = ("dataset", "step", "against", "accuracy", "difference", "95 % interval", "gained", "lost", "problems", "p")
 
 
 def lay_out(report: Report) -> Page:

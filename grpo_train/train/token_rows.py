@@ -23,7 +23,7 @@ from grpo_train.train.samples import ScoredSample
 GROUPS = 2
 """Groups of an update that are kept by default …"""
 SHARE = 4
-"""… where their lines take at most one byte for so many of the buffer's rows in ``rollouts.jsonl``."""
+"""… where their lines take at most a quarter of the bytes of the buffer's rows in ``rollouts.jsonl``."""
 ROW = 256
 """Bytes of such a row besides its texts, at least."""
 HEAD, ENTRY = 120, 24

@@ -496,7 +496,7 @@ class TerminationScreen(Dialog[bool]):
             self.app.copy(self.command, "command for the box")
 
     def action_back_up_all(self) -> None:
-        """Go on to the backup of all runs, which asks first."""
+        """Continue with the backup of all runs, which asks first."""
         if self.unsent:
             self.dismiss(True)
 

@@ -135,7 +135,7 @@ LEAST_WITH_SIGNS = 3
 """Rows of a chart that has one for the signs of events; a lower one has none of them: within the plot, a sign is a
 value."""
 LEAST_BETWEEN, LOW = 2, 6
-"""Rows from the label of an extreme to that of a tick, in a plot of more than so many rows."""
+"""Fewest rows between the labels of an extreme and a tick; 1 in a plot of at most LOW rows."""
 LEAST_WITH_HIGHEST = 40
 """Cells of a chart whose frame has room for the highest value."""
 

@@ -15,7 +15,7 @@ from remote.protocol import RemoteError
 LIVE_EVERY_S = 5.0
 """A run that logs every second is judged again this often …"""
 SHARE = 20
-"""… or less often: the pause is at least so many times as long as the verdict took."""
+"""… or less often: shortest pause, as a multiple of the time that the verdict took."""
 MOST = 1_000
 """The newest runs, which are judged; an index of the log of each is made."""
 AGAIN_S = 1.0

@@ -10,7 +10,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from statistics import median
 from typing import Any, Generic, TypeVar
 
 from grpo_train.run_dir import RunDir
@@ -23,7 +22,7 @@ from remote.index.lines import MAX_LINE, read_line
 from remote.index.log_answers import LogAnswers
 from remote.index.log_index import LogIndex, Source
 from remote.index.rollouts import EvaluationIndex, RolloutIndex
-from remote.index.series import MAX_X, axis_of, last_before, level_changes, metrics, nearest, run_seconds, series
+from remote.index.series import MAX_X, axis_of, level_changes, levels_before, metrics, nearest, run_seconds, series
 from remote.index.store import Busy, NoIndex, Store, Unwritable
 from remote.index.train_log import OFFSET, STEP, Probes, Snapshot, TrainLogIndex
 from remote.protocol import RemoteError
@@ -277,18 +276,15 @@ class IndexAnswers:
         if found is None:
             raise RemoteError("unreadable", f"step {step:.0f} of {request.run} cannot be read any more")
         order = axis.order if axis.order is not None else range(len(xs))
-        before = {
-            metric: median(values)
-            for metric in request.metrics
-            if (values := last_before(snapshot.column(metric), order, place))
-        }
+        rows = order[max(0, place - BEFORE) : place]
+        before = levels_before(snapshot, [name for name in request.metrics if name in snapshot.names], rows)
         return {
             "state": "whole" if index.whole else "coarse",
             "step": step,
             "x": xs[place],
             **({"seconds": seconds} if abs(seconds) <= MAX_X else {}),
             **({"before": before} if before else {}),
-            **({"before_step": snapshot.at(STEP, order[max(0, place - BEFORE)])} if place else {}),
+            **({"before_step": snapshot.at(STEP, rows[0])} if rows else {}),
             "offset": offsets[row],
             "row": found,
             "previous": xs[place - 1] if place else None,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from grpo_train.run_dir.tokens import FILE as TOKENS
 from remote.index.lines import MAX_LINE, MISSING, number, read_completion, read_line, shown
@@ -480,54 +480,64 @@ def problem_changes(index: RolloutIndex, source: Source | None, request: Problem
         if sample[9] >= 0 and -HUGE < sample[4] < HUGE:
             now.setdefault(sample[9], []).append(sample)
     lines = Lines(source)
-    changes = [
-        (_mean_reward(now[problem]) - _mean_reward(earlier), problem, earlier)
-        for problem, earlier in _sampled_before(index, samples[0][0], set(now)).items()
-    ]
-    changes.sort(key=lambda one: (-abs(one[0]), one[1]))
+    means = {problem: sum(sample[4] for sample in rows) / len(rows) for problem, rows in now.items()}
+    earlier = _sampled_before(index, samples[0][0], set(now))
+    changes = sorted(earlier, key=lambda problem: (-abs(means[problem] - earlier[problem].reward), problem))
     kept = [
-        (change, problem, earlier)
-        for change, problem, earlier in changes[: 2 * MOST_PROBLEMS]
-        if change and _prompt(lines, now[problem][0]) == _prompt(lines, earlier[0])  # of a mixture: the same task
+        problem
+        for problem in changes[: 2 * MOST_PROBLEMS]
+        if means[problem] != earlier[problem].reward
+        and _prompt(lines, now[problem][0][0]) == _prompt(lines, earlier[problem].offset)  # of a mixture: the same task
     ][:MOST_PROBLEMS]
-    texts = {row["group"]: row["prompt"] for row in prompts(samples, lines)}
+    texts = {row["group"]: row["prompt"] for row in prompts(samples, lines)} if kept else {}
     rows = []
-    for _, problem, earlier in kept:
-        group = now[problem][0][2]
+    for problem in kept:
+        group, before = now[problem][0][2], earlier[problem]
         rows.append(
             {
                 "problem": problem, "group": None if group < 0 else group, "prompt": texts.get(group, ""),
-                "now": _mean_reward(now[problem]), "before": _mean_reward(earlier), "before_step": earlier[0][1],
+                "now": means[problem], "before": before.reward, "before_step": before.step,
             }
         )  # fmt: skip
     return {**state, "step": step, "repeated": rows}
 
 
-def _sampled_before(index: RolloutIndex, offset: int, wanted: set[int]) -> dict[int, list[Sample]]:
-    """The samples of each problem in the last step before a line that has it."""
-    end = bisect_left(index.read("samples", "offset", 0, index.rows), offset)
-    problems, steps = index.read("samples", "problem", 0, end), index.read("samples", "step", 0, end)
+class _Earlier(NamedTuple):
+    """A problem in the last step that sampled it before."""
+
+    step: int
+    offset: int
+    """Of one of its lines."""
+    reward: float
+    """Mean."""
+
+
+def _sampled_before(index: RolloutIndex, offset: int, wanted: set[int]) -> dict[int, _Earlier]:
+    """Each problem in the last step before a line that has it."""
+    offsets = index.read("samples", "offset", 0, index.rows)
+    end = bisect_left(offsets, offset)
+    problems, steps, rewards = (index.read("samples", name, 0, end) for name in ("problem", "step", "reward"))
     rows: dict[int, list[int]] = {}
-    left = set(wanted)
     for row in range(end - 1, -1, -1):
-        if (problem := problems[row]) not in left:
+        if (problem := problems[row]) not in wanted:
             continue
-        earlier = rows.setdefault(problem, [])
-        if earlier and steps[earlier[0]] != steps[row]:
-            left.discard(problem)
+        found = rows.setdefault(problem, [])
+        if found and steps[found[0]] != steps[row]:
+            wanted.discard(problem)
+            if not wanted:
+                break
         else:
-            earlier.append(row)
-    found = {problem: [index.samples(row, row + 1)[0] for row in earlier] for problem, earlier in rows.items()}
-    usable = {problem: [one for one in rows if -HUGE < one[4] < HUGE] for problem, rows in found.items()}
-    return {problem: rows for problem, rows in usable.items() if rows}
+            found.append(row)
+    usable = {problem: [row for row in found if -HUGE < rewards[row] < HUGE] for problem, found in rows.items()}
+    return {
+        problem: _Earlier(steps[found[0]], offsets[found[0]], sum(rewards[row] for row in found) / len(found))
+        for problem, found in usable.items()
+        if found
+    }
 
 
-def _mean_reward(samples: list[Sample]) -> float:
-    return sum(sample[4] for sample in samples) / len(samples)
-
-
-def _prompt(lines: Lines, sample: Sample) -> object:
-    row = read_completion(lines.at(sample[0]) or b"")
+def _prompt(lines: Lines, offset: int) -> object:
+    row = read_completion(lines.at(offset) or b"")
     return row.get("prompt") if row else None
 
 

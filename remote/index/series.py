@@ -9,7 +9,7 @@ from itertools import accumulate
 from statistics import median
 from typing import Any
 
-from grpo_train.run_dir.curves import BEFORE, largest_changes
+from grpo_train.run_dir.curves import largest_changes
 from remote.index.lines import MISSING, shown
 from remote.index.train_log import STEP, TIME, Snapshot, finite_of, is_sorted
 from remote.protocol.frames import pack
@@ -76,9 +76,10 @@ def nearest(xs: array[float], x: float) -> int:
     return after - 1
 
 
-def last_before(values: array[float], order: Sequence[int], place: int) -> list[float]:
-    """The finite values of the BEFORE rows before a place of an axis, given the row at each place."""
-    return finite_of(array("d", [values[row] for row in order[max(0, place - BEFORE) : place]]))
+def levels_before(snapshot: Snapshot, metrics: Sequence[str], rows: Sequence[int]) -> dict[str, float]:
+    """The median of the finite values of each metric in some rows. Reads no column whole."""
+    found = {name: finite_of(array("d", [snapshot.at(name, row) for row in rows])) for name in metrics}
+    return {name: median(values) for name, values in found.items() if values}
 
 
 def level_changes(snapshot: Snapshot, request: LevelChangesRequest) -> list[dict[str, Any]]:
