@@ -6,14 +6,13 @@ import importlib
 import inspect
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from textual import events
 from textual.actions import parse
-from textual.app import SystemCommand
 from textual.binding import Binding
 from textual.message import Message
 from textual.screen import Screen
@@ -433,8 +432,3 @@ class GrpoApp(Desk):
     def action_help_quit(self) -> None:
         """Ctrl+C, which Textual binds to this action."""
         self.receipt("Ctrl+C is disabled here", "q or Ctrl+Q quits; runs on the box continue")
-
-    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        from grpo_tui.palette import commands
-
-        return commands(self)

@@ -9,7 +9,6 @@ from functools import partial
 from typing import NamedTuple
 
 from textual import getters, on
-from textual.app import SystemCommand
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.types import IgnoreReturnCallbackType
@@ -34,6 +33,16 @@ MOST = 20
 _STEP = re.compile(r"(?:step )?\s*(\d[\d,]*)")
 
 
+class Command(NamedTuple):
+    """What the palette lists and runs."""
+
+    title: str
+    """Its name, then what it does: the palette searches titles alone."""
+    about: str
+    callback: IgnoreReturnCallbackType
+    key: str = ""
+
+
 class CommandsPalette(CommandPalette):
     """As Textual's; enter after the whole name of a command runs it, without a choice: ``:messages``."""
 
@@ -55,31 +64,34 @@ class CommandsPalette(CommandPalette):
             desk.call_later(found.callback)
 
 
-def commands(app: Desk) -> Iterator[SystemCommand]:
+def commands(app: Desk) -> Iterator[Command]:
     """The commands that can be chosen now, each with its key, or with why it is not available."""
     situation = app.situation()
     for action in app.actions:
         if action.id == "palette" or not action.is_in(app.view):
             continue
         reason = action.reason(situation)
-        key = key_label(action.keys[0])
-        text = f"{f'not available: {reason}' if reason else ''}  {key}"
-        title = f"{action.label}: {app.help_of(action)}"  # the palette searches titles alone
-        yield SystemCommand(title, text, lambda name=action.id: app.run_worker(app.action_act(name)))
+        title, about = f"{action.label}: {app.help_of(action)}", f"not available: {reason}" if reason else ""
+        run = partial(_act, app, action.id)
+        yield Command(title, about, run, key_label(action.keys[0]))
     title = "messages: Show what was said in this session"
-    yield SystemCommand(title, "all messages of the line at the bottom, in full", app.action_show_messages)
+    yield Command(title, "all messages of the line at the bottom, in full", app.action_show_messages)
     tunnels = partial(app.work, "tunnels", partial(list_tunnels, app))
-    yield SystemCommand("tunnels: List the tunnels to the box", "open, copy or end one", tunnels)
+    yield Command("tunnels: List the tunnels to the box", "open, copy or end one", tunnels)
     if not (why := readonly(situation)):
         why = "the next launch trains with it; running jobs keep theirs"
         bring = partial(app.work, "sync", partial(sync, app))
-        yield SystemCommand("sync: Bring the code of this machine's checkout to the box", why, bring)
+        yield Command("sync: Bring the code of this machine's checkout to the box", why, bring)
     title = "report: Save a report of the run, or of the marked runs, as one HTML file"
-    yield SystemCommand(title, "made by the box, kept in the downloads folder", partial(save.start, app))
-    yield SystemCommand("theme", "Choose the color theme", app.action_change_theme)
+    yield Command(title, "made by the box, kept in the downloads folder", partial(save.start, app))
+    yield Command("theme", "Choose the color theme", app.action_change_theme)
     other, why = ("braille", "finer") if app.preferences.in_blocks else ("blocks", "for a font without braille")
-    yield SystemCommand(f"charts: {other}", f"Draw charts in {other}: {why}", partial(_draw_charts_in, app, other))
-    yield SystemCommand("screenshot", "Save a screenshot (SVG)", partial(_save_screenshot, app))
+    yield Command(f"charts: {other}", f"Draw charts in {other}: {why}", partial(_draw_charts_in, app, other))
+    yield Command("screenshot", "Save a screenshot (SVG)", partial(_save_screenshot, app))
+
+
+def _act(app: Desk, name: str) -> None:
+    app.run_worker(app.action_act(name))
 
 
 def _draw_charts_in(app: Desk, characters: str) -> None:
@@ -96,13 +108,12 @@ FRAME = 6
 """Cells of a line of the palette beside its text: paddings and the scrollbar."""
 
 
-def entry(app: Desk, name: Content, about: str) -> Content:
-    """A line of the palette: a name, and at the right what it is or its key, which is never cut."""
+def entry(app: Desk, name: Content, about: str, key: str = "") -> Content:
+    """A line of the palette: a name, and at the right what it is and its key, which is never cut."""
     room = max(20, app.size.width - FRAME)
-    about, gap, key = about.rpartition("  ") if "  " in about else (about, "", "")
-    most = max(room // 2, room - name.cell_length - 2) - len(gap + key)
-    right = Content.styled(about, "$text-muted").truncate(max(0, most), ellipsis=True)
-    right += Content.styled(gap + key, "bold $accent")
+    ending = Content.styled(f"  {key}", "bold $accent") if key else Content()
+    most = max(room // 2, room - name.cell_length - 2) - ending.cell_length
+    right = Content.styled(about, "$text-muted").truncate(max(0, most), ellipsis=True) + ending
     left = name.truncate(max(0, room - right.cell_length - 2), ellipsis=True)
     return left + Content(" " * (room - left.cell_length - right.cell_length)) + right
 
@@ -117,14 +128,14 @@ class Commands(Provider):
 
     async def discover(self) -> Hits:
         for command in sorted(commands(self.desk), key=lambda command: command.title):
-            line = entry(self.desk, Content(command.title), command.help)
+            line = entry(self.desk, Content(command.title), command.about, command.key)
             yield DiscoveryHit(line, command.callback, text=command.title)
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
-        for title, about, callback, *_ in commands(self.desk):
+        for title, about, callback, key in commands(self.desk):
             if (score := matcher.match(title)) > 0:
-                yield Hit(score, entry(self.desk, matcher.highlight(title), about), callback, text=title)
+                yield Hit(score, entry(self.desk, matcher.highlight(title), about, key), callback, text=title)
 
 
 class Find(NamedTuple):

@@ -150,11 +150,9 @@ class StepsPanel(RolloutList):
         assert self.reader is not None
         steps = self.reader.rollouts.steps
         if self._range_of != (id(steps), steps.version):
-            rewards = [row.reward for row in steps.rows if row.reward is not None]
-            self._range_of, self._ends = (
-                (id(steps), steps.version),
-                (min(rewards, default=0.0), max(rewards, default=0.0)),
-            )
+            best = [1.0] if self.reader.rollouts.evaluation else []
+            ends = [0.0, *best, *(row.reward for row in steps.rows if row.reward is not None)]  # from 0, as the groups
+            self._range_of, self._ends = (id(steps), steps.version), (min(ends), max(ends))
         return self._ends
 
     _range_of: object = None
