@@ -161,7 +161,7 @@ class GrpoApp(Desk):
         from grpo_tui.dialogs import demo
 
         self.home.set_launch_hint(demo.launch_hint(self.key("launch")))
-        self.work("demo model", partial(demo.set_up, self, self._make_model_command))
+        self.work("demo model", partial(demo.make_demo, self, self._make_model_command))
 
     def on_events_arrived(self) -> None:
         self.pulse.news()
@@ -198,7 +198,7 @@ class GrpoApp(Desk):
         """Run the doctor once a connection."""
         if self._to_examine:
             self._to_examine = False
-            self.work("doctor", partial(background.examine, self))
+            self.work("doctor", partial(background.examine_box, self))
 
     def tick(self) -> None:
         if self.home.is_mounted:

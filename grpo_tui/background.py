@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from grpo_tui.box.curves import Curves
     from grpo_tui.box.log import LogFiles
     from grpo_tui.box.needs import Need, Needs
-    from grpo_tui.box.run_facts import RunFacts, Trends
+    from grpo_tui.box.run_facts import KnownFacts, Trends
     from grpo_tui.box.store import MetricTable
     from grpo_tui.history.writer import HistoryWriter
     from grpo_tui.kit.desk import Desk
@@ -179,7 +179,7 @@ async def read_stores(app: Desk) -> None:
         app.warn("\n".join(problems), title=f"backups of {app.store.box}: not all could be read")
 
 
-async def examine(app: Desk) -> None:
+async def examine_box(app: Desk) -> None:
     """Run the box's doctor, which names what is missing; before, say that another machine answers."""
     if app.store.is_other_machine:
         app.store.is_other_machine = False
@@ -239,7 +239,7 @@ async def refresh_curves(app: Desk, curves: Curves, params: dict[str, Any]) -> N
         app.kept.keep_curves(kept_under, reply)
 
 
-async def refresh_run_facts(app: Desk, facts: RunFacts, params: dict[str, Any]) -> None:
+async def refresh_run_facts(app: Desk, facts: KnownFacts, params: dict[str, Any]) -> None:
     """Request configurations and last metrics of runs in the list."""
     try:
         reply = await app.request("run_facts", timeout=30.0, **params)

@@ -58,7 +58,7 @@ Exit codes: 0 done, 1 failed, 2 usage error.
 """
 
 
-def parser() -> argparse.ArgumentParser:
+def app_parser() -> argparse.ArgumentParser:
     """The options."""
     options = argparse.ArgumentParser(
         prog="grpo-tui",
@@ -97,7 +97,7 @@ def _user_files() -> str:
     )
 
 
-def choose_box(arguments: argparse.Namespace) -> Box:
+def first_box(arguments: argparse.Namespace) -> Box:
     """The box to connect to first: the one asked for, else that of the last start. Raises BoxesError."""
     from grpo_tui.files import Preferences
     from remote.boxes import Box, at_address, find_box, load_boxes
@@ -138,7 +138,7 @@ def reload_box(box: Box, arguments: argparse.Namespace) -> Box:
     entry = next((other for other in load_boxes(arguments.boxes) if other.name == box.name), None)
     if entry is None:
         return box
-    is_first = box.name == choose_box(arguments).name
+    is_first = box.name == first_box(arguments).name
     return _overridden(entry, arguments.host if is_first else None, arguments.root if is_first else None)
 
 
@@ -182,7 +182,7 @@ def app_options(arguments: argparse.Namespace) -> Options:
             alarms.terminal, cache=cache, fresh=arguments.fresh,
         )  # fmt: skip
     return Options(
-        choose_box(arguments),
+        first_box(arguments),
         boxes_file,
         config_dir,
         None,
@@ -207,7 +207,7 @@ def main(argv: list[str] | None = None) -> int:
         from importlib import import_module
 
         return int(import_module(COMMANDS[words[0]]).run(words))
-    options_parser = parser()
+    options_parser = app_parser()
     arguments, rest = options_parser.parse_known_args(words)
     if rest:
         options_parser.error(_unknown(rest))

@@ -17,7 +17,7 @@ from grpo_train.config.yaml_text import InvalidYaml, load_yaml
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import atomic_write
 from grpo_train.run_dir.suggest import did_you_mean
-from grpo_tui.box.events import BELL, WAYS, Rule
+from grpo_tui.box.events import BELL, WAYS, AlarmRule
 from grpo_tui.box.run_columns import KNOWN
 from remote.boxes import Box
 
@@ -101,7 +101,7 @@ def alarms_path() -> Path:
 class Alarms:
     """Content of an alarms.yaml."""
 
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[AlarmRule, ...] = ()
     terminal: tuple[str, ...] = (BELL,)
     """Signals to the terminal for new entries of "needs you", see :mod:`grpo_tui.kit.terminal`."""
 
@@ -124,13 +124,13 @@ def _terminal(file: Path, ways: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(ways))
 
 
-def _rules(file: Path, rules: object) -> tuple[Rule, ...]:
+def _rules(file: Path, rules: object) -> tuple[AlarmRule, ...]:
     if not isinstance(rules, list) or not all(isinstance(rule, str) for rule in rules):
         raise AlarmsError(f"{file}: expected 'alarms:' with a list of rules, such as ess/token < 0.5")
     if len(rules) > MOST_RULES:
         raise AlarmsError(f"{file}: more than {MOST_RULES} rules")
     try:
-        return tuple(Rule.parse(rule) for rule in rules)
+        return tuple(AlarmRule.parse(rule) for rule in rules)
     except ValueError as error:
         raise AlarmsError(f"{file}: {error}") from error
 
@@ -166,7 +166,7 @@ class Preferences:
     runs: dict[str, str] = field(default_factory=dict)
     """Box to the run that was selected."""
     looks: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Box to what is kept of the looks at it, see :class:`grpo_tui.box.needs.Look`."""
+    """Box to what is kept of the looks at it, see :class:`grpo_tui.box.needs.SeenNeeds`."""
 
     def __post_init__(self) -> None:
         self._is_kept = True
@@ -228,7 +228,7 @@ class Options:
     keymap: Mapping[str, str] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
     """Columns of the list of runs, of columns.yaml; () = the default ones."""
-    alarms: tuple[Rule, ...] = ()
+    alarms: tuple[AlarmRule, ...] = ()
     """The rules of alarms.yaml."""
     terminal: tuple[str, ...] = ("bell",)
     """Signals to the terminal for new entries of "needs you", of alarms.yaml: ``bell``, ``osc9``, ``osc777``."""

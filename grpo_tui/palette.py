@@ -83,7 +83,7 @@ def commands(app: Desk) -> Iterator[Command]:
         bring = partial(app.work, "sync", partial(sync, app))
         yield Command("sync: Bring the code of this machine's checkout to the box", why, bring)
     title = "report: Save a report of the run, or of the marked runs, as one HTML file"
-    yield Command(title, "made by the box, kept in the downloads folder", partial(save.start, app))
+    yield Command(title, "made by the box, kept in the downloads folder", partial(save.start_report, app))
     yield Command("theme", "Choose the color theme", app.action_change_theme)
     other, why = ("braille", "finer") if app.preferences.in_blocks else ("blocks", "for a font without braille")
     yield Command(f"charts: {other}", f"Draw charts in {other}: {why}", partial(_draw_charts_in, app, other))

@@ -28,7 +28,7 @@ from grpo_train.run_dir.suggest import did_you_mean
 from grpo_train.run_dir.umask import UMASK_VARIABLE
 from remote.base import BoxesError
 from remote.protocol import Settings
-from remote.protocol.check import Rule, describe, hints_of, matches
+from remote.protocol.check import ValueRule, describe, hints_of, matches
 from remote.protocol.jobs import JobOptions
 
 LOCAL_NAME = "local"
@@ -135,13 +135,15 @@ def _key(default: Any, about: str, unset: str = "", **more: Any) -> Any:
     return field(**{kind: default}, metadata={"about": about, "unset": unset, **more})
 
 
-class Notify(TypedDict, total=False):
+class NotifyTable(TypedDict, total=False):
     """The keys of ``notify``."""
 
-    command: Annotated[list[str], Rule("a list of strings, e.g. [/home/ubuntu/notify]", lambda v: bool(v) and all(v))]
+    command: Annotated[
+        list[str], ValueRule("a list of strings, e.g. [/home/ubuntu/notify]", lambda v: bool(v) and all(v))
+    ]
     url: Annotated[
         str,
-        Rule(
+        ValueRule(
             "the name of a variable, such as $NOTIFY_URL, because a webhook's address is a secret; set it in .env on "
             "the box",
             _fits(r"\$(?:\{\w+\}|[A-Za-z_]\w*)"),
@@ -150,7 +152,7 @@ class Notify(TypedDict, total=False):
 
 
 Url: TypeAlias = Annotated[
-    str, Rule("an address that starts with https:// and holds no password", _fits("((?i:https)://[^/@?#]+[^@]*)?"))
+    str, ValueRule("an address that starts with https:// and holds no password", _fits("((?i:https)://[^/@?#]+[^@]*)?"))
 ]
 
 
@@ -158,7 +160,7 @@ Url: TypeAlias = Annotated[
 class Provider:
     """The keys of ``provider``: an account of a provider, and the instance that is the box."""
 
-    kind: Annotated[str, Rule(" or ".join(URLS), URLS.__contains__)] = _key(MISSING, f"who: {', '.join(URLS)}")
+    kind: Annotated[str, ValueRule(" or ".join(URLS), URLS.__contains__)] = _key(MISSING, f"who: {', '.join(URLS)}")
     key_file: str = _key(MISSING, "the file with the API key, for this account alone (0600)")
     instance: str = _key("", "name of the instance", "the name of the box")
     url: Url = _key("", "where its API is", "the provider's own place", secret=True)
@@ -171,27 +173,28 @@ class Provider:
 
 Name: TypeAlias = Annotated[
     str,
-    Rule(
+    ValueRule(
         "up to 64 letters, digits, '.', '_' and '-', starting with a letter or digit",
         _fits(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"),
     ),
 ]
-Port: TypeAlias = Annotated[int, Rule("an integer between 1 and 65535", lambda value: 0 <= value <= 65_535)]
-Umask: TypeAlias = Annotated[str, Rule("three octal digits such as 077", _fits("(0?[0-7]{3})?"))]
-Command: TypeAlias = Annotated[list[str], Rule("a list of strings, e.g. [/x/.venv/bin/grpo-train]")]
-Dollars: TypeAlias = Annotated[float, Rule("a number (dollars)", lambda value: value >= 0)]
+Port: TypeAlias = Annotated[int, ValueRule("an integer between 1 and 65535", lambda value: 0 <= value <= 65_535)]
+Umask: TypeAlias = Annotated[str, ValueRule("three octal digits such as 077", _fits("(0?[0-7]{3})?"))]
+Command: TypeAlias = Annotated[list[str], ValueRule("a list of strings, e.g. [/x/.venv/bin/grpo-train]")]
+Dollars: TypeAlias = Annotated[float, ValueRule("a number (dollars)", lambda value: value >= 0)]
 Prices: TypeAlias = Annotated[
-    dict[str, Dollars], Rule("days with dollars per hour, such as {2026-09-01: 2.49}", _are_days)
+    dict[str, Dollars], ValueRule("days with dollars per hour, such as {2026-09-01: 2.49}", _are_days)
 ]
 Code: TypeAlias = Annotated[
-    Literal["", "sync", "clone"], Rule("sync (grpo-tui sync brings it) or clone (git pull in 'repo')", bool)
+    Literal["", "sync", "clone"], ValueRule("sync (grpo-tui sync brings it) or clone (git pull in 'repo')", bool)
 ]
-Scheduler: TypeAlias = Annotated[Literal["", "slurm"], Rule("slurm (without it a run is a tmux session)", bool)]
-Job: TypeAlias = Annotated[dict[str, Any], Rule('a mapping, such as {partition: gpu, gpus: 8, time: "24:00:00"}')]
+Scheduler: TypeAlias = Annotated[Literal["", "slurm"], ValueRule("slurm (without it a run is a tmux session)", bool)]
+Job: TypeAlias = Annotated[dict[str, Any], ValueRule('a mapping, such as {partition: gpu, gpus: 8, time: "24:00:00"}')]
 NotifyKeys: TypeAlias = Annotated[
-    Notify, Rule("a mapping with 'command', 'url' or both", lambda value: value and value.keys() <= {"command", "url"})
+    NotifyTable,
+    ValueRule("a mapping with 'command', 'url' or both", lambda value: value and value.keys() <= {"command", "url"}),
 ]
-Forwards: TypeAlias = Annotated[list[str], Rule("a list of LOCAL:HOST:PORT, such as ['8888:127.0.0.1:8888']")]
+Forwards: TypeAlias = Annotated[list[str], ValueRule("a list of LOCAL:HOST:PORT, such as ['8888:127.0.0.1:8888']")]
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ class BoxClient:
         self._follows: dict[int, Follow] = {}
         self._topics = {next(self._ids): topic for topic in VALUE_TOPICS}
         self._known_runs = gate.KnownRows()
-        self._requests = Requests()
+        self._requests = PendingRequests()
         self._link = Link.CONNECTING
         self._link_detail = "not started"
         self._up = False
@@ -308,7 +308,7 @@ class BoxClient:
         """Serve one connection until it ends. Raises Unreachable with the reason."""
         self._go_up()
         self._set_link(Link.CONNECTED, transport.describe())
-        self._emit(gate.greeting(hello, transport.algorithms()))
+        self._emit(gate.read_greeting(hello, transport.algorithms()))
         timing, pings = self._timing, Pings()
         allowance = Allowance(
             f"{self.box.name} floods the link: it sent more than this program asked for", clock=self.clock
@@ -472,7 +472,7 @@ class Pending:
         return {"type": "request", "id": self.id, "op": self.op, "params": self.params}
 
 
-class Requests:
+class PendingRequests:
     """The table of pending requests. Futures are completed outside the lock: their callbacks may send new requests."""
 
     def __init__(self) -> None:

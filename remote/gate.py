@@ -32,7 +32,7 @@ MAX_CONSOLE = 4_000
 Rows = list[dict[str, Any]]
 
 
-class Unreadable(ValueError):
+class GateError(ValueError):
     """Why a value does not pass the gate."""
 
 
@@ -62,7 +62,7 @@ def frame(frame: dict[str, Any]) -> dict[str, Any]:
     return frame
 
 
-def greeting(hello: dict[str, Any], algorithms: Mapping[str, str] = MappingProxyType({})) -> BoxGreeted:
+def read_greeting(hello: dict[str, Any], algorithms: Mapping[str, str] = MappingProxyType({})) -> BoxGreeted:
     """The event of a hello, without the facts that do not pass. Raises ProtocolError for a malformed one."""
     host, engine = hello.get("host"), hello.get("engine") or {}
     if not isinstance(host, dict) or not isinstance(engine, dict):
@@ -107,10 +107,10 @@ def reply(op: str, response: dict[str, Any]) -> dict[str, Any]:
     kind, result = OPERATIONS[op].reply, response.get("result")
     try:
         if not isinstance(result, dict):
-            raise Unreadable("not an object")
+            raise GateError("not an object")
         hints = hints_of(kind)
         if missing := [key for key in kind.__required_keys__ if key not in result]:  # type: ignore[attr-defined]
-            raise Unreadable(f"'{missing[0]}' is missing")
+            raise GateError(f"'{missing[0]}' is missing")
         admitted = {key: _field(key, result[key], hint) for key, hint in hints.items() if key in result}
         unpack = OPERATIONS[op].unpack
         return unpack(admitted) if unpack else admitted
@@ -148,12 +148,12 @@ def _field(key: str, value: Any, hint: Any) -> Any:
         return _plain(dict(list(texts.items())[:MAX_ITEMS]))
     try:
         if problem := mismatch(value, hint):
-            raise Unreadable(problem)
+            raise GateError(problem)
         return _plain(value)
-    except Unreadable as error:
+    except GateError as error:
         if hint == dict[str, Any]:
             return {UNREADABLE: str(error)}
-        raise Unreadable(f"{key}: {error}") from None
+        raise GateError(f"{key}: {error}") from None
 
 
 def _rows(kind: RowKind, values: list[Any], known: KnownRows | None = None) -> Rows:
@@ -210,7 +210,7 @@ def _row(kind: RowKind, value: Any, index: int) -> dict[str, Any]:
         value = {**value, "error": {**error, "console_tail": tail}}
     try:
         return {key: _plain(item) for key, item in value.items() if key in hints}
-    except Unreadable as error:  # in a field of a field, of which no type is known
+    except GateError as error:  # in a field of a field, of which no type is known
         return kind.unreadable(_shown_name(value, kind.key, index), message(str(error)))
 
 
@@ -237,9 +237,9 @@ def _plain(value: Any, depth: int = MAX_DEPTH, text: Callable[[str], str] = clea
     if not isinstance(value, (list, dict)):
         return value
     if depth == 0:
-        raise Unreadable(f"nested more than {MAX_DEPTH} deep")
+        raise GateError(f"nested more than {MAX_DEPTH} deep")
     if len(value) > MAX_ITEMS:
-        raise Unreadable(f"{len(value):,} items, more than {MAX_ITEMS:,}")
+        raise GateError(f"{len(value):,} items, more than {MAX_ITEMS:,}")
     if isinstance(value, list):
         return [_plain(item, depth - 1, text) for item in value]
     return {clean(key, "")[:NAME_LENGTH]: _plain(item, depth - 1, text) for key, item in value.items()}

@@ -10,10 +10,12 @@ import ast
 import io
 import tokenize
 from collections import Counter
+from collections.abc import Collection
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+PACKAGES = ("grpo_tui", "remote", "grpo_train")
 SHORT = 40
 
 
@@ -59,13 +61,30 @@ def loose_in(package: str) -> list[str]:
 
 def doubled_classes(package: str) -> list[str]:
     """Names of classes that several modules define."""
-    count = Counter(
-        node.name
+    return sorted(name for name, times in _defined(package, ast.ClassDef).items() if times > 1)
+
+
+def doubled_functions(package: str, tables: Collection[str] = ()) -> list[str]:
+    """Names of public functions that several modules define, in other folders than ``tables``."""
+    count = _defined(package, ast.FunctionDef, ast.AsyncFunctionDef, tables=tables)
+    return sorted(name for name, times in count.items() if times > 1 and not name.startswith("_"))
+
+
+def shared_classes() -> list[str]:
+    """Names of public classes that several packages define."""
+    count = Counter(name for package in PACKAGES for name in _defined(package, ast.ClassDef))
+    return sorted(name for name, times in count.items() if times > 1 and not name.startswith("_"))
+
+
+def _defined(package: str, *kinds: type[ast.stmt], tables: Collection[str] = ()) -> Counter[str]:
+    """How many modules define a name."""
+    return Counter(
+        str(node.name)  # type: ignore[attr-defined]
         for file in files_of(package).values()
+        if str(file.parent.relative_to(REPOSITORY)) not in tables
         for node in ast.parse(file.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.ClassDef)
+        if isinstance(node, kinds)
     )
-    return sorted(name for name, times in count.items() if times > 1)
 
 
 def words_in(text: str) -> int:
@@ -104,5 +123,5 @@ def figures(package: str) -> str:
 
 
 if __name__ == "__main__":
-    for each in ("grpo_tui", "remote", "grpo_train"):
+    for each in PACKAGES:
         print(figures(each))

@@ -18,7 +18,7 @@ from grpo_train.rewards import Rewards
 from grpo_train.rewards.tags import closes_thoughts
 from grpo_train.rollout import seed_of
 from grpo_train.rollout.backends import decoding_steps, make_backend
-from grpo_train.rollout.prompts import encode, end_of
+from grpo_train.rollout.prompts import encode_prompts, end_of
 from grpo_train.tasks import Attempt, Problem, Task
 
 OnText = Callable[[int, str], None]
@@ -73,7 +73,7 @@ class AskedCheckpoint:
 
     def prompt_of(self, problem: Problem) -> str:
         """The prompt as the model gets it, special tokens written out."""
-        text: str = self._policy.tokenizer.decode(encode([problem], self._policy.tokenizer)[0])
+        text: str = self._policy.tokenizer.decode(encode_prompts([problem], self._policy.tokenizer)[0])
         return text
 
     def complete(
@@ -87,7 +87,7 @@ class AskedCheckpoint:
 
         Raises PolicyError out of memory or positions, TaskError from a reward function.
         """
-        (prompt,) = encode([question.problem], self._policy.tokenizer)
+        (prompt,) = encode_prompts([question.problem], self._policy.tokenizer)
         check_fit(self._policy, [prompt], sampling.max_completion_length)
         pieces = [_Pieces(self._policy.text) for _ in range(sampling.count)]
         answers: dict[int, Answer] = {}

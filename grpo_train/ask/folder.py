@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 from grpo_train.ask.output import AnswerCancelled, FolderOutput
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.errors import UserError
-from grpo_train.run_dir.questions import AskedQuestion, Questions
+from grpo_train.run_dir.questions import AskedQuestion, QuestionLog
 
 if TYPE_CHECKING:
     from grpo_train.ask.checkpoint import AskedCheckpoint
-    from grpo_train.ask.session import Session
+    from grpo_train.ask.session import AskSession
 
 POLL_S = 0.1
 LOOK_S = 5.0
 """How often a process that waits looks whether a run needs its GPU."""
 
 
-def serve(folder: Path, open_session: Callable[[], Session], idle_s: float, clock: Clock = CLOCK) -> None:
+def serve_questions(folder: Path, open_session: Callable[[], AskSession], idle_s: float, clock: Clock = CLOCK) -> None:
     """Answer until no question came for ``idle_s``, the directory is removed, or a run needs the GPU.
 
     Whatever ends it is the last event. Raises UserError where the checkpoints cannot be loaded.
@@ -47,9 +47,9 @@ def serve(folder: Path, open_session: Callable[[], Session], idle_s: float, cloc
         return  # the directory was removed: whoever asked is done
 
 
-def _lines(folder: Path, session: Session, idle_s: float, clock: Clock) -> Iterator[bytes]:
+def _lines(folder: Path, session: AskSession, idle_s: float, clock: Clock) -> Iterator[bytes]:
     """The questions as they are asked. Raises EvalError ``gpu_busy`` when a run starts training meanwhile."""
-    questions = Questions(folder)
+    questions = QuestionLog(folder)
     waits_since = looked_at = clock.monotonic()
     while (now := clock.monotonic()) - waits_since < idle_s:
         lines = questions.new()
@@ -62,7 +62,7 @@ def _lines(folder: Path, session: Session, idle_s: float, clock: Clock) -> Itera
         clock.sleep(0 if lines else POLL_S)
 
 
-def _answer(line: bytes, session: Session, checkpoints: Sequence[AskedCheckpoint], output: FolderOutput) -> None:
+def _answer(line: bytes, session: AskSession, checkpoints: Sequence[AskedCheckpoint], output: FolderOutput) -> None:
     output.begin("")
     try:
         asked = AskedQuestion.from_line(line)

@@ -23,7 +23,7 @@ MAX_CHARACTERS = 80_000
 """Of a text in an event of a directory: a line stays below 1 MiB, which is all that its readers take."""
 
 
-class Output:
+class SessionOutput:
     """What is shown of a session."""
 
     def ready(self, checkpoints: Sequence[AskedCheckpoint]) -> None: ...
@@ -40,7 +40,7 @@ class Output:
         print(f"error: {error}", file=sys.stderr, flush=True)
 
 
-class TextOutput(Output):
+class TextOutput(SessionOutput):
     """For a reader: a single completion as it is drawn, several as each ends."""
 
     def __init__(self, checkpoints: int, count: int) -> None:
@@ -65,7 +65,7 @@ class TextOutput(Output):
         print(f"\n    {verdict_text(answer)}\n", flush=True)
 
 
-class JsonOutput(Output):
+class JsonOutput(SessionOutput):
     """For a program: one event a line."""
 
     def __init__(self) -> None:

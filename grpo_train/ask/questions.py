@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from grpo_train.config.schema import Config
-from grpo_train.export.shape import SAMPLES, shape_of
+from grpo_train.export.shape import SAMPLES, common_shape
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.safe_json import half_character
@@ -41,7 +41,7 @@ def own_question(text: str, task: Task, config: Config) -> Question:
     _check_kind(task)
     split = config.eval.split
     problems = [task.problem(split, index) for index in range(min(SAMPLES, task.size(split)))]
-    shape = shape_of(problems)
+    shape = common_shape(problems)
     is_bare = shape == type(shape)(is_chat=shape.is_chat)
     if is_bare and any(each.prompt != each.question for each in problems):
         raise QuestionError(
@@ -57,7 +57,7 @@ def own_question(text: str, task: Task, config: Config) -> Question:
     return Question(Problem(-1, asked, "", text, tuple(messages)))
 
 
-def held_out(index: int, task: Task, config: Config) -> Question:
+def held_out_question(index: int, task: Task, config: Config) -> Question:
     """Problem ``index`` of the evaluated split. Raises QuestionError outside of it, and for a game."""
     _check_kind(task)
     size = task.size(config.eval.split)

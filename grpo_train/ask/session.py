@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_train.ask.checkpoint import AskedCheckpoint, Sampling
-from grpo_train.ask.questions import Question, QuestionError, held_out, own_question
+from grpo_train.ask.questions import Question, QuestionError, held_out_question, own_question
 from grpo_train.config import with_changes
 from grpo_train.config.schema import Config
-from grpo_train.evaluation.plan import EvalPlan, make_plan, task_of
+from grpo_train.evaluation.plan import EvalPlan, plan_evaluation, task_of
 from grpo_train.evaluation.request import EvalError, EvalRequest
 from grpo_train.evaluation.results.keys import decoding
 from grpo_train.rewards import load_rewards
@@ -18,7 +18,7 @@ from grpo_train.tasks import Task
 
 
 @dataclass(frozen=True)
-class Session:
+class AskSession:
     """Checkpoints of a run, or a model without one."""
 
     plan: EvalPlan
@@ -39,7 +39,7 @@ class Session:
 
     def problem(self, index: int) -> Question:
         """A held-out problem. Raises QuestionError."""
-        return held_out(index, self.task, self.config)
+        return held_out_question(index, self.task, self.config)
 
     def sampling(
         self, count: int, temperature: float | None, top_p: float | None, longest: int | None, seed: int
@@ -72,7 +72,7 @@ class Session:
                 )
 
 
-def open_session(root: Path, request: EvalRequest, device: str | None) -> Session:
+def open_session(root: Path, request: EvalRequest, device: str | None) -> AskSession:
     """The session of a request; nothing is loaded yet.
 
     Args:
@@ -80,11 +80,11 @@ def open_session(root: Path, request: EvalRequest, device: str | None) -> Sessio
 
     Raises EvalError (``gpu_busy``: a run is training), RunDirError, ConfigError, PolicyError, TaskError.
     """
-    plan, unusable = make_plan(root, request)
+    plan, unusable = plan_evaluation(root, request)
     if unusable:
         raise EvalError(unusable[0].error, code=unusable[0].code)
     config = Config.model_validate(plan.config)
     config = with_changes(config, model={"device": device or config.model.device})
-    session = Session(plan, task_of(config), config, root, shares_gpu=device is not None)
+    session = AskSession(plan, task_of(config), config, root, shares_gpu=device is not None)
     session.check_gpu()
     return session

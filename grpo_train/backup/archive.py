@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpo_train.backup.cleanup import refuse_live
+from grpo_train.backup.cleanup import refuse_at_work
 from grpo_train.backup.job import OnProgress
 from grpo_train.backup.layout import ARCHIVED_CHECKPOINTS, ARCHIVED_RUNS, Home
 from grpo_train.backup.runs import back_up_run
@@ -60,7 +60,7 @@ def archive_run(
     target = root / ARCHIVED_RUNS / run.name
     if target.is_dir() and not os.path.lexists(run.path):
         return _finish(root, run.name, to, transfers, show)
-    refuse_live(run)
+    refuse_at_work(run)
     if os.path.lexists(target):
         raise RunDirError(f"{target} exists; rename one of them", code="name_taken")
     with closing(StatusWriter(run.path)):

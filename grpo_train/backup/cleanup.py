@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grpo_train.backup.collect import LocalStep, local_steps, read_step
-from grpo_train.backup.job import Job, OnProgress, working_on
+from grpo_train.backup.job import CommandProgress, OnProgress, working_on
 from grpo_train.backup.layout import Home
 from grpo_train.backup.record import read_record
 from grpo_train.backup.snapshot import Snapshot, StoredStep
@@ -44,7 +44,7 @@ class Spare:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptCheckpoint:
     path: str
     step: int
     reason: str
@@ -65,7 +65,7 @@ class CleanupPlan:
     read_back_age_s: float | None
     """Seconds since then, by the store's clock; None where that is not known."""
     spare: tuple[Spare, ...]
-    kept: tuple[Kept, ...]
+    kept: tuple[KeptCheckpoint, ...]
 
     @property
     def bytes(self) -> int:
@@ -80,7 +80,7 @@ class CleanupResult:
     destination: str
     snapshot: int
     removed: tuple[Spare, ...]
-    kept: tuple[Kept, ...]
+    kept: tuple[KeptCheckpoint, ...]
     """Also those whose objects turned out damaged."""
 
     @property
@@ -109,12 +109,12 @@ def clean_up(
         removed, kept = [], list(plan.kept)
         for spare in plan.spare:
             if reason := _problem(run, spare, snapshot, stored, job, transfers):
-                kept.append(Kept(spare.path, spare.step, reason))
+                kept.append(KeptCheckpoint(spare.path, spare.step, reason))
             elif _remove(run, spare):
                 removed.append(spare)
                 _note(run, spare, to)
             else:
-                kept.append(Kept(spare.path, spare.step, "in use"))
+                kept.append(KeptCheckpoint(spare.path, spare.step, "in use"))
     return CleanupResult(run.name, to.name, plan.snapshot, tuple(removed), tuple(kept))
 
 
@@ -125,7 +125,7 @@ def _plan(run: RunDir, to: Destination, keep: int) -> tuple[CleanupPlan, Snapsho
             "another destination with --to",
             code="same_disk",
         )
-    refuse_live(run)
+    refuse_at_work(run)
     record = read_record(run.path)
     known, home = record.of(to.trust.store_id), Home("training_runs", run.name, record.identity)
     stored = StoredRun(to.store, home)
@@ -141,9 +141,9 @@ def _plan(run: RunDir, to: Destination, keep: int) -> tuple[CleanupPlan, Snapsho
     backed_up = {(step.step, step.digest) for step in newest.manifest.steps}
     for step in found:
         if (step.step, step.digest) not in backed_up:
-            kept.append(Kept(step.path, step.step, f"not in snapshot {newest.number}"))
+            kept.append(KeptCheckpoint(step.path, step.step, f"not in snapshot {newest.number}"))
         elif reason := reasons.get(step.path):
-            kept.append(Kept(step.path, step.step, reason))
+            kept.append(KeptCheckpoint(step.path, step.step, reason))
         else:
             spare.append(Spare(step.path, step.step, checkpoint_size(run.path / step.path)))
     plan = CleanupPlan(
@@ -160,7 +160,7 @@ def is_own_stage(run: RunDir) -> bool:
     return is_marked and pid == os.getppid() and is_alive(pid, start)
 
 
-def refuse_live(run: RunDir) -> None:
+def refuse_at_work(run: RunDir) -> None:
     """Raise RunDirError (``run_is_live``) if the run or one of its processes is live, unless it has started this."""
     if is_own_stage(run):
         return
@@ -201,7 +201,9 @@ def _reasons(run: RunDir, found: list[LocalStep], keep: int) -> dict[str, str]:
     return found_reasons
 
 
-def _problem(run: RunDir, spare: Spare, snapshot: Snapshot, stored: StoredRun, job: Job, transfers: int) -> str:
+def _problem(
+    run: RunDir, spare: Spare, snapshot: Snapshot, stored: StoredRun, job: CommandProgress, transfers: int
+) -> str:
     """Why a checkpoint may not be removed: the backup does not hold, at this moment, the checkpoint that is here."""
     try:
         here = read_step(run.path, spare.path)

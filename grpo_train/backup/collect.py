@@ -13,7 +13,7 @@ from typing import Any
 
 from grpo_train.backup.keys import check_key
 from grpo_train.backup.layout import digest_of_list, walk_files
-from grpo_train.backup.snapshot import Link, Omitted
+from grpo_train.backup.snapshot import Omitted, SnapshotLink
 from grpo_train.backup.store import StoreError
 from grpo_train.run_dir.manifest import MANIFEST, STEP_NAME, problem_of, sha256
 from grpo_train.run_dir.safe_json import MAX_FILE_BYTES, Unreadable, parse_object, read_bytes
@@ -53,7 +53,7 @@ class Collection:
     logs: list[str] = field(default_factory=list)
     """Append-only files."""
     files: list[str] = field(default_factory=list)
-    links: list[Link] = field(default_factory=list)
+    links: list[SnapshotLink] = field(default_factory=list)
     omitted: list[Omitted] = field(default_factory=list)
 
 
@@ -181,7 +181,7 @@ def _add(found: Collection, kind: str, folder: Path, relative: str) -> None:
             reason = f"a link out of its directory, to {target}"
             found.omitted.append(Omitted(relative, "outside", reason.encode(errors="backslashreplace").decode()))
             return
-        found.links.append(Link(relative, target))
+        found.links.append(SnapshotLink(relative, target))
     elif not stat.S_ISREG(mode):
         found.omitted.append(Omitted(relative, "unreadable", "not a regular file"))
     elif not os.access(path, os.R_OK):

@@ -6,7 +6,7 @@ import hashlib
 import threading
 from collections.abc import Iterable, Iterator
 
-from grpo_train.backup.store import OnBytes, Piece, StoreError
+from grpo_train.backup.store import FilePart, OnBytes, StoreError
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.safe_json import Unreadable, open_regular
 
@@ -31,7 +31,7 @@ class RateLimit:
         self._clock.sleep(start - self._clock.monotonic())
 
 
-def read_piece(piece: Piece, size: int = CHUNK) -> Iterator[bytes]:
+def read_piece(piece: FilePart, size: int = CHUNK) -> Iterator[bytes]:
     """The bytes of a piece, in chunks of ``size`` bytes.
 
     Raises StoreError (``changed``) in place of the last one if they differ from the piece's SHA-256.
@@ -60,7 +60,7 @@ def read_piece(piece: Piece, size: int = CHUNK) -> Iterator[bytes]:
         yield last
 
 
-def _changed(piece: Piece, problem: str) -> StoreError:
+def _changed(piece: FilePart, problem: str) -> StoreError:
     return StoreError(f"{piece.path}: {problem}", code="changed")
 
 

@@ -21,7 +21,7 @@ from grpo_train.backup.folder import FolderStore
 from grpo_train.backup.layout import KINDS
 from grpo_train.backup.s3 import S3Store
 from grpo_train.backup.s3_requests import OnWait
-from grpo_train.backup.store import Store, Trust
+from grpo_train.backup.store import ObjectStore, Trust
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.suggest import did_you_mean
 
@@ -36,7 +36,7 @@ class Destination:
     """An opened destination."""
 
     name: str
-    store: Store
+    store: ObjectStore
     trust: Trust
     limit: int | None
     """Bytes per second, already in force; None = unlimited."""

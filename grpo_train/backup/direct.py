@@ -22,7 +22,7 @@ LEAST = 16 << 20
 """Bytes of a file from which on it is worth a buffer of its own."""
 
 
-class Output:
+class DirectFile:
     """A file that is written in order, from its start; a context that closes it. Raises OSError."""
 
     def __init__(self, descriptor: int, size: int) -> None:
@@ -33,7 +33,7 @@ class Output:
         self._filled = 0
         self._written = 0
 
-    def __enter__(self) -> Output:
+    def __enter__(self) -> DirectFile:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_train.backup.direct import Output
-from grpo_train.backup.job import Job
+from grpo_train.backup.direct import DirectFile
+from grpo_train.backup.job import CommandProgress
 from grpo_train.backup.parallel import for_each
 from grpo_train.backup.snapshot import Part, StoredFile
-from grpo_train.backup.store import Store, StoreError
+from grpo_train.backup.store import ObjectStore, StoreError
 from grpo_train.run_dir import RunDirError
 from grpo_train.run_dir.files import open_for_writing
 from grpo_train.run_dir.manifest import sha256
@@ -35,7 +35,9 @@ class Wanted:
     """What is spoiled if it is damaged in the store: a checkpoint, or the file."""
 
 
-def download(store: Store, files: Sequence[Wanted], job: Job, transfers: int) -> dict[str, StoreError]:
+def download(
+    store: ObjectStore, files: Sequence[Wanted], job: CommandProgress, transfers: int
+) -> dict[str, StoreError]:
     """Fetch files, each hashed; returns what is damaged in the store, by owner. Raises StoreError, OSError."""
     job.update(phase="reading", bytes_total=sum(wanted.file.size for wanted in files), files_total=len(files))
     failed: dict[str, StoreError] = {}
@@ -68,7 +70,7 @@ def check_space(folder: Path, size: int) -> None:
         )
 
 
-def fetch_file(store: Store, file: StoredFile, target: Path, job: Job) -> None:
+def fetch_file(store: ObjectStore, file: StoredFile, target: Path, job: CommandProgress) -> None:
     """Fetch a file under a partial name, hashed, and rename it; one that is there with the right bytes stays.
 
     Raises StoreError (``damaged``, ``missing``), OSError.
@@ -81,7 +83,7 @@ def fetch_file(store: Store, file: StoredFile, target: Path, job: Job) -> None:
     partial.unlink(missing_ok=True)
     descriptor = open_for_writing(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, file.mode | 0o600)
     try:
-        with Output(descriptor, file.size) as output:
+        with DirectFile(descriptor, file.size) as output:
             for part in file.parts:
                 _fetch_whole_part(store, part, output, file, job)
             output.flush()
@@ -91,7 +93,9 @@ def fetch_file(store: Store, file: StoredFile, target: Path, job: Job) -> None:
         raise
 
 
-def _fetch_whole_part(store: Store, part: Part, output: Output, file: StoredFile, job: Job) -> None:
+def _fetch_whole_part(
+    store: ObjectStore, part: Part, output: DirectFile, file: StoredFile, job: CommandProgress
+) -> None:
     start = output.tell()
     for attempt in range(_AGAIN + 1):
         try:
@@ -102,7 +106,7 @@ def _fetch_whole_part(store: Store, part: Part, output: Output, file: StoredFile
             output.rewind(start)
 
 
-def _fetch_part(store: Store, part: Part, output: Output, job: Job) -> None:
+def _fetch_part(store: ObjectStore, part: Part, output: DirectFile, job: CommandProgress) -> None:
     digest, size = hashlib.sha256(), 0
     for chunk in store.read(part.key):
         size += len(chunk)

@@ -13,7 +13,7 @@ from grpo_train.backup.layout import COMPLETE, Home
 from grpo_train.backup.record import home_here
 from grpo_train.backup.snapshot import Snapshot
 from grpo_train.backup.snapshots import StoredRun
-from grpo_train.backup.store import Store, StoreError
+from grpo_train.backup.store import ObjectStore, StoreError
 from grpo_train.run_dir.files import atomic_write
 from grpo_train.run_dir.manifest import sha256
 from grpo_train.run_dir.safe_json import read_bytes
@@ -55,7 +55,7 @@ def homes_of(root: Path) -> list[tuple[Home, Path]]:
     return [(home_here(file.parent.parent.name, file.parent), file) for file in sources]
 
 
-def erase(store: Store, root: Path) -> Erased:
+def erase(store: ObjectStore, root: Path) -> Erased:
     """Remove every object of the runs and evaluations of a root from a store.
 
     Nothing is removed unless each snapshot with a readable manifest names the identity and the very bytes of the file

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo_train.backup.content import RateLimit
-from grpo_train.backup.direct import Output
+from grpo_train.backup.direct import DirectFile
 from grpo_train.backup.download import check_space
 from grpo_train.backup.folder import FolderStore
-from grpo_train.backup.job import Job, OnProgress, working_on
+from grpo_train.backup.job import CommandProgress, OnProgress, working_on
 from grpo_train.backup.keys import check_key
 from grpo_train.backup.parallel import for_each
-from grpo_train.backup.store import Entry, Store, StoreError
+from grpo_train.backup.store import ObjectStore, StoredObject, StoreError
 from grpo_train.backup.upload import TRANSFERS
 from grpo_train.run_dir import RunDirError
 from grpo_train.run_dir.files import fsync_path, open_for_writing, sync_tree
@@ -41,7 +41,7 @@ class FetchResult:
     """``manifest`` (every SHA-256), or ``headers`` (sizes, and the headers of safetensors files)."""
 
 
-def source_of(url: str, access: Bucket | None, limit: RateLimit | None = None) -> tuple[Store, str]:
+def store_of_url(url: str, access: Bucket | None, limit: RateLimit | None = None) -> tuple[ObjectStore, str]:
     """The store and prefix of ``s3://bucket/prefix/`` (with the credentials of a destination) or of a directory.
 
     Raises StoreError, AccessError.
@@ -68,7 +68,7 @@ def source_of(url: str, access: Bucket | None, limit: RateLimit | None = None) -
 
 def fetch(
     root: Path,
-    store: Store,
+    store: ObjectStore,
     prefix: str,
     target: Path,
     *,
@@ -143,12 +143,12 @@ def _has(path: Path, size: int) -> bool:
     return path.is_file() and not path.is_symlink() and path.stat().st_size == size
 
 
-def _fetch_one(store: Store, entry: Entry, target: Path, job: Job) -> None:
+def _fetch_one(store: ObjectStore, entry: StoredObject, target: Path, job: CommandProgress) -> None:
     """Fetch one object under a partial name. Raises StoreError, OSError."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.partial")
     partial.unlink(missing_ok=True)
-    with Output(open_for_writing(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL), entry.size) as output:
+    with DirectFile(open_for_writing(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL), entry.size) as output:
         for chunk in store.read(entry.key):
             output.write(chunk)
             job.add(moved=len(chunk))

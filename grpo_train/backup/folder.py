@@ -13,10 +13,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from grpo_train.backup.content import CHUNK, RateLimit, check_content, read_piece
-from grpo_train.backup.direct import Output, read_from_disk
+from grpo_train.backup.direct import DirectFile, read_from_disk
 from grpo_train.backup.keys import check_key, check_prefix, is_key, is_partial, partial_name
 from grpo_train.backup.same_disk import mount_point, on_same_device, shows
-from grpo_train.backup.store import Entry, OnBytes, Piece, StoreError
+from grpo_train.backup.store import FilePart, OnBytes, StoredObject, StoreError
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.files import fsync_path
 
@@ -38,7 +38,7 @@ class FolderStore:
         self.identity = str(path.resolve())
         self.location = self.identity
 
-    def entries(self, prefix: str) -> Iterator[Entry]:
+    def entries(self, prefix: str) -> Iterator[StoredObject]:
         folder, slash, start = check_prefix(prefix).rpartition("/")
         self._check_base()
         yield from self._walk(folder + slash, start)
@@ -47,7 +47,7 @@ class FolderStore:
         self._check_base()
         return sorted(name for name, is_folder in self._names(check_prefix(prefix)) if is_folder)
 
-    def head(self, key: str) -> Entry | None:
+    def head(self, key: str) -> StoredObject | None:
         with self._errors(key):
             try:
                 facts = os.lstat(self._file(key))
@@ -56,7 +56,7 @@ class FolderStore:
                 return None
             except NotADirectoryError:
                 return None
-            return Entry(key, facts.st_size, facts.st_mtime) if stat.S_ISREG(facts.st_mode) else None
+            return StoredObject(key, facts.st_size, facts.st_mtime) if stat.S_ISREG(facts.st_mode) else None
 
     def read(self, key: str, start: int = 0) -> Iterator[bytes]:
         with self._errors(key), os.fdopen(self._open(key), "rb", buffering=0) as file:
@@ -72,7 +72,7 @@ class FolderStore:
             raise StoreError(f"{self._file(key)}: more than {limit} bytes", code="damaged")
         return data
 
-    def write(self, key: str, piece: Piece, on_bytes: OnBytes | None = None) -> None:
+    def write(self, key: str, piece: FilePart, on_bytes: OnBytes | None = None) -> None:
         def content() -> Iterator[bytes]:
             for chunk in read_piece(piece):
                 self._take(len(chunk))
@@ -147,7 +147,7 @@ class FolderStore:
         with self._errors(key):
             partial, descriptor = self._create_partial(file)
             try:
-                with Output(descriptor, size) as output:
+                with DirectFile(descriptor, size) as output:
                     for chunk in content():
                         output.write(chunk)
                     output.flush()
@@ -189,7 +189,7 @@ class FolderStore:
 
     # ------------------------------------------------------------------------------------------------- reading
 
-    def _walk(self, folder: str, start: str = "") -> Iterator[Entry]:
+    def _walk(self, folder: str, start: str = "") -> Iterator[StoredObject]:
         """Entries below a directory ("" or ending with ``/``) whose name there begins with ``start``."""
         for name, is_folder in self._names(folder):
             if not name.startswith(start):

@@ -59,7 +59,7 @@ class Progress:
 OnProgress = Callable[[Progress], None]
 
 
-class Job:
+class CommandProgress:
     """Progress of one command, from several threads."""
 
     def __init__(
@@ -131,7 +131,7 @@ def working_on(
     destination: str = "",
     show: OnProgress | None = None,
     clock: Clock = CLOCK,
-) -> Iterator[Job]:
+) -> Iterator[CommandProgress]:
     """Hold the lock of a run while a command works on it.
 
     A root that cannot be written gets neither lock nor announcement: nothing prunes there. Raises RunDirError
@@ -156,7 +156,7 @@ def working_on(
         if error.errno not in _NOT_WRITABLE:
             raise
         folder = None
-    job = Job(start, folder, status, show, clock)
+    job = CommandProgress(start, folder, status, show, clock)
     try:
         yield job
     except BaseException as error:

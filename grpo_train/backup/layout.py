@@ -98,7 +98,7 @@ def weights_prefix(name: str, digest: str) -> str:
     return check_key(f"weights/{_UNSAFE.sub('_', name)[-128:]}--{digest[:16]}") + "/"
 
 
-def identity_of(folder: Path) -> str:
+def folder_identity(folder: Path) -> str:
     """Identity of a run, evaluation or sweep: the start of the SHA-256 of its ``launch.json``, ``eval_config.yaml`` or
     ``sweep.json``, else of the sorted list of its paths, sizes and hashes. Raises OSError, Unreadable."""
     for name in _SOURCES:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from grpo_train.backup.layout import Home
 from grpo_train.backup.logs import extends
-from grpo_train.backup.record import Record, new_identity
+from grpo_train.backup.record import BackupRecord, new_identity
 from grpo_train.backup.snapshot import Snapshot, StoredFile
 from grpo_train.backup.snapshots import StoredRun, StoredSnapshot, homes
-from grpo_train.backup.store import Store
+from grpo_train.backup.store import ObjectStore
 from grpo_train.run_dir.safe_json import Unreadable, open_regular
 
 
@@ -25,7 +25,7 @@ class Lineage:
     """Number of a newer snapshot by another copy, while this one has not changed since ``previous``; 0 = none."""
 
 
-def find_lineage(store: Store, store_id: str, home: Home, folder: Path, record: Record) -> Lineage:
+def find_lineage(store: ObjectStore, store_id: str, home: Home, folder: Path, record: BackupRecord) -> Lineage:
     """Compare a directory with the newest snapshot of its identity. May give ``record`` a new identity.
 
     A copy that was resumed on another box and backed up there has bytes that this one lacks. Once both have gone on,
@@ -87,7 +87,7 @@ def _length(path: Path) -> int:
         return -1
 
 
-def _forked(store: Store, home: Home, record: Record) -> Lineage:
+def _forked(store: ObjectStore, home: Home, record: BackupRecord) -> Lineage:
     record.parent = home.identity
     record.identity = new_identity(home.identity)
     record.stores.clear()

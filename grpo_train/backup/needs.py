@@ -10,7 +10,7 @@ from typing import Any
 
 from grpo_train.backup.collect import LocalFile, read_step
 from grpo_train.backup.layout import walk_files
-from grpo_train.backup.record import Record
+from grpo_train.backup.record import BackupRecord
 from grpo_train.config.yaml_text import load_yaml
 from grpo_train.policy.locate import PolicyError, base_of_checkpoint, resolve_backbone
 from grpo_train.run_dir import RunDir
@@ -31,7 +31,7 @@ class LocalWeights:
 
 
 @dataclass(frozen=True)
-class Needs:
+class BackupNeeds:
     hub: tuple[str, ...] = ()
     data: tuple[str, ...] = ()
     weights: tuple[LocalWeights, ...] = ()
@@ -39,7 +39,7 @@ class Needs:
     """(path, reason) of starting weights that cannot be read."""
 
 
-def needs_of(run: RunDir, record: Record) -> Needs:
+def needs_of(run: RunDir, record: BackupRecord) -> BackupNeeds:
     """What a training run needs; nothing for what its config cannot say. Raises OSError."""
     config = _read_config(run)
     hub: list[str] = []
@@ -60,7 +60,7 @@ def needs_of(run: RunDir, record: Record) -> Needs:
     found = task.get("parts", [task]) if isinstance(task, dict) else []
     parts = found if isinstance(found, list) else []
     data = tuple(part["path"] for part in parts if isinstance(part, dict) and isinstance(part.get("path"), str))
-    return Needs(tuple(hub), data, tuple(weights), tuple(missing))
+    return BackupNeeds(tuple(hub), data, tuple(weights), tuple(missing))
 
 
 def _sources(run: RunDir, config: dict[str, Any]) -> Iterator[str]:
@@ -84,7 +84,7 @@ def _relative(path: str, root: Path) -> str:
     return os.path.relpath(path, root) if path.startswith(f"{root}/") else path
 
 
-def _weights(root: Path, folder: Path, source: str, record: Record) -> LocalWeights:
+def _weights(root: Path, folder: Path, source: str, record: BackupRecord) -> LocalWeights:
     """A directory of weights, each file hashed, or known from its manifest. Raises OSError, Unreadable."""
     path = f"checkpoints/{folder.name}" if source.startswith("/") else source
     if folder.name == "model" and (folder.parent / MANIFEST).exists():
@@ -102,7 +102,7 @@ def _weights(root: Path, folder: Path, source: str, record: Record) -> LocalWeig
     return LocalWeights(folder, path, source, tuple(files))
 
 
-def _hash_once(file: Path, facts: os.stat_result, record: Record) -> str:
+def _hash_once(file: Path, facts: os.stat_result, record: BackupRecord) -> str:
     """SHA-256 of a file, hashed again only if the file system says that it changed."""
     stamp = [facts.st_size, facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns]
     known = record.hashes.get(os.fspath(file))

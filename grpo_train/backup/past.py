@@ -9,7 +9,7 @@ from grpo_train.backup.layout import Home
 from grpo_train.backup.peek import look, newest_manifest, runs_in
 from grpo_train.backup.snapshot import Snapshot
 from grpo_train.backup.snapshots import homes
-from grpo_train.backup.store import Store, StoreError
+from grpo_train.backup.store import ObjectStore, StoreError
 from grpo_train.history.database import Database, News
 from grpo_train.history.news import news_of, scan_metrics
 from grpo_train.run_dir import RunDir, list_evaluations
@@ -22,7 +22,7 @@ BATCH = 20
 
 
 def read_store(
-    database: Database, store: Store, destination: str, until: float = math.inf, clock: Clock = CLOCK
+    database: Database, store: ObjectStore, destination: str, until: float = math.inf, clock: Clock = CLOCK
 ) -> tuple[list[str], bool]:
     """Bring a database up to date with the runs of a store.
 
@@ -57,7 +57,7 @@ def read_store(
     return problems, complete
 
 
-def root_of(store: Store) -> str:
+def root_of(store: ObjectStore) -> str:
     """A store as the root of a record: always a URL, which tells it from the root of a box."""
     return store.url if "://" in store.url else f"file://{store.url}"
 
@@ -67,7 +67,7 @@ def _signature(snapshot: Snapshot | None) -> str:
 
 
 def _news(
-    store: Store, home: Home, snapshot: Snapshot, box: str, root: str, signature: str
+    store: ObjectStore, home: Home, snapshot: Snapshot, box: str, root: str, signature: str
 ) -> tuple[News, tuple[str, ...]]:
     """What a snapshot says of a run, and which of its files are damaged. Raises StoreError, Unreadable, OSError."""
     with look(store, home, snapshot) as found:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from grpo_train.backup.carry import EVENTS
 from grpo_train.backup.layout import RUNS, Home
-from grpo_train.backup.record import Record
+from grpo_train.backup.record import BackupRecord
 from grpo_train.backup.snapshot import Snapshot, StoredFile
 from grpo_train.backup.snapshots import evaluation_homes, homes, homes_named, read_manifest
-from grpo_train.backup.store import Store, StoreError
+from grpo_train.backup.store import ObjectStore, StoreError
 from grpo_train.run_dir import TABLE, RunDir
 from grpo_train.run_dir.notes import NOTE
 from grpo_train.run_dir.safe_json import Unreadable, leave_out
@@ -26,7 +26,7 @@ _GONE = ("missing", "damaged")
 
 
 @dataclass(frozen=True)
-class Look:
+class StoredState:
     """What a store has of a run."""
 
     run: RunDir
@@ -40,7 +40,7 @@ class Look:
         return "lost" if self.snapshot.live else self.snapshot.state
 
 
-def runs_in(store: Store, name: str = "") -> list[Home]:
+def runs_in(store: ObjectStore, name: str = "") -> list[Home]:
     """The training runs of a store, or those of a name, each once. Raises StoreError."""
     found = homes_named(store, name, RUNS) if name else [home for kind in RUNS for home in homes(store, kind)]
     first: dict[str, Home] = {}
@@ -49,12 +49,12 @@ def runs_in(store: Store, name: str = "") -> list[Home]:
     return list(first.values())
 
 
-def newest_manifest(store: Store, home: Home) -> Snapshot | None:
+def newest_manifest(store: ObjectStore, home: Home) -> Snapshot | None:
     """The newest snapshot whose manifest is proven; None without one. Raises StoreError where the store fails."""
     return next(_manifests(store, home), None)
 
 
-def _manifests(store: Store, home: Home) -> Iterator[Snapshot]:
+def _manifests(store: ObjectStore, home: Home) -> Iterator[Snapshot]:
     """The proven manifests of a run, newest first."""
     names = [name for name in store.folders(home.snapshots) if name.isascii() and name.isdecimal() and len(name) == 6]
     for name in sorted(names, reverse=True):
@@ -67,8 +67,8 @@ def _manifests(store: Store, home: Home) -> Iterator[Snapshot]:
 
 
 @contextmanager
-def look(store: Store, home: Home, snapshot: Snapshot) -> Iterator[Look]:
-    """Fetch what :class:`Look` shows, every byte hashed; it is removed at the end. Raises StoreError, OSError."""
+def look(store: ObjectStore, home: Home, snapshot: Snapshot) -> Iterator[StoredState]:
+    """Fetch a :class:`StoredState`, every byte hashed; it is removed at the end. Raises StoreError, OSError."""
     with tempfile.TemporaryDirectory(prefix="grpo-look-") as name:
         root = Path(name)
         folder = root / "training_runs" / home.name
@@ -79,11 +79,11 @@ def look(store: Store, home: Home, snapshot: Snapshot) -> Iterator[Look]:
                 problems += _fetch(store, evaluation, EVALUATION_FILES, root / "eval_runs" / each.name)
         for part in ("logs", "control", "training_state"):
             (folder / part).mkdir(parents=True, exist_ok=True)
-        Record(snapshot.identity, snapshot.parent).save(folder)
-        yield Look(RunDir(folder), snapshot, tuple(problems))
+        BackupRecord(snapshot.identity, snapshot.parent).save(folder)
+        yield StoredState(RunDir(folder), snapshot, tuple(problems))
 
 
-def _fetch(store: Store, snapshot: Snapshot, names: tuple[str, ...], folder: Path) -> list[str]:
+def _fetch(store: ObjectStore, snapshot: Snapshot, names: tuple[str, ...], folder: Path) -> list[str]:
     """Write some files of a snapshot; returns why others could not be."""
     problems = []
     for file in (file for file in snapshot.files if file.path in names):
@@ -99,7 +99,7 @@ def _fetch(store: Store, snapshot: Snapshot, names: tuple[str, ...], folder: Pat
     return problems
 
 
-def _write(store: Store, file: StoredFile, target: Path) -> None:
+def _write(store: ObjectStore, file: StoredFile, target: Path) -> None:
     with target.open("wb") as out:
         for part in file.parts:
             digest = hashlib.sha256()

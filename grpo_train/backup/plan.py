@@ -12,7 +12,7 @@ from pathlib import Path
 from grpo_train.backup.carry import carried_logs, carried_steps, missing_part
 from grpo_train.backup.collect import Collection as Contents
 from grpo_train.backup.collect import LocalFile, LocalStep, collect, is_unchanged, last_step
-from grpo_train.backup.job import Job
+from grpo_train.backup.job import CommandProgress
 from grpo_train.backup.layout import (
     ARCHIVED_RUNS,
     Home,
@@ -24,10 +24,10 @@ from grpo_train.backup.layout import (
 )
 from grpo_train.backup.lineage import Lineage
 from grpo_train.backup.logs import LogPlan, plan_log
-from grpo_train.backup.needs import LocalWeights, Needs, needs_of
-from grpo_train.backup.record import Record
-from grpo_train.backup.snapshot import Link, Omitted, Part, Snapshot, StoredFile, StoredStep, Weights
-from grpo_train.backup.store import Piece, StoreError
+from grpo_train.backup.needs import BackupNeeds, LocalWeights, needs_of
+from grpo_train.backup.record import BackupRecord
+from grpo_train.backup.snapshot import Omitted, Part, Snapshot, SnapshotLink, StartingWeights, StoredFile, StoredStep
+from grpo_train.backup.store import FilePart, StoreError
 from grpo_train.backup.upload import Sent, Upload
 from grpo_train.run_dir import RunDir, RunDirError
 from grpo_train.run_dir.evaluations import read_evaluation
@@ -52,7 +52,7 @@ class Plan:
     uploads: list[Upload]
 
 
-def planned(root: Path, folder: Path, lineage: Lineage, record: Record, steps: str, job: Job) -> Plan:
+def planned(root: Path, folder: Path, lineage: Lineage, record: BackupRecord, steps: str, job: CommandProgress) -> Plan:
     """A consistent view of a directory: no checkpoint moved or changed while logs and links were read."""
     previous = lineage.previous.manifest if lineage.previous else None
     stored_steps = {  # not read, so pruning need not wait for them
@@ -93,7 +93,7 @@ def chosen_steps(found: list[LocalStep], which: str, folder: Path) -> list[Local
     return chosen
 
 
-def _plan(folder: Path, lineage: Lineage, record: Record, contents: Contents) -> Plan:
+def _plan(folder: Path, lineage: Lineage, record: BackupRecord, contents: Contents) -> Plan:
     stored = lineage.stored
     home, previous = stored.home, lineage.previous.manifest if lineage.previous else None
     uploads: list[Upload] = []
@@ -129,7 +129,7 @@ def _plan(folder: Path, lineage: Lineage, record: Record, contents: Contents) ->
         log_steps |= {file.path: previous.log_steps[file.path] for file in logs}
         steps, files, omitted = [*steps, *gone], [*files, *logs], [*omitted, *lost]
     digests = {step.digest for step in steps}
-    needs = needs_of(RunDir(folder), record) if home.kind in ("training_runs", ARCHIVED_RUNS) else Needs()
+    needs = needs_of(RunDir(folder), record) if home.kind in ("training_runs", ARCHIVED_RUNS) else BackupNeeds()
     omitted += [Omitted(path, "weights_missing", f"starting weights: {reason}") for path, reason in needs.missing]
     snapshot = Snapshot(
         home.kind, home.name, home.identity, 0, utc_now(), socket.gethostname(), VERSION, state, is_live,
@@ -163,11 +163,11 @@ def _stored_step(
     return StoredStep(step.step, step.digest, step.path, True, files)
 
 
-def _stored_weights(found: LocalWeights, uploads: list[Upload]) -> Weights:
+def _stored_weights(found: LocalWeights, uploads: list[Upload]) -> StartingWeights:
     digest = digest_of_list({file.path: (file.size, file.sha256) for file in found.files})
     prefix = weights_prefix(found.folder.name, digest)
     files = _stored_files(found.folder, found.files, lambda file: prefix + file.path, found.path, uploads)
-    return Weights(found.path, found.source, files)
+    return StartingWeights(found.path, found.source, files)
 
 
 def _stored_files(
@@ -177,14 +177,14 @@ def _stored_files(
     found = []
     for file in files:
         part = Part(key(file), file.size, file.sha256)
-        uploads.append(Upload(part, Piece(folder / file.path, 0, file.size, file.sha256), owner))
+        uploads.append(Upload(part, FilePart(folder / file.path, 0, file.size, file.sha256), owner))
         found.append(StoredFile(file.path, file.mode, (part,)))
     return tuple(found)
 
 
 def _small_file(home: Home, folder: Path, path: str, uploads: list[Upload]) -> StoredFile:
     """Raises OSError, Unreadable, StoreError."""
-    source: Piece | bytes
+    source: FilePart | bytes
     with open_regular(folder / path) as file:
         facts = os.fstat(file.fileno())
         data = file.read(_IN_MEMORY + 1)
@@ -192,13 +192,13 @@ def _small_file(home: Home, folder: Path, path: str, uploads: list[Upload]) -> S
         source, size, digest = data, len(data), hashlib.sha256(data).hexdigest()
     else:
         size, digest = facts.st_size, sha256(folder / path)
-        source = Piece(folder / path, 0, size, digest)
+        source = FilePart(folder / path, 0, size, digest)
     part = Part(file_key(home, path, digest), size, digest)
     uploads.append(Upload(part, source, path))
     return StoredFile(path, facts.st_mode & 0o777, (part,))
 
 
-def _links(links: Sequence[Link], steps: Sequence[StoredStep]) -> tuple[Link, ...]:
+def _links(links: Sequence[SnapshotLink], steps: Sequence[StoredStep]) -> tuple[SnapshotLink, ...]:
     """Links of which the target is in the snapshot; ``step_latest`` falls back to the newest checkpoint."""
     here = {step.path: step.step for step in steps if "superseded/" not in step.path}
     found = []
@@ -209,7 +209,7 @@ def _links(links: Sequence[Link], steps: Sequence[StoredStep]) -> tuple[Link, ..
             near = max((path for path in here if path.startswith(f"{folder}/")), key=here.__getitem__, default="")
             if name == "step_final" or not near:
                 continue
-            link = Link(link.path, near.rpartition("/")[2])
+            link = SnapshotLink(link.path, near.rpartition("/")[2])
         found.append(link)
     return tuple(found)
 
@@ -230,7 +230,7 @@ def _file_of(snapshot: Snapshot | None, path: str) -> StoredFile | None:
     return next((file for file in snapshot.files if file.path == path), None) if snapshot else None
 
 
-def without(snapshot: Snapshot, previous: Snapshot | None, sent: Sent) -> Snapshot:
+def without_unsent(snapshot: Snapshot, previous: Snapshot | None, sent: Sent) -> Snapshot:
     """A snapshot without what could not be sent; each is named."""
     if not sent.failed:
         return snapshot

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from grpo_train.backup.commit import PRUNING_S, claim_number, commit
 from grpo_train.backup.job import OnProgress, working_on
 from grpo_train.backup.layout import ARCHIVED_RUNS, CLAIM, COMPLETE, MARK, PRUNING, Home
-from grpo_train.backup.record import Record, read_record
+from grpo_train.backup.record import BackupRecord, read_record
 from grpo_train.backup.snapshot import Snapshot, StoredStep
 from grpo_train.backup.snapshots import StoredRun, StoredSnapshot
-from grpo_train.backup.store import Entry, StoreError
+from grpo_train.backup.store import StoredObject, StoreError
 from grpo_train.run_dir import RunDirError
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import utc_now
@@ -179,7 +179,7 @@ def _delete(
         store.delete([home.snapshots + PRUNING])
 
 
-def _spare_objects(stored: StoredRun, stay: Sequence[StoredSnapshot], now: float) -> list[Entry]:
+def _spare_objects(stored: StoredRun, stay: Sequence[StoredSnapshot], now: float) -> list[StoredObject]:
     """Objects that no snapshot names, stored more than a day ago; none where a manifest cannot be read."""
     home = stored.home
     unreadable = any(each.state == "damaged" and not each.manifest for each in stay)
@@ -291,7 +291,7 @@ def _write(root: Path, stored: StoredRun, store_id: str, snapshot: Snapshot) -> 
     """Commit a snapshot whose objects are all in the store; returns its number."""
     home = stored.home
     folder = root / home.kind / home.name
-    record = Record(home.identity)
+    record = BackupRecord(home.identity)
     try:
         here = read_record(folder)
         record = here if here.identity == home.identity else record

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from grpo_train.backup.layout import READ_BACK
 from grpo_train.backup.snapshot import MAX_MANIFEST_BYTES, Part, Snapshot
 from grpo_train.backup.snapshots import StoredRun
-from grpo_train.backup.store import Entry, Store, StoreError
+from grpo_train.backup.store import ObjectStore, StoredObject, StoreError
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.files import to_float
 from grpo_train.run_dir.safe_json import Unreadable, parse_object
@@ -37,7 +37,7 @@ class Reading:
     """When the reading began, by the store's clock."""
 
 
-def clock_of(store: Store, clock: Clock = CLOCK) -> Callable[[], float]:
+def clock_of(store: ObjectStore, clock: Clock = CLOCK) -> Callable[[], float]:
     """The store's clock, which is asked once."""
     now, began = store.now(), clock.monotonic()
     return lambda: now + clock.monotonic() - began
@@ -85,14 +85,14 @@ def remember(stored: StoredRun, snapshot: Snapshot, fresh: Mapping[str, Reading]
     return min(reading.time for reading in known.values()) if len(known) == len(parts) else None
 
 
-def _marks(stored: StoredRun) -> Iterator[Entry]:
+def _marks(stored: StoredRun) -> Iterator[StoredObject]:
     """The files of all snapshots, newest first; of an archived run then those that it had before."""
     for home in filter(None, (stored.home, stored.home.twin)):
         keys = [key for key in stored.objects if key.startswith(home.snapshots) and key.endswith(f"/{READ_BACK}")]
         yield from (stored.objects[key] for key in sorted(keys, reverse=True))
 
 
-def _read(store: Store, mark: Entry) -> dict[str, Reading]:
+def _read(store: ObjectStore, mark: StoredObject) -> dict[str, Reading]:
     """What a file says; nothing of a time after it was written."""
     try:
         document = parse_object(store.read_small(mark.key, MAX_MANIFEST_BYTES))
@@ -114,6 +114,6 @@ def _read(store: Store, mark: Entry) -> dict[str, Reading]:
     return found
 
 
-def _is_same(entry: Entry | None, part: Part, reading: Reading) -> bool:
+def _is_same(entry: StoredObject | None, part: Part, reading: Reading) -> bool:
     """Whether the store holds the object that was read."""
     return entry is not None and entry.size == part.size and entry.modified <= reading.time + _SLACK_S

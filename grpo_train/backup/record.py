@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.backup.carry import EVENTS
-from grpo_train.backup.layout import Home, identity_of
+from grpo_train.backup.layout import Home, folder_identity
 from grpo_train.backup.snapshot import Snapshot
 from grpo_train.run_dir.backed_up import steps_in_backup
 from grpo_train.run_dir.backup_state import MAX_NAME, LastBackup, parse_last_backup
@@ -56,7 +56,7 @@ class StoreRecord:
 
 
 @dataclass
-class Record:
+class BackupRecord:
     identity: str
     parent: str = ""
     stores: dict[str, StoreRecord] = field(default_factory=dict)
@@ -80,13 +80,13 @@ class Record:
         atomic_write(folder / NOTE, json.dumps(asdict(self), indent=1) + "\n")
 
 
-def read_record(folder: Path) -> Record:
+def read_record(folder: Path) -> BackupRecord:
     """The record of a directory; a new one where it is missing or damaged. Raises OSError, Unreadable."""
     row = read_json(folder / NOTE, MAX_RUN_FILE_BYTES, finite=True) or {}
     identity, parent = row.get("identity"), row.get("parent")
     if not isinstance(identity, str) or len(identity) != 16:
-        return Record(identity_of(folder))
-    record = Record(identity, parent if isinstance(parent, str) else "")
+        return BackupRecord(folder_identity(folder))
+    record = BackupRecord(identity, parent if isinstance(parent, str) else "")
     record.removed = {str(step): name for step, name in steps_in_backup(folder).items()}
     stores, hashes = row.get("stores"), row.get("hashes")
     for store_id, facts in stores.items() if isinstance(stores, dict) else ():

@@ -15,11 +15,11 @@ from grpo_train.backup.download import Wanted, check_space, download
 from grpo_train.backup.job import OnProgress, working_on
 from grpo_train.backup.layout import Home
 from grpo_train.backup.lineage import continues, is_at
-from grpo_train.backup.record import Record, StoreRecord, new_identity, read_record
+from grpo_train.backup.record import BackupRecord, StoreRecord, new_identity, read_record
 from grpo_train.backup.restore_evaluation import complete_evaluation
 from grpo_train.backup.snapshot import Omitted, Snapshot, StoredStep
 from grpo_train.backup.snapshots import StoredRun, StoredSnapshot, homes_named
-from grpo_train.backup.store import Store, StoreError
+from grpo_train.backup.store import ObjectStore, StoreError
 from grpo_train.backup.upload import TRANSFERS
 from grpo_train.run_dir import RunDirError, check_name
 from grpo_train.run_dir.files import fsync_path, remove_tree, sync_tree
@@ -35,7 +35,7 @@ LIVE_S = 600.0
 
 @dataclass(frozen=True)
 class RestoreResult:
-    """Outcome of :func:`restore`."""
+    """Outcome of :func:`restore_folder`."""
 
     kind: str
     name: str
@@ -57,7 +57,7 @@ class RestoreResult:
     evaluations: tuple[RestoreResult, ...] = ()
 
 
-def find_home(store: Store, name: str, kinds: tuple[str, ...]) -> Home:
+def find_home(store: ObjectStore, name: str, kinds: tuple[str, ...]) -> Home:
     """The run of this name in a store; ``NAME--IDENTITY`` picks one of several. Raises RunDirError."""
     found = homes_named(store, name, kinds)
     if not found:
@@ -83,7 +83,7 @@ def pick_snapshot(stored: StoredRun, number: int | None) -> StoredSnapshot:
     raise RunDirError(f"snapshot {number} of {stored.home.name} {reason} (complete: {have})", code="no_backup")
 
 
-def restore(
+def restore_folder(
     root: Path,
     home: Home,
     source: Destination,
@@ -297,9 +297,9 @@ def _finish(target: Path, folder: Path, chosen: StoredSnapshot, source: Destinat
     snapshot = chosen.manifest
     assert snapshot is not None
     _add_links(target, snapshot)
-    record = Record(snapshot.identity, snapshot.parent)
+    record = BackupRecord(snapshot.identity, snapshot.parent)
     if renamed:
-        record = Record(new_identity(snapshot.identity), snapshot.identity)
+        record = BackupRecord(new_identity(snapshot.identity), snapshot.identity)
     else:
         known = record.stores[source.trust.store_id] = StoreRecord(known=snapshot.number)
         known.describe(snapshot, source.name, same_disk=source.trust.same_disk, time=chosen.modified)

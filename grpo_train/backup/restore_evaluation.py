@@ -11,17 +11,17 @@ from contextlib import closing
 from pathlib import Path
 
 from grpo_train.backup.download import Wanted, check_space, download
-from grpo_train.backup.job import Job
+from grpo_train.backup.job import CommandProgress
 from grpo_train.backup.snapshot import Snapshot, StoredFile
-from grpo_train.backup.store import Store, StoreError
-from grpo_train.evaluation.results.stored import SUPERSEDED, name_and_step, problem_of, restore_torn
+from grpo_train.backup.store import ObjectStore, StoreError
+from grpo_train.evaluation.results.stored import SUPERSEDED, name_and_step, restore_torn, results_problem
 from grpo_train.run_dir import TABLE, StatusWriter
 from grpo_train.run_dir.files import fsync_path, read_json, remove_tree, sync_tree
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES
 
 
 def complete_evaluation(
-    folder: Path, snapshot: Snapshot, store: Store, job: Job, transfers: int
+    folder: Path, snapshot: Snapshot, store: ObjectStore, job: CommandProgress, transfers: int
 ) -> tuple[list[int], dict[str, StoreError]]:
     """Add the results that an evaluation lacks; returns their steps, and what is damaged in the store.
 
@@ -69,7 +69,7 @@ def _group(path: str) -> str:
 def _is_intact(place: Path) -> bool:
     if place.parent.name == SUPERSEDED:
         return place.exists()
-    return (place / "summary.json").exists() and not problem_of(place)
+    return (place / "summary.json").exists() and not results_problem(place)
 
 
 def _hidden(place: Path) -> Path:

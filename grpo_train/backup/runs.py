@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_train.backup.layout import KINDS, RUNS, Home
-from grpo_train.backup.restore import RestoreResult, find_home, restore
+from grpo_train.backup.restore import RestoreResult, find_home, restore_folder
 from grpo_train.backup.snapshot import Omitted
-from grpo_train.backup.snapshots import evaluations_of
+from grpo_train.backup.snapshots import stored_evaluations
 from grpo_train.backup.take import BackupResult, back_up
 from grpo_train.run_dir import RunDirError, list_evaluations
 from grpo_train.run_dir.errors import UserError, code_of
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Failure:
+class BackupFailure:
     """A directory that could not be backed up."""
 
     kind: str
@@ -31,7 +31,7 @@ class Failure:
     reason: str
 
 
-def locate(root: Path, given: str) -> tuple[str, str]:
+def locate_folder(root: Path, given: str) -> tuple[str, str]:
     """(kind, name) of a directory of a root: a run's name or path, or ``KIND/NAME``.
 
     Raises RunDirError (``no_run``) with the nearest name.
@@ -69,7 +69,7 @@ def back_up_run(root: Path, kind: str, name: str, to: Destination, **options: An
 
 def back_up_all(
     root: Path, to: Destination, *, then: Callable[[BackupResult], object] = lambda _: None, **options: Any
-) -> tuple[list[BackupResult], list[Failure]]:
+) -> tuple[list[BackupResult], list[BackupFailure]]:
     """Back up everything below a root; one that fails costs none of the others. ``then`` is called after each one.
 
     Raises StoreError where no other would succeed: a destination that cannot be used. Raises RunDirError (``bad_root``)
@@ -80,7 +80,7 @@ def back_up_all(
         reason = "nothing was launched here, or the disk of the root is not mounted"
         raise RunDirError(f"{root} has no training_runs: {reason}; or choose another --root", code="bad_root")
     done: list[BackupResult] = []
-    failed: list[Failure] = []
+    failed: list[BackupFailure] = []
     for kind, name in found:
         try:
             runs = {(row["name"]) for row in list_evaluations(root, name)} if kind in RUNS else set()
@@ -90,7 +90,7 @@ def back_up_all(
         except (UserError, OSError) as error:
             if code_of(error) in ("refused", "no_bucket", "wrong_region", "clock", "full", "unreachable"):
                 raise
-            failed.append(Failure(kind, name, code_of(error), str(error)))
+            failed.append(BackupFailure(kind, name, code_of(error), str(error)))
     return done, failed
 
 
@@ -103,21 +103,21 @@ def restore_run(
     as_name: str | None = None,
     **options: Any,
 ) -> RestoreResult:
-    """:func:`restore` of a run by name, with its evaluations unless it gets another name. Raises as that."""
+    """:func:`restore_folder` of a run by name, with its evaluations unless it gets another name. Raises as that."""
     kinds: tuple[str, ...] = KINDS
     name = given
     for kind in KINDS:
         if given.startswith(f"{kind}/"):
             kinds, name = (kind,), given.removeprefix(f"{kind}/")
     home = _preferred(source, name, kinds)
-    done = restore(root, home, source, number=number, as_name=as_name, **options)
+    done = restore_folder(root, home, source, number=number, as_name=as_name, **options)
     if home.kind not in RUNS or as_name:
         return done
     others = {key: value for key, value in options.items() if key in ("transfers", "show")}
     evaluations, omitted = [], list(done.omitted)
-    for other in evaluations_of(source.store, home, number):
+    for other in stored_evaluations(source.store, home, number):
         try:
-            added = restore(root, other, source, **others)
+            added = restore_folder(root, other, source, **others)
         except RunDirError as error:  # another evaluation of this name, or one at work
             if error.code == "disk_full":
                 raise

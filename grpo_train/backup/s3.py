@@ -14,12 +14,12 @@ from typing import Any
 from grpo_train.backup.access import Access
 from grpo_train.backup.content import RateLimit, check_content
 from grpo_train.backup.keys import check_key, check_prefix, is_key
-from grpo_train.backup.s3_errors import Place
-from grpo_train.backup.s3_read import Reader
-from grpo_train.backup.s3_requests import OnWait, Requests, Timing
+from grpo_train.backup.s3_errors import StorePlace
+from grpo_train.backup.s3_read import ObjectReader
+from grpo_train.backup.s3_requests import OnWait, S3Requests, S3Timing
 from grpo_train.backup.s3_trial import try_checksums
 from grpo_train.backup.s3_upload import PART, Uploader
-from grpo_train.backup.store import Entry, OnBytes, Piece, StoreError
+from grpo_train.backup.store import FilePart, OnBytes, StoredObject, StoreError
 from grpo_train.run_dir.clock import CLOCK, Clock
 
 _KEYS_PER_DELETION = 1_000
@@ -40,7 +40,7 @@ class S3Store:
         limit: RateLimit | None = None,
         transfers: int = 4,
         part: int = PART,
-        timing: Timing | None = None,
+        timing: S3Timing | None = None,
         on_wait: OnWait | None = None,
         clock: Clock = CLOCK,
     ) -> None:
@@ -50,9 +50,9 @@ class S3Store:
         self._prefix = check_prefix(f"{prefix.strip('/')}/" if prefix.strip("/") else "")
         self.url = f"s3://{bucket}/{self._prefix}".rstrip("/")
         self.location = f"{bucket}/{self._prefix}".rstrip("/")
-        self._requests = Requests(
+        self._requests = S3Requests(
             access,
-            Place(self.url, bucket, endpoint or access.endpoint, region or access.region, access),
+            StorePlace(self.url, bucket, endpoint or access.endpoint, region or access.region, access),
             ca_file=ca_file,
             connections=4 * transfers,
             timing=timing,
@@ -61,7 +61,7 @@ class S3Store:
             clock=clock,
         )
         self.identity = f"{self._requests.place.endpoint}/{self.location}"
-        self._reader = Reader(self._requests, transfers, limit)
+        self._reader = ObjectReader(self._requests, transfers, limit)
         self._uploader = Uploader(self._requests, transfers, part)
         self._checksums: dict[str, tuple[str, str]] = {}
         """Of the objects in parts that were written: their SHA-256, and the checksum that the store must report."""
@@ -72,12 +72,12 @@ class S3Store:
 
     # ------------------------------------------------------------------------------------------------- listing
 
-    def entries(self, prefix: str) -> Iterator[Entry]:
+    def entries(self, prefix: str) -> Iterator[StoredObject]:
         for page in self._pages(prefix):
             for item in page.get("Contents", ()):
                 key = item["Key"].removeprefix(self._prefix)
                 if is_key(key):  # a folder made in a console is an object whose key ends with a slash
-                    yield Entry(key, item["Size"], item["LastModified"].timestamp())
+                    yield StoredObject(key, item["Size"], item["LastModified"].timestamp())
 
     def folders(self, prefix: str) -> list[str]:
         start = len(self._prefix + check_prefix(prefix))
@@ -93,9 +93,9 @@ class S3Store:
                 return
             arguments["ContinuationToken"] = page["NextContinuationToken"]
 
-    def head(self, key: str) -> Entry | None:
+    def head(self, key: str) -> StoredObject | None:
         facts = self._head(self._full(key))
-        return Entry(key, facts["ContentLength"], facts["LastModified"].timestamp()) if facts else None
+        return StoredObject(key, facts["ContentLength"], facts["LastModified"].timestamp()) if facts else None
 
     def _head(self, full: str, **arguments: Any) -> dict[str, Any] | None:
         try:
@@ -120,7 +120,7 @@ class S3Store:
 
     # ------------------------------------------------------------------------------------------------- writing
 
-    def write(self, key: str, piece: Piece, on_bytes: OnBytes | None = None) -> None:
+    def write(self, key: str, piece: FilePart, on_bytes: OnBytes | None = None) -> None:
         full = self._full(key)
 
         def size() -> int | None:

@@ -40,7 +40,7 @@ class UploadEnded(StoreError):
 
 
 @dataclass(frozen=True)
-class Place:
+class StorePlace:
     """What the messages of a store name."""
 
     url: str
@@ -51,7 +51,7 @@ class Place:
 
 
 def refusal(
-    facts: dict[str, Any], meta: dict[str, Any], operation: str, place: Place, clock_offset_s: float
+    facts: dict[str, Any], meta: dict[str, Any], operation: str, place: StorePlace, clock_offset_s: float
 ) -> StoreError | None:
     """What an error that a store answers means for the user; None where the request is worth another try.
 
@@ -100,7 +100,7 @@ def refusal(
     return refused(f"{operation}: the store answers {code or status} {said}".rstrip())
 
 
-def unusable(place: Place, error: Exception) -> StoreError:
+def unusable(place: StorePlace, error: Exception) -> StoreError:
     """A configuration of boto3 that allows no request: a profile, an endpoint, a region or a login."""
     said = "".join(c for c in str(error) if c.isprintable())[:300]
     return StoreError(f"{place.url}: {said}; correct {place.access.source}", code="refused")

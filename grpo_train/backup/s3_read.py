@@ -14,7 +14,7 @@ from typing import Any
 
 from grpo_train.backup.content import RateLimit
 from grpo_train.backup.s3_errors import cause_of
-from grpo_train.backup.s3_requests import Requests
+from grpo_train.backup.s3_requests import S3Requests
 from grpo_train.backup.store import StoreError
 
 RANGE = 10 << 20
@@ -34,10 +34,10 @@ class _Range:
     etag: str
 
 
-class Reader:
+class ObjectReader:
     """Reads the objects of one store, with at most ``transfers`` ranges on the way, which its callers share."""
 
-    def __init__(self, requests: Requests, transfers: int, limit: RateLimit | None) -> None:
+    def __init__(self, requests: S3Requests, transfers: int, limit: RateLimit | None) -> None:
         self._requests, self._transfers, self._limit = requests, transfers, limit
         self._workers = ThreadPoolExecutor(transfers, thread_name_prefix="read")
         self._lock = threading.Lock()

@@ -12,7 +12,7 @@ from typing import Any
 
 from grpo_train.backup.access import Access
 from grpo_train.backup.content import RateLimit
-from grpo_train.backup.s3_errors import Place, cause_of, date_of, refusal, retry_after, unusable
+from grpo_train.backup.s3_errors import StorePlace, cause_of, date_of, refusal, retry_after, unusable
 from grpo_train.backup.store import StoreError
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.web_page import is_page, words_of
@@ -26,7 +26,7 @@ _SLOWEST = 16 << 10
 
 
 @dataclass(frozen=True)
-class Timing:
+class S3Timing:
     """Seconds."""
 
     silence: float = 60.0
@@ -40,7 +40,7 @@ class Timing:
 class Backoff:
     """Waits between the tries of one request: random, and twice as long each time."""
 
-    def __init__(self, timing: Timing, stop: threading.Event, on_wait: OnWait | None, clock: Clock = CLOCK) -> None:
+    def __init__(self, timing: S3Timing, stop: threading.Event, on_wait: OnWait | None, clock: Clock = CLOCK) -> None:
         self._timing, self._stop, self._on_wait, self._clock = timing, stop, on_wait, clock
         self.progressed()
 
@@ -75,7 +75,7 @@ class Body:
     """The bytes of one request: within the limit of the rate, ended by a deadline or a stop."""
 
     def __init__(
-        self, data: bytes, limit: RateLimit | None, timing: Timing, stop: threading.Event, clock: Clock = CLOCK
+        self, data: bytes, limit: RateLimit | None, timing: S3Timing, stop: threading.Event, clock: Clock = CLOCK
     ) -> None:
         self._data, self._limit, self._stop, self._clock = memoryview(data), limit, stop, clock
         self._allowed = timing.silence + len(data) / _SLOWEST
@@ -105,26 +105,26 @@ class Body:
         return len(self._data)
 
 
-class Requests:
+class S3Requests:
     """Sends the requests of one store. All methods may be called by several threads."""
 
     def __init__(
         self,
         access: Access,
-        place: Place,
+        place: StorePlace,
         *,
         ca_file: str = "",
         connections: int = 16,
-        timing: Timing | None = None,
+        timing: S3Timing | None = None,
         limit: RateLimit | None = None,
         on_wait: OnWait | None = None,
         clock: Clock = CLOCK,
     ) -> None:
-        self.timing = timing or Timing()
+        self.timing = timing or S3Timing()
         self.limit = limit
         self._on_wait, self._clock = on_wait, clock
         self._client = _client(access, place, ca_file, connections, self.timing)
-        self.place = Place(
+        self.place = StorePlace(
             place.url,
             place.bucket,
             place.endpoint or str(self._client.meta.endpoint_url),
@@ -242,7 +242,7 @@ class Requests:
             self._store_date = (date, self._clock.monotonic())
 
 
-def _client(access: Access, place: Place, ca_file: str, connections: int, timing: Timing) -> Any:
+def _client(access: Access, place: StorePlace, ca_file: str, connections: int, timing: S3Timing) -> Any:
     """A boto3 client that tries each request once and adds no checksum of its own. Raises StoreError.
 
     Credentials that are given go with their own endpoint and region: profiles and ``~/.aws/config`` are not read.
@@ -283,7 +283,7 @@ def _client(access: Access, place: Place, ca_file: str, connections: int, timing
     return client
 
 
-def _refuse_pages(place: Place, response_dict: dict[str, Any], **_: Any) -> None:
+def _refuse_pages(place: StorePlace, response_dict: dict[str, Any], **_: Any) -> None:
     """Raise StoreError for a web page: botocore reads that of a 404 as a missing object, and others as it can."""
     body, status = response_dict["body"], response_dict["status_code"]
     if isinstance(body, bytes) and status < 500 and status not in (408, 429) and is_page(body):

@@ -7,11 +7,11 @@ import hashlib
 import secrets
 from typing import Any
 
-from grpo_train.backup.s3_requests import Requests
+from grpo_train.backup.s3_requests import S3Requests
 from grpo_train.backup.same_disk import marker_name
 
 
-def try_checksums(requests: Requests, prefix: str) -> tuple[bool, bool]:
+def try_checksums(requests: S3Requests, prefix: str) -> tuple[bool, bool]:
     """(computes SHA-256 checksums itself, refuses a wrong Content-MD5)."""
     keys = [prefix + marker_name() for _ in range(3)]
     try:
@@ -22,12 +22,12 @@ def try_checksums(requests: Requests, prefix: str) -> tuple[bool, bool]:
         requests.call("delete_objects", Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True})
 
 
-def _accepts(requests: Requests, key: str, **checksum: str) -> bool:
+def _accepts(requests: S3Requests, key: str, **checksum: str) -> bool:
     """Whether an object is stored whose checksum is wrong."""
     return requests.try_once("put_object", Key=key, Body=secrets.token_bytes(64), **checksum) is not None
 
 
-def _reports(requests: Requests, keys: list[str]) -> bool:
+def _reports(requests: S3Requests, keys: list[str]) -> bool:
     """Whether the right SHA-256 is reported of an object that came without one, and of one in parts."""
     data = secrets.token_bytes(64)
     requests.call("put_object", Key=keys[1], Body=data)
@@ -51,7 +51,7 @@ def _reports(requests: Requests, keys: list[str]) -> bool:
     return _reported(requests, keys[2]) == _sha256(hashlib.sha256(data).digest()) + "-1"
 
 
-def _reported(requests: Requests, key: str) -> str:
+def _reported(requests: S3Requests, key: str) -> str:
     facts = requests.call("head_object", Key=key, ChecksumMode="ENABLED")
     return str(facts.get("ChecksumSHA256", ""))
 

@@ -21,8 +21,8 @@ from typing import Any
 
 from grpo_train.backup.content import read_piece
 from grpo_train.backup.s3_errors import UploadEnded
-from grpo_train.backup.s3_requests import Requests
-from grpo_train.backup.store import OnBytes, Piece, StoreError
+from grpo_train.backup.s3_requests import S3Requests
+from grpo_train.backup.store import FilePart, OnBytes, StoreError
 
 logger = logging.getLogger(__name__)
 PART = 8 << 20
@@ -65,7 +65,7 @@ class _Upload:
 class Uploader:
     """Uploads files of one store, with at most ``transfers`` parts on the way at a time."""
 
-    def __init__(self, requests: Requests, transfers: int, part: int = PART) -> None:
+    def __init__(self, requests: S3Requests, transfers: int, part: int = PART) -> None:
         self.sends_sha256 = False
         """Whether the store checks SHA-256 checksums, so that they are sent."""
         self.sends_md5 = False
@@ -77,7 +77,7 @@ class Uploader:
         self._workers = ThreadPoolExecutor(transfers, thread_name_prefix="upload")
         self._slots = threading.BoundedSemaphore(transfers + 1)
 
-    def upload(self, key: str, piece: Piece, on_bytes: OnBytes | None, size_of: Callable[[], int | None]) -> str:
+    def upload(self, key: str, piece: FilePart, on_bytes: OnBytes | None, size_of: Callable[[], int | None]) -> str:
         """Store a piece under a full key; returns the checksum that the store must report, or "".
 
         ``size_of`` returns the size of the object under the key, if there is one. Raises StoreError.
@@ -148,7 +148,7 @@ class Uploader:
 
     # --------------------------------------------------------------------------------------------------- parts
 
-    def _send(self, upload: _Upload, piece: Piece, on_bytes: OnBytes | None) -> None:
+    def _send(self, upload: _Upload, piece: FilePart, on_bytes: OnBytes | None) -> None:
         """Send the parts that are not in the store yet, several at a time."""
         waiting: list[Future[None]] = []
         size = max(self._part, -(-piece.size // MAX_PARTS))

@@ -67,14 +67,14 @@ class StoredStep:
 
 
 @dataclass(frozen=True)
-class Link:
+class SnapshotLink:
     path: str
     target: str
     """Relative to the link."""
 
 
 @dataclass(frozen=True)
-class Weights:
+class StartingWeights:
     """Starting weights that travel with the run."""
 
     path: str
@@ -114,14 +114,14 @@ class Snapshot:
     """Of an evaluation: the run that it evaluated."""
     steps: tuple[StoredStep, ...] = ()
     files: tuple[StoredFile, ...] = ()
-    links: tuple[Link, ...] = ()
+    links: tuple[SnapshotLink, ...] = ()
     log_steps: dict[str, int] = field(default_factory=dict)
     """Last step in each log."""
     hub: tuple[str, ...] = ()
     """Models of the hub that the run needs: ``OWNER/NAME@COMMIT``."""
     data: tuple[str, ...] = ()
     """Paths of data outside the run that it needs; they are not in the snapshot."""
-    weights: tuple[Weights, ...] = ()
+    weights: tuple[StartingWeights, ...] = ()
     evaluations: tuple[str, ...] = ()
     """Folders of its evaluations in the store: ``NAME--IDENTITY``."""
     omitted: tuple[Omitted, ...] = ()
@@ -133,7 +133,7 @@ class Snapshot:
         for group in self.groups():
             yield from group.files
 
-    def groups(self) -> list[StoredStep | Weights]:
+    def groups(self) -> list[StoredStep | StartingWeights]:
         """Directories with files of their own."""
         return [*self.steps, *self.weights]
 
@@ -236,9 +236,9 @@ def _step(row: dict[str, Any]) -> StoredStep:
     )
 
 
-def _weights(row: dict[str, Any]) -> Weights:
+def _weights(row: dict[str, Any]) -> StartingWeights:
     files = tuple(_file(item) for item in _objects(row, "files"))
-    return Weights(check_path(_text(row, "path")), _text(row, "source"), files)
+    return StartingWeights(check_path(_text(row, "path")), _text(row, "source"), files)
 
 
 def _file(row: dict[str, Any]) -> StoredFile:
@@ -253,10 +253,10 @@ def _part(row: dict[str, Any]) -> Part:
     return Part(check_path(_text(row, "key")), _integer(row, "size", _MAX_SIZE), _digest(row, "sha256"))
 
 
-def _link(row: dict[str, Any]) -> Link:
+def _link(row: dict[str, Any]) -> SnapshotLink:
     path, target = check_path(_text(row, "path")), _text(row, "target")
     check_path(target)
-    return Link(path, target)
+    return SnapshotLink(path, target)
 
 
 def _log_steps(value: Any) -> dict[str, int]:

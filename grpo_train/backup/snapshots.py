@@ -20,7 +20,7 @@ from grpo_train.backup.layout import (
     home_of,
 )
 from grpo_train.backup.snapshot import MAX_MANIFEST_BYTES, Part, Snapshot, parse_snapshot
-from grpo_train.backup.store import Entry, Store, StoreError
+from grpo_train.backup.store import ObjectStore, StoredObject, StoreError
 from grpo_train.run_dir.safe_json import Unreadable, leave_out
 
 _MAX_COMPLETE_BYTES = 4096
@@ -52,10 +52,10 @@ class StoredSnapshot:
 class StoredRun:
     """A run in a store, by one listing of its keys."""
 
-    def __init__(self, store: Store, home: Home) -> None:
+    def __init__(self, store: ObjectStore, home: Home) -> None:
         self.store, self.home = store, home
         places = [home.prefix, home.twin.prefix] if home.twin else [home.prefix]
-        self.objects: dict[str, Entry] = {entry.key: entry for place in places for entry in store.entries(place)}
+        self.objects: dict[str, StoredObject] = {entry.key: entry for place in places for entry in store.entries(place)}
         """Every object below the run's prefix, by key; of an archived run also those of its twin."""
         self._read: dict[int, StoredSnapshot] = {}
 
@@ -105,7 +105,7 @@ class StoredRun:
         self.__dict__.pop("numbers", None)
         self._read.clear()
 
-    def entry(self, key: str) -> Entry | None:
+    def entry(self, key: str) -> StoredObject | None:
         """An object of this run, or one that it shares with others."""
         if key not in self.objects and not key.startswith(self.home.prefix) and (found := self.store.head(key)):
             self.objects[key] = found
@@ -140,7 +140,7 @@ class StoredRun:
         return found("complete", "", snapshot)
 
 
-def read_manifest(store: Store, home: Home, number: int) -> Snapshot:
+def read_manifest(store: ObjectStore, home: Home, number: int) -> Snapshot:
     """The manifest of a snapshot, proven by ``COMPLETE``. Raises StoreError and Unreadable."""
     said = store.read_small(home.snapshot(number, COMPLETE), _MAX_COMPLETE_BYTES)
     data = store.read_small(home.snapshot(number, MANIFEST_NAME), MAX_MANIFEST_BYTES)
@@ -165,20 +165,20 @@ def completion_of(manifest: bytes) -> bytes:
     return f"{hashlib.sha256(manifest).hexdigest()}  {MANIFEST_NAME}\n".encode()
 
 
-def homes(store: Store, kind: str = "") -> list[Home]:
+def homes(store: ObjectStore, kind: str = "") -> list[Home]:
     """Every run in a store, or those of one kind."""
     kinds = (kind,) if kind else KINDS
     found = (home_of(each, name) for each in kinds for name in store.folders(f"{each}/"))
     return [home for home in found if home]
 
 
-def homes_named(store: Store, name: str, kinds: tuple[str, ...] = KINDS) -> list[Home]:
+def homes_named(store: ObjectStore, name: str, kinds: tuple[str, ...] = KINDS) -> list[Home]:
     """Runs with this name, or whose folder in the store is this name: two boxes may both have one."""
     found = (home for kind in kinds for home in homes(store, kind))
     return [home for home in found if name in (home.name, f"{home.name}--{home.identity}", home.identity)]
 
 
-def evaluations_of(store: Store, home: Home, number: int | None = None) -> list[Home]:
+def stored_evaluations(store: ObjectStore, home: Home, number: int | None = None) -> list[Home]:
     """The evaluations of a run as of a snapshot. ``None``: the newest, with those that it got in the archive."""
     snapshots = StoredRun(store, home).snapshots()
     found = evaluation_homes(each.manifest for each in snapshots if number is None or each.number <= number)

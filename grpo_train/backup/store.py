@@ -30,7 +30,7 @@ class StoreError(UserError):
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoredObject:
     """One object of a listing."""
 
     key: str
@@ -41,7 +41,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Piece:
+class FilePart:
     """Bytes of a local file that become one object: ``size`` bytes from ``start``."""
 
     path: Path
@@ -64,19 +64,19 @@ class Trust:
     """A marker written through the store appeared under the root, or the other way round."""
 
 
-class Store(Protocol):
+class ObjectStore(Protocol):
     """Objects under a prefix. Every method raises :class:`StoreError`."""
 
     url: str
     """For people: ``s3://bucket/prefix`` or a path."""
 
-    def entries(self, prefix: str) -> Iterator[Entry]:
+    def entries(self, prefix: str) -> Iterator[StoredObject]:
         """Every object whose key starts with ``prefix``, in the order of keys."""
 
     def folders(self, prefix: str) -> list[str]:
         """Names between ``prefix``, which ends with ``/``, and the next ``/``; sorted."""
 
-    def head(self, key: str) -> Entry | None:
+    def head(self, key: str) -> StoredObject | None:
         """An object's entry; None where there is none."""
 
     def read(self, key: str, start: int = 0) -> Iterator[bytes | memoryview]:
@@ -85,7 +85,7 @@ class Store(Protocol):
     def read_small(self, key: str, limit: int) -> bytes:
         """A whole object. ``missing``; ``damaged`` over ``limit`` bytes."""
 
-    def write(self, key: str, piece: Piece, on_bytes: OnBytes | None = None) -> None:
+    def write(self, key: str, piece: FilePart, on_bytes: OnBytes | None = None) -> None:
         """Store a piece under a key, resuming an upload that was cut. ``changed``, ``full``.
 
         The object appears whole or not at all.

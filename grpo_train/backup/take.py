@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_train.backup.commit import claim_number, commit, release, remove_unfinished
-from grpo_train.backup.job import Job, OnProgress, working_on
+from grpo_train.backup.job import CommandProgress, OnProgress, working_on
 from grpo_train.backup.layout import Home
 from grpo_train.backup.lineage import Lineage, find_lineage
-from grpo_train.backup.plan import Plan, planned, without
-from grpo_train.backup.record import Record, read_record
+from grpo_train.backup.plan import Plan, planned, without_unsent
+from grpo_train.backup.record import BackupRecord, read_record
 from grpo_train.backup.snapshot import Omitted, Snapshot
 from grpo_train.backup.snapshots import StoredSnapshot, evaluation_homes
 from grpo_train.backup.upload import TRANSFERS, Sent, send
@@ -85,7 +85,13 @@ def back_up(
 
 
 def _stored(
-    folder: Path, lineage: Lineage, plan: Plan, record: Record, to: Destination, transfers: int, job: Job
+    folder: Path,
+    lineage: Lineage,
+    plan: Plan,
+    record: BackupRecord,
+    to: Destination,
+    transfers: int,
+    job: CommandProgress,
 ) -> BackupResult:
     known = record.of(to.trust.store_id)
     stored, previous = lineage.stored, lineage.previous
@@ -110,7 +116,7 @@ def _stored(
     claim_number(stored, known, save)
     try:
         sent = send(stored, missing, job, transfers)
-        snapshot = without(plan.snapshot, previous.manifest if previous else None, sent)
+        snapshot = without_unsent(plan.snapshot, previous.manifest if previous else None, sent)
         job.update(phase="proving", what="manifest")
         if before and _content(before) == _content(snapshot):  # all that was new could not be sent
             release(stored, known, save)

@@ -44,7 +44,7 @@ class Obstacle:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SafetyVerdict:
     safe: bool
     kept: str
     """``backup`` (a second copy), ``mount`` (kept on the mount only, no second copy), or "" where it is not safe."""
@@ -52,7 +52,7 @@ class Verdict:
     """What forbids termination; with ``mount`` also what has no second copy."""
 
 
-def safe_to_terminate(root: Path, to: Destination | None, *, persistent: bool = False) -> Verdict:
+def safe_to_terminate(root: Path, to: Destination | None, *, persistent: bool = False) -> SafetyVerdict:
     """Look at every run, evaluation and sweep of a root, and at live processes.
 
     ``to``: None where no destination is described. ``persistent``: the user confirms that the root's disk outlives the
@@ -61,16 +61,16 @@ def safe_to_terminate(root: Path, to: Destination | None, *, persistent: bool = 
     found = list(_live(root))
     if not found and not (root / "training_runs").is_dir():
         reason = "it does not exist: nothing was launched here, or the disk of the root is not mounted"
-        return Verdict(False, "", (Obstacle(str(root), "training_runs", "no_runs", reason, ""),))
+        return SafetyVerdict(False, "", (Obstacle(str(root), "training_runs", "no_runs", reason, ""),))
     live = [each for each in found if each.code == "live"]
     behind = [*(each for each in found if each not in live), *_behind(root, to)]
     if live:
-        return Verdict(False, "", (*live, *behind))
+        return SafetyVerdict(False, "", (*live, *behind))
     if not behind:
-        return Verdict(True, "backup", ())
+        return SafetyVerdict(True, "backup", ())
     mount = mount_of(root)
     outlives = persistent or (mount is not None and mount.kind in NETWORK_FILE_SYSTEMS)
-    return Verdict(outlives, "mount" if outlives else "", tuple(behind))
+    return SafetyVerdict(outlives, "mount" if outlives else "", tuple(behind))
 
 
 def _live(root: Path) -> Iterator[Obstacle]:

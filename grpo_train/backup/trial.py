@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from grpo_train.backup.same_disk import MARKER, appears_below, existing, marker_name, names_in_store
-from grpo_train.backup.store import Store, StoreError, Trust
+from grpo_train.backup.store import ObjectStore, StoreError, Trust
 from grpo_train.run_dir.files import atomic_write, read_json, utc_now
 from grpo_train.run_dir.safe_json import Unreadable, parse_object
 
@@ -25,7 +25,7 @@ _MAX_BYTES = 64 << 10
 _MARKER_AGE_S = 86_400.0
 
 
-class Tried(Store, Protocol):
+class Tried(ObjectStore, Protocol):
     """A store that can be tried."""
 
     identity: str
@@ -131,7 +131,7 @@ def _create_id(store: Tried) -> str:
     return _read_id(store) or ""  # of two machines that create it at the same time, one wins
 
 
-def _read_id(store: Store) -> str | None:
+def _read_id(store: ObjectStore) -> str | None:
     """The ID of a store; None of a new one. Raises StoreError for a newer format, and when it is damaged."""
     try:
         facts = parse_object(store.read_small(STORE_FILE, _MAX_BYTES))

@@ -6,12 +6,12 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from grpo_train.backup.job import Job
+from grpo_train.backup.job import CommandProgress
 from grpo_train.backup.parallel import for_each
 from grpo_train.backup.read_back import Reading, clock_of
 from grpo_train.backup.snapshot import Part
 from grpo_train.backup.snapshots import StoredRun
-from grpo_train.backup.store import Piece, Store, StoreError
+from grpo_train.backup.store import FilePart, ObjectStore, StoreError
 
 TRANSFERS = 8
 """Objects at once."""
@@ -24,7 +24,7 @@ class Upload:
     """One object to store."""
 
     part: Part
-    source: Piece | bytes
+    source: FilePart | bytes
     owner: str
     """The path in the run that it belongs to; a source that changed costs only this."""
 
@@ -41,7 +41,7 @@ class Sent:
     """Objects whose proof was to read them back, by key."""
 
 
-def send(stored: StoredRun, uploads: Iterable[Upload], job: Job, transfers: int = TRANSFERS) -> Sent:
+def send(stored: StoredRun, uploads: Iterable[Upload], job: CommandProgress, transfers: int = TRANSFERS) -> Sent:
     """Store each object once and prove it.
 
     An object that an earlier, killed backup stored is proven, not sent again. Raises StoreError for what concerns the
@@ -79,7 +79,9 @@ def send(stored: StoredRun, uploads: Iterable[Upload], job: Job, transfers: int 
     return sent
 
 
-def _send_one(stored: StoredRun, upload: Upload, job: Job, clock: Callable[[], float]) -> tuple[int, Reading | None]:
+def _send_one(
+    stored: StoredRun, upload: Upload, job: CommandProgress, clock: Callable[[], float]
+) -> tuple[int, Reading | None]:
     """Store and prove one object; returns how often it was sent (0: it was there), and its reading if that was the
     proof. Raises StoreError."""
     store, part = stored.store, upload.part
@@ -98,7 +100,7 @@ def _send_one(stored: StoredRun, upload: Upload, job: Job, clock: Callable[[], f
     raise StoreError(f"{part.key}: damaged in {store.url} after {_AGAIN + 1} uploads", code="damaged")
 
 
-def write(store: Store, key: str, source: Piece | bytes, job: Job) -> None:
+def write(store: ObjectStore, key: str, source: FilePart | bytes, job: CommandProgress) -> None:
     """Store one object. Raises StoreError."""
     if isinstance(source, bytes):
         store.write_small(key, source)

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo_train.backup.collect import local_steps
-from grpo_train.backup.job import Job, OnProgress, working_on
+from grpo_train.backup.job import CommandProgress, OnProgress, working_on
 from grpo_train.backup.layout import Home
 from grpo_train.backup.parallel import for_each
 from grpo_train.backup.read_back import Reading, clock_of, remember, unread
 from grpo_train.backup.record import read_record
 from grpo_train.backup.snapshot import Part, Snapshot, StoredFile
 from grpo_train.backup.snapshots import StoredRun, owners
-from grpo_train.backup.store import Piece, Store, StoreError
+from grpo_train.backup.store import FilePart, ObjectStore, StoreError
 from grpo_train.backup.upload import TRANSFERS, write
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.identity import NOTE
@@ -108,7 +108,7 @@ def verify(
 
 
 def read_back_all(
-    store: Store, parts: Iterable[Part], job: Job, transfers: int
+    store: ObjectStore, parts: Iterable[Part], job: CommandProgress, transfers: int
 ) -> tuple[list[tuple[str, str]], dict[str, Reading]]:
     """Read objects back; (key, reason) of each that is missing or damaged, and the readings of the others.
 
@@ -141,9 +141,9 @@ def read_back_all(
     return sorted(problems), readings
 
 
-def _sources(folder: Path, home: Home, snapshots: list[Snapshot]) -> dict[str, list[Piece]]:
+def _sources(folder: Path, home: Home, snapshots: list[Snapshot]) -> dict[str, list[FilePart]]:
     """Where the bytes of each object may still be on this machine."""
-    found: dict[str, list[Piece]] = {}
+    found: dict[str, list[FilePart]] = {}
     try:
         if not folder.is_dir() or read_record(folder).identity != home.identity:
             return {}
@@ -154,7 +154,7 @@ def _sources(folder: Path, home: Home, snapshots: list[Snapshot]) -> dict[str, l
     def add(file: StoredFile, path: Path) -> None:
         start = 0
         for part in file.parts:
-            found.setdefault(part.key, []).append(Piece(path, start, part.size, part.sha256))
+            found.setdefault(part.key, []).append(FilePart(path, start, part.size, part.sha256))
             start += part.size
 
     root = folder.parents[home.kind.count("/") + 1]
@@ -177,9 +177,9 @@ def _damage(
     reason: str,
     part: Part,
     snapshots: list[Snapshot],
-    sources: dict[str, list[Piece]],
-    store: Store,
-    job: Job,
+    sources: dict[str, list[FilePart]],
+    store: ObjectStore,
+    job: CommandProgress,
 ) -> Damage:
     named = [snapshot for snapshot in snapshots if key in snapshot.parts()]
     spoils = sorted({path for snapshot in named for path in owners(snapshot)[key]})
@@ -187,7 +187,7 @@ def _damage(
     return Damage(key, reason, tuple(spoils), tuple(snapshot.number for snapshot in named), repaired)
 
 
-def _repair(store: Store, part: Part, piece: Piece, job: Job) -> bool:
+def _repair(store: ObjectStore, part: Part, piece: FilePart, job: CommandProgress) -> bool:
     """Store an object again from a file that still has its bytes."""
     try:
         write(store, part.key, piece, job)

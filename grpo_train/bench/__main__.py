@@ -38,7 +38,7 @@ from grpo_train.policy.memory import total_bytes
 from grpo_train.run_dir.errors import UserError
 
 
-def bench(
+def measure_all(
     config: Config, scratch: Path, rows: list[int], length: int, against: list[str], repeats: int = REPEATS
 ) -> dict[str, Any]:
     """All measurements; ``rows`` and ``length`` are those of the rollouts. Files go below ``scratch``.
@@ -131,7 +131,7 @@ def main() -> None:
     against = [name for name in options.against.split(",") if name]
     warnings.filterwarnings("ignore", category=FutureWarning)  # of transformers, caused by peft and TRL
     try:
-        found = bench(config, options.scratch, rows, options.length, against, options.repeats)
+        found = measure_all(config, options.scratch, rows, options.length, against, options.repeats)
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(1) from None

@@ -61,7 +61,7 @@ def _seconds_to_write(file: Path, content: bytes) -> float:
 
 
 @dataclass(frozen=True)
-class Step:
+class MeasuredStep:
     """A measured step: seconds of its parts, and what they worked on."""
 
     rollout: float
@@ -131,7 +131,7 @@ class Trainer:
         self.sync()
         return self.generate(prompts, length)
 
-    def step(self) -> Step:
+    def step(self) -> MeasuredStep:
         """Rollouts, gradient, update. Every third completion of a group is rewarded, so that no group is skipped."""
         device, rollout = self.policy.device, self.config.rollout
         kept = kept_bytes(device)  # a part of what the step needs
@@ -141,7 +141,7 @@ class Trainer:
         buffer = _buffer(completions, rollout.num_generations)
         sums, accumulating = timed(device, lambda: self.rows.run(partial(self._accumulate, buffer)))
         _, updating = timed(device, self._update)
-        return Step(
+        return MeasuredStep(
             rollout=generating,
             gradient=accumulating,
             optimizer=updating,
@@ -226,7 +226,7 @@ def rollout_figures(
     ]
 
 
-def train_figure(trainer: Trainer, steps: Sequence[Step], rates: Rates) -> Figure:
+def train_figure(trainer: Trainer, steps: Sequence[MeasuredStep], rates: Rates) -> Figure:
     """Gradient and update of a step; its share of the floor is the MFU."""
     size = model_size(trainer.policy.model)
     assert size is not None  # the shapes here are dense

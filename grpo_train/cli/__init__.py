@@ -89,7 +89,7 @@ one of its commands runs, or for the help of all of them."""
 PLACES = {name: (place, panel) for panel, places in COMMANDS.items() for name, place in places.items()}
 
 
-class Commands(TyperGroup):
+class LazyCommands(TyperGroup):
     """Commands that are imported when they run. A UserError that one does not handle is a usage error, as is a library
     that is not installed. The files that one left out are named at its end."""
 
@@ -135,7 +135,7 @@ def _command(name: str) -> Any:
 
 
 app = typer.Typer(
-    cls=Commands,
+    cls=LazyCommands,
     help="Train language models by reinforcement learning on this machine.",
     epilog="Exit codes: 0 done, 1 failed, 2 usage error, 3 done except for what is named (backups), "
     "130 ended by a second Ctrl-C.",

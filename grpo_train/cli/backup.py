@@ -17,8 +17,8 @@ import typer
 from grpo_train.backup.cleanup import CleanupResult
 from grpo_train.backup.overview import BackupRow, list_backups
 from grpo_train.backup.restore import RestoreResult
-from grpo_train.backup.runs import back_up_all, back_up_run, locate, restore_run
-from grpo_train.backup.snapshots import evaluations_of, homes, homes_named
+from grpo_train.backup.runs import back_up_all, back_up_run, locate_folder, restore_run
+from grpo_train.backup.snapshots import homes, homes_named, stored_evaluations
 from grpo_train.backup.store import StoreError
 from grpo_train.backup.take import BackupResult
 from grpo_train.backup.upload import TRANSFERS
@@ -78,7 +78,7 @@ def backup(
     folder = resolve_root(root)
     with failing(as_json), progress_shown() as show:
         number = _checkpoints_to_keep(cleanup, keep_latest, keep)
-        kind, name = locate(folder, training_run)
+        kind, name = locate_folder(folder, training_run)
         destination = opened(to, folder, limit=limit, transfers=transfers, is_training=any_trains(folder))
         options = {"steps": steps, "transfers": transfers, "dry_run": dry_run, "show": show}
         result = back_up_run(folder, kind, name, destination, **options)
@@ -206,7 +206,7 @@ def verify_backup(
         if run and not found:
             raise RunDirError(f"no backup of '{run}' in {destination.store.url}", code="no_backup")
         if run:
-            evaluations = [each for home in found for each in evaluations_of(destination.store, home)]
+            evaluations = [each for home in found for each in stored_evaluations(destination.store, home)]
             found = list(dict.fromkeys([*found, *evaluations]))
         options = {"sample": share, "only_unread": only_unread, "transfers": transfers, "show": show}
         results = [verify(folder, home, destination, **options) for home in found]  # type: ignore[arg-type]

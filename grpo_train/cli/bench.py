@@ -22,7 +22,7 @@ from grpo_train.cli.options import AsJson, Overrides, Root
 from grpo_train.cli.output import fail, table
 from grpo_train.config import dump_config, load_config
 from grpo_train.config.schema import Config
-from grpo_train.platforms.choices import resolve
+from grpo_train.platforms.choices import resolve_auto
 from grpo_train.platforms.facts import Platform, read_machine
 from grpo_train.platforms.memory import QWEN2_5, checkpoint_bytes
 from grpo_train.platforms.speeds import FILE
@@ -72,7 +72,7 @@ def bench(
         fail(f"--model {config.model.backbone}: choose from {', '.join(MODELS)}", 2)
     check_device(config.model.device, 1)
     try:
-        config, choices = resolve(config, machine, resolve_root(root))
+        config, choices = resolve_auto(config, machine, resolve_root(root))
     except UserError as error:
         fail(error)
     folder = _folder(resolve_root(root))

@@ -14,12 +14,12 @@ import typer
 from grpo_train.cli.options import AsJson, Overrides, Root
 from grpo_train.cli.output import fail
 from grpo_train.config import load_config, read_config_text, with_changes
-from grpo_train.config.schema import Config, Task
+from grpo_train.config.schema import Config, TaskConfig
 from grpo_train.run_dir import resolve_root
 from grpo_train.run_dir.suggest import did_you_mean
 from grpo_train.tasks import Problem, TaskError
-from grpo_train.tasks.check import CHECKS, Reader, Report, Request
-from grpo_train.tasks.check_lines import lines_of
+from grpo_train.tasks.check import CHECKS, DatasetCheck, DatasetReport, PromptReader
+from grpo_train.tasks.check_lines import report_lines
 from grpo_train.tasks.shared.graders import GRADERS
 from grpo_train.tasks.shared.hub_data import is_hub_path, pinned_path
 
@@ -62,9 +62,9 @@ def check_dataset(
     parts = {part.part_label: part for part in config.task.parts}
     backbone = model or (config.model.backbone if cfg else None)
 
-    def request() -> Request:
+    def request() -> DatasetCheck:
         reader = _reader(backbone, resolve_root(root)) if backbone else None
-        return Request(reader, config.rollout.max_prompt_length, tuple(reward or ()))
+        return DatasetCheck(reader, config.rollout.max_prompt_length, tuple(reward or ()))
 
     if parts and dataset is None:
         if changes:
@@ -90,13 +90,13 @@ def check_dataset(
     if as_json:
         print(json.dumps(_record(report), indent=1))
     else:
-        print("\n".join(lines_of(report)))
+        print("\n".join(report_lines(report)))
     raise typer.Exit(0 if report.is_good else 1)
 
 
-def _check_parts(config: Config, request: Request, *, as_json: bool) -> NoReturn:
+def _check_parts(config: Config, request: DatasetCheck, *, as_json: bool) -> NoReturn:
     """Check every task of a mixture, print each under its label, and exit."""
-    reports: dict[str, Report | None] = {}
+    reports: dict[str, DatasetReport | None] = {}
     for index, part in enumerate(config.task.parts):
         label = part.part_label
         try:
@@ -105,7 +105,7 @@ def _check_parts(config: Config, request: Request, *, as_json: bool) -> NoReturn
             raise TaskError(f"task[{index}] {label}: {error}", code=error.code) from error
         if not as_json:
             report = reports[label]
-            lines = lines_of(report) if report else [f"{part.name}: not checked (only {', '.join(CHECKS)} are)"]
+            lines = report_lines(report) if report else [f"{part.name}: not checked (only {', '.join(CHECKS)} are)"]
             print("\n".join([*([""] if index else []), f"task[{index}] {label}", *lines]), flush=True)
     is_good = all(report is None or report.is_good for report in reports.values())
     if as_json:
@@ -114,12 +114,12 @@ def _check_parts(config: Config, request: Request, *, as_json: bool) -> NoReturn
     raise typer.Exit(0 if is_good else 1)
 
 
-def _of_part(config: Config, part: Task) -> Config:
+def _of_part(config: Config, part: TaskConfig) -> Config:
     """The config with one task of its mixture alone."""
     return with_changes(config, task={**part.model_dump(), "parts": []})
 
 
-def _report(config: Config, request: Request) -> Report:
+def _report(config: Config, request: DatasetCheck) -> DatasetReport:
     """Check the data of ``config.task``. Raises TaskError."""
     path = config.task.path
     if path is not None:
@@ -127,7 +127,7 @@ def _report(config: Config, request: Request) -> Report:
     return CHECKS[config.task.name](config.task.model_copy(update={"path": path}), request)
 
 
-def _record(report: Report) -> dict[str, Any]:
+def _record(report: DatasetReport) -> dict[str, Any]:
     return {**asdict(report), "rows": report.rows, "right": report.right, "is_good": report.is_good}
 
 
@@ -135,16 +135,16 @@ def _is_path(dataset: str) -> bool:
     return is_hub_path(dataset) or os.sep in dataset or Path(dataset).exists()
 
 
-def _reader(backbone: str, root: Path) -> Reader:
+def _reader(backbone: str, root: Path) -> PromptReader:
     from grpo_train.policy.tokenizer import load_tokenizer
     from grpo_train.rollout.chat import prompt_text
-    from grpo_train.rollout.prompts import encode
+    from grpo_train.rollout.prompts import encode_prompts
 
     tokenizer = load_tokenizer(backbone, root)
 
     class Model:
         def lengths(self, problems: Sequence[Problem]) -> list[int]:
-            return [len(ids) for ids in encode(problems, tokenizer)]
+            return [len(ids) for ids in encode_prompts(problems, tokenizer)]
 
         def text(self, problem: Problem) -> str:
             return prompt_text(problem, tokenizer)

@@ -13,14 +13,14 @@ import typer
 from grpo_train.cli.options import Overrides, Root, TrainingRun
 from grpo_train.cli.output import fail, on_terminal, table
 from grpo_train.evaluation.baselines import is_baseline
-from grpo_train.evaluation.output import Output, TerminalOutput
+from grpo_train.evaluation.output import EvaluationOutput, TerminalOutput
 from grpo_train.run_dir import resolve_root
 from grpo_train.run_dir.display import fraction, signed
 from grpo_train.run_dir.files import to_json
 from grpo_train.train.preflight import check_engine
 
 if TYPE_CHECKING:
-    from grpo_train.evaluation.report.compare import Comparison
+    from grpo_train.evaluation.report.compare import StepComparison
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document; progress goes to stderr.")]
 
@@ -126,7 +126,7 @@ def evaluate(
     ]
     interactive = on_terminal() and not as_json
     check_engine()
-    with TerminalOutput() if interactive else nullcontext(Output(sys.stderr if as_json else None)) as output:
+    with TerminalOutput() if interactive else nullcontext(EvaluationOutput(sys.stderr if as_json else None)) as output:
         outcomes = run_evaluations(resolve_root(root), requests, output)
     if as_json:
         print(to_json({"evaluations": [asdict(outcome) for outcome in outcomes]}), flush=True)
@@ -144,7 +144,7 @@ def regrade(
 ) -> None:
     """Judge stored completions again, without a GPU, and list the verdicts that changed."""
     from grpo_train.evaluation.regrade import Regraded
-    from grpo_train.evaluation.regrade import regrade as regrade_run
+    from grpo_train.evaluation.regrade import regrade_evaluations as regrade_run
 
     steps: list[dict[str, Any]] = []
     errors: list[dict[str, Any]] = []
@@ -202,7 +202,7 @@ def compare(
     _exit_with([str(error) for error in errors])
 
 
-def _named(one: Comparison) -> str:
+def _named(one: StepComparison) -> str:
     """A step, and its run where that is another."""
     if is_baseline(one.run):
         return one.run

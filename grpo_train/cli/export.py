@@ -50,7 +50,7 @@ def export(
     root: Root = None,
 ) -> None:
     """Write a checkpoint as a model that loads elsewhere, with its prompt template and a model card."""
-    from grpo_train.export.plan import ExportRequest, make_plan
+    from grpo_train.export.plan import ExportRequest, plan_export
     from grpo_train.export.push import check_destination
     from grpo_train.export.push import push as upload
     from grpo_train.export.write import existing_export, write_export
@@ -58,7 +58,7 @@ def export(
     if private and not push:
         fail("--private needs --push", 2)
     check_engine()
-    plan = make_plan(ExportRequest(training_run, step, merge, dtype.value if dtype else None, to, base, root))
+    plan = plan_export(ExportRequest(training_run, step, merge, dtype.value if dtype else None, to, base, root))
     commit = None
     try:
         destination = check_destination(push, private) if push else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from grpo_train.ask.output import JsonOutput, Output, TextOutput
+from grpo_train.ask.output import JsonOutput, SessionOutput, TextOutput
 from grpo_train.cli.options import Root
 from grpo_train.cli.output import fail
 from grpo_train.run_dir import resolve_root
@@ -19,7 +19,7 @@ from grpo_train.train.preflight import check_engine
 
 if TYPE_CHECKING:
     from grpo_train.ask.questions import Question
-    from grpo_train.ask.session import Session
+    from grpo_train.ask.session import AskSession
 
 IDLE_S = 600.0
 """A process that waits for questions holds the model in memory, at most for so long without one."""
@@ -72,16 +72,16 @@ def generate(
         training_run, steps=step, model=model, base=base, dataset=dataset, num_problems=1, num_samples=1
     )
     if folder is not None:
-        from grpo_train.ask.folder import serve
+        from grpo_train.ask.folder import serve_questions
 
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # helpers of the rewards end with it
-        serve(folder, lambda: open_session(resolve_root(root), request, device), IDLE_S)
+        serve_questions(folder, lambda: open_session(resolve_root(root), request, device), IDLE_S)
         return
     session = open_session(resolve_root(root), request, device)
     sampling = session.sampling(count, temperature, top_p, max_completion_length, seed)
     first = session.problem(index) if index is not None else session.question(prompt) if prompt is not None else None
     checkpoints = session.load()
-    output: Output = JsonOutput() if as_json else TextOutput(len(checkpoints), count)
+    output: SessionOutput = JsonOutput() if as_json else TextOutput(len(checkpoints), count)
     output.ready(checkpoints)
     failed = False
     for question in [first] if first else _questions(session):
@@ -100,7 +100,7 @@ def generate(
     raise typer.Exit(1 if failed else 0)
 
 
-def _questions(session: Session) -> Iterator[Question | UserError]:
+def _questions(session: AskSession) -> Iterator[Question | UserError]:
     """The lines of standard input; in place of one that cannot be asked, why."""
     from grpo_train.ask.questions import QuestionError, lines_of
 

@@ -21,7 +21,7 @@ from grpo_train.run_dir.clock import CLOCK
 
 if TYPE_CHECKING:
     from grpo_train.history.database import Database
-    from grpo_train.history.record import Record
+    from grpo_train.history.record import RunRecord
 
 EPILOG = (
     "Example: grpo-train history 'task:gsm8k eval.accuracy>0.6 since:30d sort:-reward' (docs/history.md). "
@@ -153,17 +153,17 @@ def _twice(read: Callable[[], list[str]]) -> list[str]:
         return read()
 
 
-def _answer(records: list[Record], words: list[str], columns: str, as_json: bool, as_csv: bool, where: str) -> None:
+def _answer(records: list[RunRecord], words: list[str], columns: str, as_json: bool, as_csv: bool, where: str) -> None:
     """Print what a query finds, or everything about one run. Raises UserError."""
     from grpo_train.history import listing
 
     if words[:1] == ["show"] and len(words) == 2:
         record = listing.one_of(records, words[1])
-        print(json.dumps(listing.facts_of(record), indent=1) if as_json else "\n".join(listing.lines_of(record)))
+        print(json.dumps(listing.facts_of(record), indent=1) if as_json else "\n".join(listing.record_lines(record)))
         return
     found, names = listing.find(records, " ".join(words), columns)
     if as_json:
-        print(listing.to_json(found, names))
+        print(listing.listing_json(found, names))
     elif as_csv:
         print(listing.to_csv(found, names), end="")
     elif not found:

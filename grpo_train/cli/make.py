@@ -44,7 +44,7 @@ def tiny_model(
                 make_random_model(out, architecture, seed)
                 print(f"wrote {out}")
                 return
-            settings = config_schema.Task(name=task, level=level)
+            settings = config_schema.TaskConfig(name=task, level=level)
             refuse_unused(settings)
             make_tiny_model(out, seed=seed, on_progress=show_progress, task=settings)
         except OSError as error:
@@ -60,7 +60,7 @@ def fetch_model(
 
     A download that was interrupted continues when the command is run again.
     """
-    from grpo_train.platforms.hub_models import fetch_model as fetch
+    from grpo_train.platforms.hub_models import download_model as fetch
 
     try:
         commit = fetch(name, to.expanduser().absolute())

@@ -12,7 +12,7 @@ import typer
 
 from grpo_train.cli.options import AsJson, Overrides, Root
 from grpo_train.config import load_config, read_config_text
-from grpo_train.platforms.choices import Choice, resolve
+from grpo_train.platforms.choices import Choice, resolve_auto
 from grpo_train.platforms.facts import Platform, Reach, read_platform
 from grpo_train.run_dir import resolve_root
 
@@ -28,7 +28,7 @@ def platform(
     found, choices = read_platform(folder), list[Choice]()
     if cfg is not None:
         config = load_config(read_config_text(cfg), set_ or [], source=str(cfg))
-        choices = resolve(config, found, folder)[1]
+        choices = resolve_auto(config, found, folder)[1]
     if as_json:
         facts = found.to_json()
         print(json.dumps(facts if cfg is None else {**facts, "choices": [asdict(each) for each in choices]}, indent=1))

@@ -49,7 +49,7 @@ class StepError(Exception):
 
 
 @dataclass(frozen=True)
-class Row:
+class SelftestRow:
     """A step of the test."""
 
     step: str
@@ -139,7 +139,7 @@ class _Test:
             settings.write_text(f"destinations:\n  - name: {DESTINATION}\n    folder: {json.dumps(str(store))}\n")
             self._environment["XDG_CONFIG_HOME"] = str(settings.parents[1])
 
-    def run(self, config: str) -> list[Row]:
+    def run(self, config: str) -> list[SelftestRow]:
         """Every step's row."""
         file = self._scratch / "selftest.yaml"
         file.write_text(config, encoding="utf-8")
@@ -161,41 +161,41 @@ class _Test:
             "compare every byte": self._compare,
             "resume both, compare the weights": self._resume_both,
         }
-        rows: list[Row] = []
+        rows: list[SelftestRow] = []
         for name, work in steps.items():
             if any(row.result == "failed" for row in rows):
-                rows.append(Row(name, "not run"))
+                rows.append(SelftestRow(name, "not run"))
                 continue
             print(f"selftest: {name}", file=sys.stderr, flush=True)
             began = time.monotonic()
             try:
                 work()
-                rows.append(Row(name, "ok", round(time.monotonic() - began, 1)))
+                rows.append(SelftestRow(name, "ok", round(time.monotonic() - began, 1)))
             except (StepError, OSError) as error:
-                rows.append(Row(name, "failed", round(time.monotonic() - began, 1), str(error)))
+                rows.append(SelftestRow(name, "failed", round(time.monotonic() - began, 1), str(error)))
         return rows
 
-    def erase(self, to: str) -> Row:
+    def erase(self, to: str) -> SelftestRow:
         """Remove what was backed up, also after a step that failed."""
         step, began = f"remove its backup from {to}", time.monotonic()
         try:
             erased = erase(open_destination(to, self._here, write=False).store, self._here)
         except (UserError, OSError) as error:
             seconds = round(time.monotonic() - began, 1)
-            return Row(step, "failed", seconds, f"{error}\n{self.leave(to).detail}")
+            return SelftestRow(step, "failed", seconds, f"{error}\n{self.leave(to).detail}")
         stays = " ".join(["grpo-store.json", *erased.shared])
         kept = f"kept in {to}: {stays} (shared by all runs)" if erased.objects else ""
-        return Row(step, "ok", round(time.monotonic() - began, 1), kept)
+        return SelftestRow(step, "ok", round(time.monotonic() - began, 1), kept)
 
-    def leave(self, to: str) -> Row:
+    def leave(self, to: str) -> SelftestRow:
         """Name what is left in the store, and the commands that remove it."""
         step = f"remove its backup from {to}"
         try:
             commands = [removal_command(find_destination(to), home.prefix) for home, _ in homes_of(self._here)]
         except (UserError, OSError) as error:
-            return Row(step, "not run", detail=f"what is left in {to} is not known: {error}")
+            return SelftestRow(step, "not run", detail=f"what is left in {to} is not known: {error}")
         lines = "\n".join(f"  {command}" for command in commands)
-        return Row(step, "not run", detail=f"may be left in {to}; remove it with\n{lines}" if commands else "")
+        return SelftestRow(step, "not run", detail=f"may be left in {to}; remove it with\n{lines}" if commands else "")
 
     def _command(self, *words: str, root: Path | None = None) -> None:
         """Run a command over a root. Raises StepError with the end of its output."""

@@ -28,7 +28,7 @@ def tensorboard(
     It waits five minutes for the first connection, and ends 30 seconds after the last one. `grpo-tui tensorboard`
     starts it on a box and opens it on your machine.
     """
-    from grpo_train.tracking.tensorboard import TensorBoardError, serve
+    from grpo_train.tracking.tensorboard import TensorBoardError, serve_events
 
     run = open_run(resolve_root(root), training_run)
     folder = run.path / "tensorboard"
@@ -44,7 +44,7 @@ def tensorboard(
         print(f"{run.name} on port {port}; ends {idle:.0f} s after the last connection", flush=True)
 
     try:
-        serve(folder, announce, idle)
+        serve_events(folder, announce, idle)
     finally:
         if address_file is not None:
             address_file.unlink(missing_ok=True)

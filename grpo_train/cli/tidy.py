@@ -17,7 +17,7 @@ from grpo_train.backup.backup_yaml import Bucket, DestinationError
 from grpo_train.backup.cleanup import CleanupPlan, CleanupResult, clean_up, plan_cleanup
 from grpo_train.backup.content import RateLimit
 from grpo_train.backup.destinations import Destination, find_destination
-from grpo_train.backup.fetch import fetch, source_of
+from grpo_train.backup.fetch import fetch, store_of_url
 from grpo_train.backup.job import OnProgress
 from grpo_train.backup.layout import ARCHIVED_RUNS
 from grpo_train.backup.prune import PruneResult, prune
@@ -273,7 +273,7 @@ def fetch_(
     with failing(as_json), progress_shown() as show:
         described = find_destination(source) if source else None
         rate = RateLimit(parse_limit(limit)) if limit else None
-        store, prefix = source_of(url, described if isinstance(described, Bucket) else None, rate)
+        store, prefix = store_of_url(url, described if isinstance(described, Bucket) else None, rate)
         result = fetch(resolve_root(root), store, prefix, to.expanduser().absolute(), transfers=transfers, show=show)
     if as_json:
         print_json(result)

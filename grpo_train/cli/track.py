@@ -100,11 +100,11 @@ def _send(run: RunDir, mode: Mode, state: str, folder: Path) -> None:
 
     settings = settings_of(_read_config(run), run.name, mode=mode.value)
     with only_one(run):
-        from grpo_train.tracking.wandb.session import Session
+        from grpo_train.tracking.wandb.session import WandbSession
 
         for generation in generations(event for _, event in run.events()):
             try:
-                session = Session(run, settings, generation, folder)
+                session = WandbSession(run, settings, generation, folder)
                 count = session.feed()
                 session.finish("superseded" if generation.end is not None else state)
             except Exception as error:  # whatever W&B raises

@@ -26,7 +26,7 @@ from grpo_train.run_dir.safe_json import Unreadable, parse_object
 from grpo_train.run_dir.slurm_job import node_count
 from grpo_train.run_dir.status import being_checked
 from grpo_train.train.preflight import (
-    Job,
+    PlannedJob,
     check_engine,
     check_nodes,
     check_start,
@@ -86,10 +86,10 @@ def join(
     Start the run on the first one, with run.nodes. This command waits for it and ends with it. Ctrl-C saves and stops
     the run; a second Ctrl-C leaves now.
     """
-    from grpo_train.supervisor.join import Member, wait_for_run
+    from grpo_train.supervisor.join import JoinedMachine, wait_for_run
 
     check_engine()
-    raise typer.Exit(Member(wait_for_run(resolve_root(root), run)).join())
+    raise typer.Exit(JoinedMachine(wait_for_run(resolve_root(root), run)).join())
 
 
 def check_launch(as_json: AsJson = False, root: Root = None) -> None:
@@ -102,7 +102,7 @@ def check_launch(as_json: AsJson = False, root: Root = None) -> None:
     notes: list[str] = []
     with failing(as_json):
         launch = _launch_from_input()
-        job = Job(launch["job"].get("nodes") or 1, launch["job"].get("gpus") or 0) if launch.get("job") else None
+        job = PlannedJob(launch["job"].get("nodes") or 1, launch["job"].get("gpus") or 0) if launch.get("job") else None
         if job:
             os.environ["HF_HUB_OFFLINE"] = "1"
         overrides = _overrides(launch.get("overrides"), launch.get("nproc"))
@@ -118,7 +118,7 @@ def check_launch(as_json: AsJson = False, root: Root = None) -> None:
         print("\n".join([*notes, *(estimate.lines() if estimate else [])]))
 
 
-def _estimate_of(config: Config, root: Path, job: Job | None) -> Forecast:
+def _estimate_of(config: Config, root: Path, job: PlannedJob | None) -> Forecast:
     """How long a launch may take; on which kind of machine a job runs is not known."""
     from grpo_train.supervisor.estimate import Estimates
     from grpo_train.supervisor.stages import all_stages
@@ -130,7 +130,7 @@ def _launch_from_input() -> dict[str, Any]:
     """The launch on standard input. Raises Unreadable."""
     try:
         launch = parse_object(sys.stdin.buffer.read())
-        fields.check_launch(launch)
+        fields.check_launch_fields(launch)
         if launch.get("config_text") is None:
             raise Unreadable("'config_text' is missing")
         if not isinstance(job := launch.get("job") or {}, dict):

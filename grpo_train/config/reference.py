@@ -34,7 +34,7 @@ def json_schema() -> dict[str, Any]:
     document["properties"]["task"] = {"anyOf": [task, mixture]}
     rate = document["$defs"]["PassRate"]["properties"]["range"]
     short = {key: rate[key] for key in ("type", "items", "minItems", "maxItems")}
-    document["$defs"]["Task"]["properties"]["pass_rate"]["anyOf"].insert(0, short)
+    document["$defs"]["TaskConfig"]["properties"]["pass_rate"]["anyOf"].insert(0, short)
     return document
 
 
@@ -91,7 +91,7 @@ def _collect(facts: Any, models: dict[str, Any], found: list[str]) -> None:
 def _type(facts: dict[str, Any]) -> str:
     """Type of a key in words, from its JSON schema."""
     if "$ref" in facts:
-        return f"`{_referenced(facts)}`"
+        return f"`{_referenced(facts).removesuffix('Config')}`"
     if "anyOf" in facts:
         return " or ".join(_type(option) for option in facts["anyOf"] if option.get("type") != "null")
     if "enum" in facts:

@@ -15,13 +15,13 @@ from grpo_train.config.sections.evaluation import Eval
 from grpo_train.config.sections.model import Model, Rollout
 from grpo_train.config.sections.notify import Notify
 from grpo_train.config.sections.run import Run
-from grpo_train.config.sections.task import Curriculum, PassRate, Sandbox, Task
+from grpo_train.config.sections.task import Curriculum, PassRate, Sandbox, TaskConfig
 from grpo_train.config.sections.tracking import Tracking
 from grpo_train.config.sections.workflow import Budget, Workflow
 
 __all__ = [
     "Algorithm", "Backup", "Budget", "Config", "Curriculum", "Eval", "LossType", "Model", "Notify",
-    "Optimizer", "PassRate", "Rollout", "Run", "Sandbox", "Section", "Task", "Tracking", "Train", "Workflow",
+    "Optimizer", "PassRate", "Rollout", "Run", "Sandbox", "Section", "TaskConfig", "Tracking", "Train", "Workflow",
 ]  # fmt: skip
 
 
@@ -34,7 +34,7 @@ class Config(Section):
     algorithm: Algorithm = Field(default_factory=Algorithm)
     optimizer: Optimizer = Field(default_factory=Optimizer)
     train: Train = Field(default_factory=Train)
-    task: Task = Field(default_factory=Task)
+    task: TaskConfig = Field(default_factory=TaskConfig)
     curriculum: Curriculum = Field(default_factory=Curriculum)
     sandbox: Sandbox = Field(default_factory=Sandbox)
     eval: Eval = Field(default_factory=Eval)

@@ -73,7 +73,7 @@ def find_baseline(root: Path, request: EvalRequest) -> Baseline:
     return found
 
 
-def config_of(root: Path, request: EvalRequest) -> Config:
+def baseline_config(root: Path, request: EvalRequest) -> Config:
     """The settings of a baseline's evaluation: those of ``--training-run``, of ``--cfg``, or the defaults.
 
     Raises EvalError, RunDirError, ConfigError.

@@ -38,10 +38,10 @@ class Judges:
             key=f"{self._label}/{problem.index}/{sample}",
         )
         if self._pool is not None:
-            self._pending[item] = self._pool.submit(judge, self._task, item, attempt)
+            self._pending[item] = self._pool.submit(judge_attempt, self._task, item, attempt)
             return
         done: Future[dict[str, Any]] = Future()
-        done.set_result(judge(self._task, item, attempt))
+        done.set_result(judge_attempt(self._task, item, attempt))
         self._pending[item] = done
 
     def busy(self, wait_s: float = 1.0) -> bool:
@@ -62,7 +62,7 @@ class Judges:
             self._pool.shutdown(cancel_futures=True)
 
 
-def judge(task: Task, item: int, attempt: Attempt) -> dict[str, Any]:
+def judge_attempt(task: Task, item: int, attempt: Attempt) -> dict[str, Any]:
     """Verdict of an attempt as a row; a grader that raises gives :data:`GRADER_ERROR`, not a wrong answer."""
     try:
         verdict = task.judge(attempt)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TextIO
 
 
-class Output:
+class EvaluationOutput:
     """Prints plain lines and no progress. A closed terminal or pipe does not stop the evaluation."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -23,7 +23,7 @@ class Output:
         """Report samples finished and requested in this round; ``name`` is the step in progress."""
 
 
-class TerminalOutput(Output):
+class TerminalOutput(EvaluationOutput):
     """Prints lines above a progress line with the estimated time left; a context manager."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from grpo_train.config import with_changes
 from grpo_train.config.schema import Config
-from grpo_train.evaluation.baselines import config_of, find_baseline
+from grpo_train.evaluation.baselines import baseline_config, find_baseline
 from grpo_train.evaluation.opponents import opponent_checkpoints, opponents_of
 from grpo_train.evaluation.request import EvalError, EvalRequest, resolve_config
 from grpo_train.evaluation.targets import (
@@ -70,7 +70,7 @@ class EvalPlan:
         return target.path == self.root
 
 
-def make_plan(root: Path, request: EvalRequest) -> tuple[EvalPlan, list[Unfinished]]:
+def plan_evaluation(root: Path, request: EvalRequest) -> tuple[EvalPlan, list[Unfinished]]:
     """Resolve a request; also returns the requested checkpoints that cannot be evaluated.
 
     Raises EvalError, RunDirError, ConfigError, PolicyError.
@@ -98,7 +98,7 @@ def each_task(root: Path, request: EvalRequest) -> list[EvalRequest]:
     if request.model is None:
         config = find_run(root, request.training_run or str(owning_run(request.ckpt_path, root)))[2]
     elif request.training_run or request.cfg:
-        config = config_of(root, request)
+        config = baseline_config(root, request)
     else:
         return [request]
     if config.task.parts and request.dataset_path:
@@ -114,7 +114,7 @@ def _refuse_mixture(config: Config) -> None:
 
 def _plan_of_baseline(root: Path, request: EvalRequest) -> EvalPlan:
     baseline = find_baseline(root, request)
-    config = resolve_config(config_of(root, request), request)
+    config = resolve_config(baseline_config(root, request), request)
     _refuse_mixture(config)
     config = with_changes(config, model={"backbone": baseline.backbone})
     if config.eval.num_problems == "auto":
@@ -205,7 +205,7 @@ def problems_of(plan: EvalPlan, config: Config, task: Task) -> list[Problem]:
     return [task.problem(config.eval.split, index) for index in plan.indices]
 
 
-def paths_in_use(plan: EvalPlan, targets: list[Target]) -> list[str]:
+def evaluation_paths(plan: EvalPlan, targets: list[Target]) -> list[str]:
     """Every path that an evaluation of ``targets`` reads, relative to the root where inside it.
 
     Written to ``pending`` of the evaluation's status.json: while the evaluation is live, training removes none of them.

@@ -27,7 +27,7 @@ from grpo_train.evaluation.results.stored import (
     DamagedError,
     generated,
     name_and_step,
-    read_rows,
+    read_completion_rows,
     read_summary,
     restore_torn,
     steps_of,
@@ -45,7 +45,7 @@ CHANGES_SHOWN = 5
 
 
 @dataclass(frozen=True)
-class Change:
+class ChangedVerdict:
     """A verdict that changed."""
 
     index: int
@@ -66,7 +66,7 @@ class Regraded:
     n: int
     accuracy_before: float
     accuracy: float
-    changed: list[Change]
+    changed: list[ChangedVerdict]
 
     def lines(self) -> Iterator[str]:
         """Summary and the first changes as text."""
@@ -78,7 +78,7 @@ class Regraded:
             yield f"  and {len(self.changed) - CHANGES_SHOWN} more"
 
 
-def regrade(
+def regrade_evaluations(
     root: Path, training_run: str, datasets: Sequence[str] = (), data: str | None = None
 ) -> Iterator[Regraded | Unfinished]:
     """Judge every complete step of a run's evaluations again; ``datasets`` limits them by task name or label.
@@ -120,7 +120,7 @@ def _regrade_step(run: RunDir, folder: Path, label: str, data: str | None) -> Re
         sections["task"] = {**sections["task"], "path": data}
     config = Config.model_validate({**sections, "run": {"seed": summary["seed"]}})
     task = task_of(config)
-    rows = read_rows(folder)
+    rows = read_completion_rows(folder)
     samples = summary["metrics"]["num_samples"]
     size = task.size(config.eval.split)
     problems = [task.problem(config.eval.split, row["index"]) for row in rows[::samples] if row["index"] < size]
@@ -149,7 +149,7 @@ def _regrade_step(run: RunDir, folder: Path, label: str, data: str | None) -> Re
         accuracy_before=summary["metrics"]["accuracy"],
         accuracy=metrics["accuracy"],
         changed=[
-            Change(old["index"], old["sample"], old["reason"], new["reason"])
+            ChangedVerdict(old["index"], old["sample"], old["reason"], new["reason"])
             for old, new in zip(rows, new_rows, strict=True)
             if _verdict(old) != _verdict(new)
         ],

@@ -20,11 +20,11 @@ from typing import Any
 import yaml
 
 from grpo_train.config.schema import Config
-from grpo_train.evaluation.output import Output
-from grpo_train.evaluation.plan import EvalPlan, each_task, make_plan, paths_in_use, problems_of, task_of
+from grpo_train.evaluation.output import EvaluationOutput
+from grpo_train.evaluation.plan import EvalPlan, each_task, evaluation_paths, plan_evaluation, problems_of, task_of
 from grpo_train.evaluation.report.compare import Summary, stored_comparisons
 from grpo_train.evaluation.report.match_table import match_lines
-from grpo_train.evaluation.report.step import facts_of, join_samples, settings_of, write_step
+from grpo_train.evaluation.report.step import join_samples, step_facts, step_settings, write_step
 from grpo_train.evaluation.report.table import consolidate
 from grpo_train.evaluation.request import EvalRequest
 from grpo_train.evaluation.results.keys import key_of
@@ -36,8 +36,8 @@ from grpo_train.evaluation.results.stored import (
     bring_back,
     is_complete,
     key_at,
-    problem_of,
     restore_torn,
+    results_problem,
     set_aside,
 )
 from grpo_train.evaluation.targets import Target, Unfinished
@@ -66,7 +66,7 @@ INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EvaluationOutcome:
     """Outcome of one evaluation."""
 
     run: str
@@ -80,28 +80,30 @@ class Outcome:
     """A row per requested step: the columns of the table, and for results ``seconds``, ``comparisons``, ``matches``."""
 
 
-def run_evaluations(root: Path, requests: Sequence[EvalRequest], output: Output | None = None) -> list[Outcome]:
+def run_evaluations(
+    root: Path, requests: Sequence[EvalRequest], output: EvaluationOutput | None = None
+) -> list[EvaluationOutcome]:
     """Run evaluations in order (of a mixture one per task): none if any is invalid, none after a stopped one.
 
     Raises EvalError, RunDirError, ConfigError, PolicyError.
     """
     outcomes = []
     wanted = [single for request in requests for single in each_task(root, request)]
-    for plan, unusable in [make_plan(root, request) for request in wanted]:
-        outcomes.append(_evaluate(plan, unusable, output or Output()))
+    for plan, unusable in [plan_evaluation(root, request) for request in wanted]:
+        outcomes.append(_evaluate(plan, unusable, output or EvaluationOutput()))
         if outcomes[-1].exit_code == INTERRUPTED:
             break
     return outcomes
 
 
-def _evaluate(plan: EvalPlan, unusable: list[Unfinished], output: Output) -> Outcome:
+def _evaluate(plan: EvalPlan, unusable: list[Unfinished], output: EvaluationOutput) -> EvaluationOutcome:
     prepare_root(Path(plan.root))
     check_gpus(Config.model_validate(plan.config), os.environ)
     folder = Path(plan.folder)
     folder.mkdir(parents=True, exist_ok=True)
     status = StatusWriter(folder, **plan.names)
     try:
-        return Evaluation(plan, unusable, status, output).run()
+        return EvaluationRunner(plan, unusable, status, output).run()
     except Exception as error:
         with suppress(OSError):  # the disk may be what failed
             summary = {"summary": message_of(error), "code": code_of(error)}
@@ -111,10 +113,12 @@ def _evaluate(plan: EvalPlan, unusable: list[Unfinished], output: Output) -> Out
         status.close()
 
 
-class Evaluation:
+class EvaluationRunner:
     """One evaluation from its plan to its tables."""
 
-    def __init__(self, plan: EvalPlan, unusable: Sequence[Unfinished], status: StatusWriter, output: Output) -> None:
+    def __init__(
+        self, plan: EvalPlan, unusable: Sequence[Unfinished], status: StatusWriter, output: EvaluationOutput
+    ) -> None:
         self._plan, self._status, self._output = plan, status, output
         self._folder = Path(plan.folder)
         self._failed = list(unusable)
@@ -141,7 +145,7 @@ class Evaluation:
         """Samples per step."""
         return len(self._plan.indices) * self._config.eval.num_samples
 
-    def run(self) -> Outcome:
+    def run(self) -> EvaluationOutcome:
         """Evaluate every target, and write the tables and the final status."""
         plan = self._plan
         become_subreaper()
@@ -158,7 +162,7 @@ class Evaluation:
             started_at=utc_now(),
             exit_code=None,
             targets=[target.name for target in plan.targets],
-            pending=paths_in_use(plan, plan.targets),
+            pending=evaluation_paths(plan, plan.targets),
             failures=[],
             skipped=[],
         )
@@ -187,7 +191,7 @@ class Evaluation:
             "seed": config["run"]["seed"],
         }
 
-    def _finish_run(self) -> Outcome:
+    def _finish_run(self) -> EvaluationOutcome:
         """Write the tables and the final status."""
         plan = self._plan
         unfinished = self._unfinished()
@@ -219,7 +223,7 @@ class Evaluation:
         self._output.line(f"wrote {self._folder / TABLE}")
         steps += [{"dataset": plan.label, **asdict(each)} for each in unfinished]
         steps.sort(key=lambda row: (row["step"], row["name"]))
-        return Outcome(plan.run, plan.label, plan.folder, state, exit_code, steps)
+        return EvaluationOutcome(plan.run, plan.label, plan.folder, state, exit_code, steps)
 
     # -------------------------------------------------------------------------------------------------- one round
 
@@ -282,7 +286,7 @@ class Evaluation:
             settled.add(target.name)
             return None
         final = self._plan.result_folder(target)
-        problem = problem_of(final)
+        problem = results_problem(final)
         if problem:
             self._output.line(f"{target.name}: evaluating again: {problem}")
         if is_complete(final, key) or self._bring_back(final, key):
@@ -322,8 +326,8 @@ class Evaluation:
             self._fail(target.name, f"sample {error} is missing in {partial.path}", "internal")
             return
         timing = {"seconds": round(seconds, 3), "finished_at": utc_now(), "processes": self._config.eval.nproc}
-        settings = settings_of(self._plan, target, self._config, self._task, layout)
-        facts = facts_of(self._plan, target, self._config, self._task, layout)
+        settings = step_settings(self._plan, target, self._config, self._task, layout)
+        facts = step_facts(self._plan, target, self._config, self._task, layout)
         metrics = write_step(final, rows, settings, target.key, facts, timing, equality_of(self._task))
         partial.remove()
         self._done.add(target.name)
@@ -338,7 +342,7 @@ class Evaluation:
     def _release(self, plan: EvalPlan, settled: set[str]) -> None:
         """Announce the paths still in use: training may remove the others."""
         left = [target for target in plan.targets if target.name not in settled]
-        self._status.update(pending=paths_in_use(plan, left) if left else [])
+        self._status.update(pending=evaluation_paths(plan, left) if left else [])
 
     # --------------------------------------------------------------------------------------------------- failures
 

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from huggingface_hub import EvalResult, ModelCardData
 
-from grpo_train.config.schema import Config, Task
+from grpo_train.config.schema import Config, TaskConfig
 from grpo_train.evaluation.report.compare import stored_comparisons
 from grpo_train.evaluation.results.stored import DamagedError, read_summary
 from grpo_train.export.plan import ExportPlan
@@ -98,12 +98,12 @@ def results_of(run: RunDir, step: int) -> list[Result]:
     return found
 
 
-def tasks_of(config: Config) -> list[Task]:
+def tasks_of(config: Config) -> list[TaskConfig]:
     """The task, or the parts of a mixture."""
     return config.task.parts or [config.task]
 
 
-def hub_dataset(task: Task) -> str | None:
+def hub_dataset(task: TaskConfig) -> str | None:
     """Hub ID of the data; None for files, whose place says nothing elsewhere, and generated tasks."""
     path = task.path
     if path and path.startswith("hf:"):
@@ -179,7 +179,7 @@ def _training(plan: ExportPlan) -> Iterator[str]:
     yield f"- Seed {config.run.seed}; tokens seen: {int(plan.info.get('num_tokens') or 0):,}"
 
 
-def _data(task: Task) -> str:
+def _data(task: TaskConfig) -> str:
     if source := hub_dataset(task):
         commit = (task.path or "").partition("@")[2]
         at = f", commit `{commit}`" if commit else ""

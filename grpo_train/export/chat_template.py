@@ -13,7 +13,7 @@ from typing import Any
 from grpo_train.export.shape import PromptShape
 from grpo_train.policy.tokenizer import special_start
 from grpo_train.rollout.chat import with_fixed_date
-from grpo_train.rollout.prompts import encode
+from grpo_train.rollout.prompts import encode_prompts
 from grpo_train.tasks import Problem, TaskError
 
 TEXT = """\
@@ -59,7 +59,7 @@ def chat_template(shape: PromptShape, tokenizer: Any) -> str:
 
 def different_prompts(template: str, problems: Sequence[Problem], tokenizer: Any) -> int:
     """Number of problems whose question, sent through the template, does not give the tokens of its training prompt."""
-    expected = encode(problems, tokenizer)
+    expected = encode_prompts(problems, tokenizer)
     different = 0
     for problem, ids in zip(problems, expected, strict=True):
         rendered = tokenizer.apply_chat_template(

@@ -81,7 +81,7 @@ class ExportPlan:
         }
 
 
-def make_plan(request: ExportRequest) -> ExportPlan:
+def plan_export(request: ExportRequest) -> ExportPlan:
     """Check a request. Raises ExportError, RunDirError (a damaged step by name), ConfigError, PolicyError."""
     run = open_run(resolve_root(request.root), request.training_run)
     if not run.config_file.exists():

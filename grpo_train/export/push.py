@@ -26,7 +26,7 @@ WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
 
 
 @dataclass(frozen=True)
-class Destination:
+class HubRepository:
     """A repository of the hub and the right to write to it."""
 
     repository: str
@@ -37,17 +37,17 @@ class Destination:
         return f"Destination({self.repository!r}, private={self.private})"  # without the token
 
 
-def check_destination(repository: str, private: bool) -> Destination:
+def check_destination(repository: str, private: bool) -> HubRepository:
     """Check name, token and account before anything is exported. Raises ExportError (``no_token``, ``no_hub``)."""
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]{0,95}", repository):
         raise ExportError(f"--push {repository}: use OWNER/NAME, e.g. --push my-account/my-model")
-    to = Destination(repository, private, find_token())
+    to = HubRepository(repository, private, hub_token())
     with _explained(to):
         _api(to).whoami()
     return to
 
 
-def find_token() -> str:
+def hub_token() -> str:
     """The user's token for the hub. Raises ExportError (``no_token``) without one or where others can read its file."""
     from huggingface_hub import constants
 
@@ -67,7 +67,7 @@ def find_token() -> str:
     return token
 
 
-def push(exported: Exported, to: Destination) -> str:
+def push(exported: Exported, to: HubRepository) -> str:
     """Upload an export; returns the address of the commit.
 
     A repository with other weights is refused (``exists``); with the same weights, the other files are updated. Raises
@@ -103,7 +103,7 @@ def weights_of(info: Any) -> dict[str, str]:
     }
 
 
-def _refuse_other_weights(info: Any, folder: Path, to: Destination) -> None:
+def _refuse_other_weights(info: Any, folder: Path, to: HubRepository) -> None:
     ours = (read_json(folder / RECORD) or {}).get("files") or {}
     others = [name for name, digest in weights_of(info).items() if ours.get(name) != digest]
     if others:
@@ -114,7 +114,7 @@ def _refuse_other_weights(info: Any, folder: Path, to: Destination) -> None:
         )
 
 
-def _api(to: Destination) -> Any:
+def _api(to: HubRepository) -> Any:
     from huggingface_hub.utils import disable_progress_bars
 
     disable_progress_bars()
@@ -122,7 +122,7 @@ def _api(to: Destination) -> Any:
 
 
 @contextmanager
-def _explained(to: Destination, exported: Exported | None = None) -> Iterator[None]:
+def _explained(to: HubRepository, exported: Exported | None = None) -> Iterator[None]:
     """Turn what the hub's client and the HTTP client below it raise into an ExportError without the token."""
     from huggingface_hub.errors import HfHubHTTPError
 

@@ -50,7 +50,7 @@ def sample_problems(config: Config) -> list[Problem]:
     return [ask(config.task, 0, "What is 6 times 7?", "42")]
 
 
-def shape_of(problems: Sequence[Problem]) -> PromptShape:
+def common_shape(problems: Sequence[Problem]) -> PromptShape:
     """The frame that all problems share; an empty one if their prompts have none in common."""
     frames = [_frames(problem) for problem in problems]
     shared = [frame for frame in frames[0] if all(frame in others for others in frames[1:])]

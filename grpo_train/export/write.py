@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from grpo_train.export.card import model_card
 from grpo_train.export.chat_template import chat_template, different_prompts
 from grpo_train.export.plan import ExportError, ExportPlan
-from grpo_train.export.shape import sample_problems, shape_of
+from grpo_train.export.shape import common_shape, sample_problems
 from grpo_train.run_dir import sha256
 from grpo_train.run_dir.errors import UserError, code_of, disk_error, disk_fix, disk_reason
 from grpo_train.run_dir.files import atomic_write, fsync_path, read_json, remove_tree, to_json
@@ -72,7 +72,7 @@ def write_export(plan: ExportPlan, price: float | None = None) -> Exported:
 
     if existing_export(plan):
         raise ExportError(f"{plan.to} exists already; remove it or choose another --to", code="exists")
-    remove_leftovers(plan.to)
+    remove_staging(plan.to)
     writer = f"{os.getpid()}-{start_ticks(os.getpid())}-{_boot()}"
     staging = plan.to.with_name(f".{plan.to.name}.{writer}{secrets.token_hex(4)}.tmp")
     try:
@@ -102,7 +102,7 @@ def write_export(plan: ExportPlan, price: float | None = None) -> Exported:
     return Exported(str(plan.to), {**sizes, RECORD: (plan.to / RECORD).stat().st_size}, notes)
 
 
-def remove_leftovers(to: Path) -> None:
+def remove_staging(to: Path) -> None:
     """Remove the staging directories of exports to ``to`` that were killed on this machine since it booted.
 
     Those of other machines or an earlier boot are left to ``grpo-train clean``: their process may be alive elsewhere.
@@ -125,7 +125,7 @@ def _write_tokenizer(plan: ExportPlan, tokenizer: Any, folder: Path) -> list[str
     """Write the tokenizer with the run's prompt template; returns what a user must know about it."""
     try:
         problems = sample_problems(plan.config)
-        shape = shape_of(problems)
+        shape = common_shape(problems)
         tokenizer.chat_template = chat_template(shape, tokenizer)
         different = different_prompts(tokenizer.chat_template, problems, tokenizer)
     except TaskError as error:

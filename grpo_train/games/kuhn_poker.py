@@ -131,7 +131,7 @@ def moves_of(strategy: Strategy, state: KuhnPokerState) -> Mapping[Move, Fractio
     return {move: share for move, share in ((quiet, 1 - likely), (chip, likely)) if share}
 
 
-def value(first: Strategy, second: Strategy) -> Fraction:
+def average_win(first: Strategy, second: Strategy) -> Fraction:
     """Exact average win of the first player over all six deals, in chips per hand."""
     deals = KuhnPoker().deals()
     return sum((_value(deal, (first, second)) for deal in deals), Fraction(0)) / len(deals)
@@ -147,7 +147,7 @@ def best_response(strategy: Strategy, role: Role) -> tuple[Fraction, Strategy]:
     best: tuple[Fraction, Strategy] | None = None
     for choice in product((Fraction(0), Fraction(1)), repeat=len(keys)):
         mine = dict(zip(keys, choice, strict=True))
-        won = value(mine, strategy) if role == 0 else -value(strategy, mine)
+        won = average_win(mine, strategy) if role == 0 else -average_win(strategy, mine)
         if best is None or won > best[0]:
             best = won, mine
     assert best is not None

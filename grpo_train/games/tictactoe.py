@@ -73,15 +73,15 @@ class TicTacToe(Game):
 
 
 @cache
-def value(state: TicTacToeState) -> int:
+def position_value(state: TicTacToeState) -> int:
     """Value of the position for X with optimal play: 1, 0 or -1 (minimax; at most 5,478 positions)."""
     if state.returns is not None:
         return int(state.returns[0])
-    values = [value(state._after(move)) for move in state.legal_moves()]
+    values = [position_value(state._after(move)) for move in state.legal_moves()]
     return max(values) if state.player == 0 else min(values)
 
 
 def minimax(state: TicTacToeState) -> Mapping[Move, Fraction]:
     """Uniform over the moves that keep the position's value, without a preference for winning sooner."""
-    best = [move for move in state.legal_moves() if value(state._after(move)) == value(state)]
+    best = [move for move in state.legal_moves() if position_value(state._after(move)) == position_value(state)]
     return {move: Fraction(1, len(best)) for move in best}

@@ -21,7 +21,7 @@ class Transcript:
     """The model's role."""
     opponent: str
     texts: tuple[str, ...] = ()
-    """Completions in turn; a programmed opponent writes :func:`as_text` of its moves."""
+    """Completions in turn; a programmed opponent writes :func:`move_text` of its moves."""
 
     def dump(self, game: Game) -> str:
         """Serialize as JSON lines."""
@@ -50,6 +50,6 @@ class Transcript:
         return match
 
 
-def as_text(move: Move) -> str:
+def move_text(move: Move) -> str:
     """A move in a model's answer format."""
     return f"{OPEN_ANSWER}{move}{CLOSE_ANSWER}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.history.cost import Prices
-from grpo_train.history.record import Record
+from grpo_train.history.record import RunRecord
 from grpo_train.history.spans import Span, joined
 from grpo_train.run_dir.errors import UserError
 
@@ -117,7 +117,7 @@ class Database:
 
     # reading -------------------------------------------------------------------------------------------------
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[RunRecord]:
         """Every run."""
         with self._reading() as file:
             prices = _prices(file)
@@ -129,7 +129,7 @@ class Database:
                 "FROM runs LEFT JOIN configs ON configs.hash = runs.config"
             ).fetchall()
         return [
-            Record(
+            RunRecord(
                 identity, box, root, name, json.loads(summary or "{}"), config or "", metrics or "", evaluations or "",
                 events or "", backup or "", parent or "", spans.get(identity, ()), prices,
             )

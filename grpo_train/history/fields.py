@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_train.history.record import Record
+from grpo_train.history.record import RunRecord
 from grpo_train.run_dir.display import duration, fraction, metric_value, money, setting, state_label
 from grpo_train.run_dir.files import utc_from
 
@@ -27,7 +27,7 @@ class Field:
 
     name: str
     about: str
-    value: Callable[[Record], Any]
+    value: Callable[[RunRecord], Any]
     """Text, number or None; times in seconds since the epoch."""
     text: Callable[[Any], str] = str
     is_time: bool = False
@@ -37,19 +37,19 @@ def _day(value: Any) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(value))
 
 
-def _held_out(record: Record) -> float | None:
+def _held_out(record: RunRecord) -> float | None:
     last = _last_evaluated(record)
     return None if last is None else last["accuracy"]
 
 
-def _last_evaluated(record: Record) -> dict[str, float] | None:
+def _last_evaluated(record: RunRecord) -> dict[str, float] | None:
     """The numbers of the last evaluated step, of the first dataset that has it."""
     rows = [evaluation["rows"][-1] for evaluation in record.evaluations if evaluation["rows"]]
     last: dict[str, float] | None = max(rows, key=lambda row: row["step"], default=None)
     return last
 
 
-def _per_point(index: int) -> Callable[[Record], float | None]:
+def _per_point(index: int) -> Callable[[RunRecord], float | None]:
     return lambda record: None if record.cost_per_point is None else record.cost_per_point[index]
 
 
@@ -93,7 +93,7 @@ FIELDS = {
 }
 
 
-def value_of(record: Record, name: str) -> Any:
+def field_value(record: RunRecord, name: str) -> Any:
     """The value of a field, a config key (``cfg.KEY`` or ``section.key``), an evaluation (``eval.COLUMN``,
     ``eval.DATASET.COLUMN``) or a metric (its last value, ``max.NAME``, ``min.NAME``); None where there is none."""
     name = ALIASES.get(name, name)
@@ -111,7 +111,7 @@ def value_of(record: Record, name: str) -> Any:
     return record.config_value(name) if "." in name else None
 
 
-def _evaluated(record: Record, name: str) -> float | None:
+def _evaluated(record: RunRecord, name: str) -> float | None:
     """A column of the last evaluated step; ``best`` is the highest accuracy."""
     dataset, _, column = name.rpartition(".")
     evaluations = [one for one in record.evaluations if one["rows"] and dataset in ("", one["dataset"])]
@@ -121,9 +121,9 @@ def _evaluated(record: Record, name: str) -> float | None:
     return last.get(column)
 
 
-def text_of(record: Record, name: str) -> str:
+def field_text(record: RunRecord, name: str) -> str:
     """The value of a field for people; "" without one."""
-    value = value_of(record, name)
+    value = field_value(record, name)
     if value is None:
         return ""
     if (field := FIELDS.get(ALIASES.get(name, name))) is not None and field.text is not str:
@@ -131,9 +131,9 @@ def text_of(record: Record, name: str) -> str:
     return setting(value)
 
 
-def plain_value(record: Record, name: str) -> Any:
+def plain_value(record: RunRecord, name: str) -> Any:
     """The value of a field as strict JSON and CSV have it: times in ISO 8601, whole numbers as integers."""
-    value = value_of(record, name)
+    value = field_value(record, name)
     if isinstance(value, float):
         if not math.isfinite(value):
             return None
@@ -143,8 +143,8 @@ def plain_value(record: Record, name: str) -> Any:
     return value
 
 
-def known_names(records: Iterable[Record]) -> list[str]:
-    """Every name that :func:`value_of` finds anything under in some of the records."""
+def known_names(records: Iterable[RunRecord]) -> list[str]:
+    """Every name that :func:`field_value` finds anything under in some of the records."""
     found: dict[str, None] = dict.fromkeys([*FIELDS, *ALIASES])
     for record in records:
         found |= dict.fromkeys(f"cfg.{key}" for key in record.config)

@@ -8,21 +8,21 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from grpo_train.history.fields import DEFAULT, FIELDS, plain_value, text_of, value_of
+from grpo_train.history.fields import DEFAULT, FIELDS, field_text, field_value, plain_value
 from grpo_train.history.query import QueryError
-from grpo_train.history.record import Record
-from grpo_train.history.search import Search, parse
+from grpo_train.history.record import RunRecord
+from grpo_train.history.search import Search, parse_search
 from grpo_train.run_dir.display import fraction
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.suggest import nearest
 
 
-def find(records: Sequence[Record], query: str, columns: str = "") -> tuple[list[Record], list[str]]:
+def find(records: Sequence[RunRecord], query: str, columns: str = "") -> tuple[list[RunRecord], list[str]]:
     """The records that a query finds, and the columns to show: those given, separated by commas, else the default ones
     and those that the query names. Raises UserError (``bad_query``) that points to the mistake."""
     given = [name.strip() for name in columns.split(",") if name.strip()]
     try:
-        search: Search = parse(query)
+        search: Search = parse_search(query)
         found = search.find(records, given)
     except QueryError as error:
         where = f"\n  {query}\n  {' ' * error.column}^" if query and error.column <= len(query) else ""
@@ -33,22 +33,22 @@ def find(records: Sequence[Record], query: str, columns: str = "") -> tuple[list
     return found, [name for name in (*DEFAULT, *named) if _has_any(found, name)]
 
 
-def _has_any(records: Sequence[Record], name: str) -> bool:
-    return name in ("name", "state") or any(value_of(record, name) is not None for record in records)
+def _has_any(records: Sequence[RunRecord], name: str) -> bool:
+    return name in ("name", "state") or any(field_value(record, name) is not None for record in records)
 
 
-def cells(records: Sequence[Record], columns: Sequence[str]) -> list[list[str]]:
+def cells(records: Sequence[RunRecord], columns: Sequence[str]) -> list[list[str]]:
     """The texts of a table."""
-    return [[text_of(record, name) for name in columns] for record in records]
+    return [[field_text(record, name) for name in columns] for record in records]
 
 
-def to_json(records: Sequence[Record], columns: Sequence[str]) -> str:
+def listing_json(records: Sequence[RunRecord], columns: Sequence[str]) -> str:
     """A list of objects with the values of the columns, and the identity."""
     rows = [{"identity": one.identity, **{name: plain_value(one, name) for name in columns}} for one in records]
     return json.dumps(rows, indent=1, ensure_ascii=False)
 
 
-def to_csv(records: Sequence[Record], columns: Sequence[str]) -> str:
+def to_csv(records: Sequence[RunRecord], columns: Sequence[str]) -> str:
     """A header and a line per record; a text that a spreadsheet would take for a formula begins with an apostrophe."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -57,7 +57,7 @@ def to_csv(records: Sequence[Record], columns: Sequence[str]) -> str:
     return out.getvalue()
 
 
-def one_of(records: Sequence[Record], name: str) -> Record:
+def one_of(records: Sequence[RunRecord], name: str) -> RunRecord:
     """The run with this name, or identity or its beginning. Raises UserError (``no_run``)."""
     found = [record for record in records if record.name == name]
     found = found or [record for record in records if len(name) >= 4 and record.identity.startswith(name)]
@@ -71,7 +71,7 @@ def one_of(records: Sequence[Record], name: str) -> Record:
     raise UserError(f"no run named '{name}' in the history{hint}", code="no_run")
 
 
-def facts_of(record: Record) -> dict[str, Any]:
+def facts_of(record: RunRecord) -> dict[str, Any]:
     """Everything that is kept of a run, as JSON."""
     return {
         **{name: plain_value(record, name) for name in FIELDS},
@@ -85,9 +85,9 @@ def facts_of(record: Record) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def lines_of(record: Record) -> list[str]:
+def record_lines(record: RunRecord) -> list[str]:
     """The same for people."""
-    lines = [f"{name:<20} {text}" for name in FIELDS if (text := text_of(record, name))]
+    lines = [f"{name:<20} {text}" for name in FIELDS if (text := field_text(record, name))]
     for one in record.evaluations:
         for row in one["rows"]:
             interval = (

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.history.database import Database, News
-from grpo_train.history.record import Record, evaluations_of, events_of, metrics_of, summary_of
+from grpo_train.history.record import RunRecord, events_of, kept_evaluations, kept_summary, metric_ends
 from grpo_train.history.spans import Span, run_spans, time_of
 from grpo_train.run_dir import LIVE_STATES, RunDir, list_evaluations, list_older_runs, list_runs
 from grpo_train.run_dir.config_values import config_values
@@ -39,16 +39,16 @@ def news_of(
     if not isinstance(identity, str) or not identity or row.get("state") == "unreadable":
         return None
     heard = None if events is None else list(events)
-    found = None if evaluations is None else evaluations_of(name, evaluations)
+    found = None if evaluations is None else kept_evaluations(name, evaluations)
     parent = row.get("parent")
     return News(
         identity,
         box,
         root,
         name,
-        summary=summary_of(row),
+        summary=kept_summary(row),
         config=None if config_text is None else config_values(config_text),
-        metrics=None if metrics is None else metrics_of(metrics),
+        metrics=None if metrics is None else metric_ends(metrics),
         evaluations=found,
         events=None if heard is None else events_of(heard),
         backup=_backup_word(row["backup"]) if "backup" in row else None,
@@ -59,7 +59,7 @@ def news_of(
     )
 
 
-def plain_news(record: Record) -> dict[str, Any]:
+def plain_news(record: RunRecord) -> dict[str, Any]:
     """Everything that is kept of a run, as JSON, for a program with a history of its own."""
     return {
         "identity": record.identity, "root": record.root, "name": record.name,
@@ -73,7 +73,7 @@ def news_from(row: Mapping[str, Any], box: str, root: str) -> News:
     """News from :func:`plain_news`. Raises KeyError, TypeError, ValueError for anything else."""
     return News(
         str(row["identity"]), box, root, str(row["name"]),
-        summary=summary_of(row["summary"]),
+        summary=kept_summary(row["summary"]),
         config={str(key): value for key, value in row["config"].items()},
         metrics={str(name): [_number(value) for value in values] for name, values in row["metrics"].items()},
         evaluations=[dict(one) for one in row["evaluations"]],

@@ -57,7 +57,7 @@ class Word:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class FieldCondition:
     """A field that is compared with a value."""
 
     field: str
@@ -101,12 +101,12 @@ class Not:
     part: Node
 
 
-Leaf = Word | Comparison
-Node = Word | Comparison | And | Or | Not
+Leaf = Word | FieldCondition
+Node = Word | FieldCondition | And | Or | Not
 EVERYTHING = And()
 
 
-def parse(text: str) -> Node:
+def parse_filter(text: str) -> Node:
     """The tree of a filter; an empty one is :data:`EVERYTHING`. Raises QueryError."""
     if len(text) > MAX_LENGTH:
         raise QueryError(f"a filter has at most {MAX_LENGTH:,} characters", MAX_LENGTH)
@@ -148,7 +148,7 @@ def matches(node: Node, leaf: Callable[[Leaf], bool]) -> bool:
     return not matches(node.part, leaf) if isinstance(node, Not) else leaf(node)
 
 
-def holds(comparison: Comparison, found: str | float | bool | None) -> bool:
+def meets(comparison: FieldCondition, found: str | float | bool | None) -> bool:
     """Whether a value meets a comparison. A missing value never does. ``:`` ignores case, ``=`` and ``~`` do not."""
     if found is None:
         return False
@@ -209,7 +209,7 @@ def _flat(kind: type[And] | type[Or], parts: Iterable[Node]) -> Iterable[Node]:
 def _render(node: Node, inside: bool) -> str:
     if isinstance(node, Word):
         return _written(node.text, node.is_quoted, _WORD)
-    if isinstance(node, Comparison):
+    if isinstance(node, FieldCondition):
         name = _written(node.field, "!" in node.field, _WORD)  # x! = 1 is not x != 1
         value = _written(node.value, node.is_quoted, _LISTED if node.operator == ":" else _VALUE, False)
         return f"{name}{node.operator}{value}"
@@ -309,7 +309,7 @@ class _Parser:
                 self._fail(f"a value is missing after '{',' if found else operator}'")
             if operator == "~":
                 check_pattern(value, start + is_quoted)
-            found.append(Comparison(name, operator, value, is_quoted, column, start))
+            found.append(FieldCondition(name, operator, value, is_quoted, column, start))
             if operator != ":" or not self._text.startswith(",", self._at):
                 return any_of(found)
             self._at += 1

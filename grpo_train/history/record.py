@@ -32,7 +32,7 @@ Json = str
 
 
 @dataclass
-class Record:
+class RunRecord:
     """One run. Texts are JSON; "" = not known."""
 
     identity: str
@@ -66,7 +66,7 @@ class Record:
 
     @cached_property
     def evaluations(self) -> list[dict[str, Any]]:
-        """See :func:`evaluations_of`."""
+        """See :func:`kept_evaluations`."""
         return json.loads(self.evaluations_json) if self.evaluations_json else []
 
     @cached_property
@@ -182,7 +182,7 @@ class Record:
 # ----------------------------------------------------------------------------------------------------- what is kept
 
 
-def summary_of(row: Mapping[str, Any]) -> dict[str, Any]:
+def kept_summary(row: Mapping[str, Any]) -> dict[str, Any]:
     """What is kept of a row of a list of runs."""
     found = {key: row[key] for key in SUMMARY if row.get(key) not in (None, "")}
     if isinstance(error := found.get("error"), Mapping):
@@ -205,7 +205,7 @@ def _failure(event: Mapping[str, Any]) -> dict[str, str]:
     return {"error": str(event.get("error"))[:500]} if event.get("event") == "tracking_failed" else {}
 
 
-def evaluations_of(run: str, evaluations: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def kept_evaluations(run: str, evaluations: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """What is kept of a run's evaluations, as :func:`grpo_train.run_dir.list_evaluations` lists them.
 
     ``dataset`` (its label), ``state``, ``started_at``, ``updated_at``, and ``rows``: the numbers of each step that has
@@ -221,7 +221,7 @@ def evaluations_of(run: str, evaluations: Iterable[Mapping[str, Any]]) -> list[d
     return found
 
 
-def metrics_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[float | None]]:
+def metric_ends(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[float | None]]:
     """Metric to its last, lowest and highest value, from rows with ``name``, ``last``, ``min`` and ``max``."""
     return {row["name"]: [_finite(row.get(key)) for key in ("last", "min", "max")] for row in rows if row.get("name")}
 

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from grpo_train.history.fields import ALIASES, FIELDS, known_names, value_of
-from grpo_train.history.query import EVERYTHING, And, Comparison, Leaf, Node, Or, QueryError, all_of, holds, leaves
+from grpo_train.history.fields import ALIASES, FIELDS, field_value, known_names
+from grpo_train.history.query import EVERYTHING, And, FieldCondition, Leaf, Node, Or, QueryError, all_of, leaves, meets
 from grpo_train.history.query import matches as query_matches
-from grpo_train.history.query import parse as parse_query
-from grpo_train.history.record import Record
+from grpo_train.history.query import parse_filter as parse_query
+from grpo_train.history.record import RunRecord
 from grpo_train.run_dir.suggest import nearest
 
 DIRECTIVES = ("since", "before", "sort", "limit")
@@ -46,7 +46,7 @@ class Search:
     columns: dict[str, int] = field(default_factory=dict)
     """Field that the query names to its place in the text."""
 
-    def find(self, records: Sequence[Record], also: Iterable[str] = ()) -> list[Record]:
+    def find(self, records: Sequence[RunRecord], also: Iterable[str] = ()) -> list[RunRecord]:
         """The records that match, in order. Raises QueryError for a field, also of the columns in ``also``, that none
         of the records has."""
         named = {**dict.fromkeys(also, 0), **self.columns}
@@ -56,13 +56,13 @@ class Search:
             raise QueryError(f"no run has a field '{unknown[0]}'{hint}", named[unknown[0]])
         found = [record for record in records if self._passes(record)]
         for name, descends in reversed(self.order):
-            keyed = [(value, record) for record in found if not _is_missing(value := value_of(record, name))]
-            missing = [record for record in found if _is_missing(value_of(record, name))]
+            keyed = [(value, record) for record in found if not _is_missing(value := field_value(record, name))]
+            missing = [record for record in found if _is_missing(field_value(record, name))]
             keyed.sort(key=lambda pair: _sort_key(pair[0]), reverse=descends)
             found = [record for _, record in keyed] + missing
         return found[: self.limit]
 
-    def _passes(self, record: Record) -> bool:
+    def _passes(self, record: RunRecord) -> bool:
         if self.since is not None and (record.active_at is None or record.active_at < self.since):
             return False
         if self.before is not None:
@@ -72,27 +72,29 @@ class Search:
         return query_matches(self.node, lambda leaf: _holds(leaf, record))
 
 
-def parse(text: str, now: float | None = None) -> Search:
+def parse_search(text: str, now: float | None = None) -> Search:
     """The search that a query describes. Raises QueryError."""
     now = time.time() if now is None else now
     node = parse_query(text)
     parts = node.parts if isinstance(node, And) else (node,)
     kept: list[Node] = []
-    given: dict[str, list[Comparison]] = {}
+    given: dict[str, list[FieldCondition]] = {}
     for part in parts:
-        inside = [leaf for leaf in leaves(part) if isinstance(leaf, Comparison)]
+        inside = [leaf for leaf in leaves(part) if isinstance(leaf, FieldCondition)]
         directives = [leaf for leaf in inside if leaf.field in DIRECTIVES]
         if not directives:
             kept.append(part)
             continue
         first = directives[0]
-        is_one = isinstance(part, Comparison) or (isinstance(part, Or) and len({leaf.field for leaf in inside}) == 1)
+        is_one = isinstance(part, FieldCondition) or (
+            isinstance(part, Or) and len({leaf.field for leaf in inside}) == 1
+        )
         if not is_one or any(leaf.operator not in (":", "=") for leaf in directives):
             raise QueryError(f"write {first.field}:VALUE by itself, outside parentheses, 'or' and 'not'", first.column)
         if first.field in given:
             raise QueryError(f"{first.field} is given twice", first.column)
         given[first.field] = directives
-    columns = {leaf.field: leaf.column for part in kept for leaf in leaves(part) if isinstance(leaf, Comparison)}
+    columns = {leaf.field: leaf.column for part in kept for leaf in leaves(part) if isinstance(leaf, FieldCondition)}
     order = tuple((one.value.lstrip("-"), one.value.startswith("-")) for one in given.get("sort", ()))
     columns |= {one.value.lstrip("-"): one.value_column for one in given.get("sort", ())}
     return Search(
@@ -115,31 +117,31 @@ def moment(text: str, now: float) -> float | None:
         return None
 
 
-def _moment(comparison: Comparison, now: float) -> float:
+def _moment(comparison: FieldCondition, now: float) -> float:
     if (found := moment(comparison.value, now)) is None:
         raise QueryError("expected a time span such as 7d, 12h or 30m, or a date such as 2026-11-01",
                          comparison.value_column)  # fmt: skip
     return found
 
 
-def _limit(comparison: Comparison) -> int:
+def _limit(comparison: FieldCondition) -> int:
     if not comparison.value.isdecimal() or not int(comparison.value):
         raise QueryError("expected a number of runs", comparison.value_column)
     return int(comparison.value)
 
 
-def _holds(leaf: Leaf, record: Record) -> bool:
-    if isinstance(leaf, Comparison):
-        return holds(leaf, value_of(record, leaf.field))
-    words = (record.name, record.state, record.box, record.summary.get("note") or "", value_of(record, "task") or "")
+def _holds(leaf: Leaf, record: RunRecord) -> bool:
+    if isinstance(leaf, FieldCondition):
+        return meets(leaf, field_value(record, leaf.field))
+    words = (record.name, record.state, record.box, record.summary.get("note") or "", field_value(record, "task") or "")
     return leaf.text.lower() in " ".join(map(str, words)).lower()
 
 
-def _is_known(name: str, records: Sequence[Record]) -> bool:
+def _is_known(name: str, records: Sequence[RunRecord]) -> bool:
     if name in FIELDS or name in ALIASES or name in ALWAYS:
         return True
     key = name.removeprefix("cfg.")
-    return any(value_of(record, name) is not None or key in record.config for record in records)
+    return any(field_value(record, name) is not None or key in record.config for record in records)
 
 
 def _is_missing(value: Any) -> bool:

@@ -75,7 +75,7 @@ def clipped(spans: Iterable[Span], low: float, high: float) -> list[Span]:
     return [(start, end) for start, end in inside if start < end]
 
 
-def without(spans: Iterable[Span], others: Sequence[Span]) -> list[Span]:
+def remove_spans(spans: Iterable[Span], others: Sequence[Span]) -> list[Span]:
     """The parts of spans that none of the ``others`` (joined) covers."""
     found = []
     for start, end in joined(spans):

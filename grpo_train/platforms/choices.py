@@ -36,7 +36,7 @@ class Choice:
     reason: str
 
 
-def resolve(config: Config, platform: Platform, root: Path) -> tuple[Config, list[Choice]]:
+def resolve_auto(config: Config, platform: Platform, root: Path) -> tuple[Config, list[Choice]]:
     """The config without ``auto``, and what was chosen. Raises PolicyError where a choice cannot be made."""
     choices: list[Choice] = []
 

@@ -81,7 +81,7 @@ def hub_api(token: str | None = None) -> Any:
     return HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=token)
 
 
-def fetch_model(name: str, to: Path) -> str:
+def download_model(name: str, to: Path) -> str:
     """Download a model to a directory that appears when it is complete; returns its commit.
 
     ``name`` is a short name, or a hub ID, optionally at a commit. A download that was cut is continued. Raises

@@ -114,7 +114,7 @@ def checkpoint_bytes(shape: Shape, config: Config) -> int:
     return trained * (4 + ADAM_BYTES)
 
 
-def rollout_rows(config: Config) -> int:
+def completions_at_once(config: Config) -> int:
     """Completions that a process generates at once where memory allows it."""
     rollout = config.rollout
     return rollout.generation_batch_size or max(1, rollout.buffer_size * rollout.num_generations // config.run.nproc)
@@ -128,7 +128,9 @@ def rollout_bytes(shape: Shape, config: Config, dtype: str) -> float:
     if rollout.backend == "transformers":
         # Full weights under autocast: the cache is float32, because rotary embeddings are.
         per_token = shape.cache_numbers * (BYTES[dtype] if config.model.adapter == "lora" else 4) * CACHE_COPIES
-    return rollout_rows(config) * (per_token * (rollout.max_prompt_length + rollout.max_completion_length) + logits)
+    return completions_at_once(config) * (
+        per_token * (rollout.max_prompt_length + rollout.max_completion_length) + logits
+    )
 
 
 def activation_bytes(shape: Shape, config: Config, dtype: str) -> float:
@@ -183,7 +185,7 @@ def least_bytes(shape: Shape, config: Config, dtype: str, memory: float, prompts
         update = completion + head_bytes(memory)
     else:
         update = update_bytes(shape, config, dtype, max(1, prompts), memory)
-    rows = min(1.0, LEAST_ROWS / rollout_rows(config)) * rollout_bytes(shape, config, dtype)
+    rows = min(1.0, LEAST_ROWS / completions_at_once(config)) * rollout_bytes(shape, config, dtype)
     return state_bytes(shape, config, dtype) + max(update, rows) + RESERVED_BYTES
 
 

@@ -149,7 +149,7 @@ def _distance(speed: Speed, parameters: float) -> float:
 
 
 @dataclass(frozen=True)
-class Lengths:
+class AssumedLengths:
     """Tokens that are assumed of each prompt and completion."""
 
     prompt: float
@@ -172,7 +172,7 @@ class Work:
     def factor(self) -> float:
         return BENCH_FACTOR if self.is_same and not self.speed.note and self.config.run.nproc == 1 else SCALED_FACTOR
 
-    def step(self, lengths: Lengths) -> float:
+    def step(self, lengths: AssumedLengths) -> float:
         """A training step; a rollout serves several of them where the config says so."""
         rollout, algorithm = self.config.rollout, self.config.algorithm
         completions = rollout.buffer_size * rollout.num_generations
@@ -184,7 +184,7 @@ class Work:
         update = gradient / algorithm.updates_per_buffer / self.config.run.nproc + self.speed.optimizer * self._size
         return buffer / self.config.steps_per_buffer + update
 
-    def rollout(self, completions: float, lengths: Lengths, at_once: int) -> float:
+    def rollout(self, completions: float, lengths: AssumedLengths, at_once: int) -> float:
         """Generating completions: as many steps as the longest has tokens, by fewer rows once the others have ended."""
         rows = min(completions, at_once or completions)
         # Half of the steps decode all rows, the others as many as the mean leaves.

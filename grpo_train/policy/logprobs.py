@@ -23,7 +23,7 @@ from grpo_train.policy.head import logps_and_entropy, logps_of_logits, logps_of_
 from grpo_train.policy.loading import Policy
 from grpo_train.policy.memory import is_out_of_memory
 from grpo_train.policy.packing import ATTENTION, PackedRow, RowMap, pack
-from grpo_train.policy.transfer import Transfer
+from grpo_train.policy.transfer import ArrayTransfer
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ class LogprobForward:
                 dtype = self.policy.autocast_dtype or seen["given"].dtype
                 given, weight = seen["given"].to(dtype), head.weight.to(dtype)
                 expected = torch.nn.functional.linear(given, weight, None if head.bias is None else head.bias.to(dtype))
-                self._plain_head = is_close(expected, seen["returned"], tolerance(dtype))
+                self._plain_head = is_near(expected, seen["returned"], tolerance(dtype))
                 if self._plain_head and dtype.itemsize == 2 and not mixed_products(self.policy.device, dtype):
                     name = f"{self.policy.device_name} does not multiply {str(dtype).removeprefix('torch.')} matrices"
                     self.notes.append(f"{name} into float32 ones: logits are computed by float32 products, slower")
@@ -268,7 +268,7 @@ class LogprobForward:
                 reason = "it has a custom attention"
             elif not self._flash and _has_window(self._base.config) and not row.windows:
                 reason = "its layers do not pass the length of their sliding window"
-            elif not is_close(found, expected, tolerance(self.policy.autocast_dtype or found.dtype)):
+            elif not is_near(found, expected, tolerance(self.policy.autocast_dtype or found.dtype)):
                 reason = "packed sequences and single ones give different hidden states"
         except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, KeyError) as error:
             if is_out_of_memory(error):  # says nothing about packing
@@ -310,7 +310,7 @@ class _Padded:
             attention_mask[row, start:end] = 1
         rows, columns = np.nonzero(attention_mask[:, width_P:])
         self.tokens = sum(len(c.prompt_ids) + max(0, len(c.ids) - 1) for c in completions)
-        transfer = Transfer(device)
+        transfer = ArrayTransfer(device)
         inputs = (input_ids[:, :-1], attention_mask[:, :-1])
         sent = [transfer.add(x) for x in (*inputs, input_ids[rows, width_P + columns], rows * width_T + columns)]
         self.predictors = RowMap(rows * width + width_P - 1 + columns, input_ids.shape[0] * width, transfer)
@@ -366,7 +366,7 @@ def _whole_logits(model: Any, reason: str) -> str:
     return f"{type(model).__name__}: log-probabilities are computed from full logits, because {reason}"
 
 
-def is_close(found: Tensor, expected: Tensor, tolerance: float) -> bool:
+def is_near(found: Tensor, expected: Tensor, tolerance: float) -> bool:
     """Whether the difference is at most ``tolerance`` times the norm of ``expected``."""
     found, expected = found.double(), expected.double()
     return bool((found - expected).norm() <= tolerance * expected.norm())

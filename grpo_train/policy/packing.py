@@ -24,7 +24,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from grpo_train.policy.completion import Completion
-from grpo_train.policy.transfer import Transfer
+from grpo_train.policy.transfer import ArrayTransfer
 from grpo_train.policy.varlen import trial_length, varlen_call
 
 ATTENTION = "sdpa_packed"
@@ -41,7 +41,7 @@ class RowMap:
     float32. Positions where ``real`` is false are padding, with zero gradient.
     """
 
-    def __init__(self, index: np.ndarray, rows: int, transfer: Transfer, real: np.ndarray | None = None) -> None:
+    def __init__(self, index: np.ndarray, rows: int, transfer: ArrayTransfer, real: np.ndarray | None = None) -> None:
         """The map can be used once the transfer is sent."""
         self.rows = rows
         self._index = transfer.add(index)
@@ -149,7 +149,7 @@ class PackedRow:
         index = np.zeros(int(widths.sum()), dtype=np.int64)
         real = np.zeros(len(index), dtype=bool)
         index[positions], real[positions] = self._tokens(order), True
-        transfer = Transfer(self.input_ids.device)
+        transfer = ArrayTransfer(self.input_ids.device)
         gathered = self._gathered(shapes, index, real, transfer)
         transfer.send()
         return gathered
@@ -159,7 +159,7 @@ class PackedRow:
         """Concatenated sequences, their cumulative lengths (S + 1,) int32, and the greatest length."""
         lengths = self._lengths()
         index = self._tokens(np.arange(len(lengths)))
-        transfer = Transfer(self.input_ids.device)
+        transfer = ArrayTransfer(self.input_ids.device)
         ends = transfer.add(np.concatenate([[0], lengths.cumsum()]).astype(np.int32))
         gathered = self._gathered([(1, len(index))], index, np.ones(len(index), dtype=bool), transfer)
         transfer.send()
@@ -184,7 +184,7 @@ class PackedRow:
         return _ranges(ordered[:, 0::2].ravel(), ordered[:, 1::2].ravel())
 
     def _gathered(
-        self, shapes: list[tuple[int, int]], index: np.ndarray, real: np.ndarray, transfer: Transfer
+        self, shapes: list[tuple[int, int]], index: np.ndarray, real: np.ndarray, transfer: ArrayTransfer
     ) -> Gathered:
         count = self.input_ids.shape[1]
         if len(index) == count and (index == np.arange(count)).all():
@@ -232,7 +232,7 @@ def pack(completions: Sequence[Completion], device: torch.device, width_T: int, 
         if before == len(sequences):
             sequences.append((prompt_start, prompt_length, prompt_start + prompt_length, 0))
     predictors, slots, lengths = zip(*predicted, strict=True)
-    transfer = Transfer(device)
+    transfer = ArrayTransfer(device)
     rows = (np.array(tokens, dtype=np.int64), _ranges(*zip(*spans, strict=True)))
     input_ids, position_ids, target_ids, slot_ids = map(
         transfer.add, (*rows, np.array(targets, dtype=np.int64), _ranges(slots, lengths))

@@ -17,10 +17,10 @@ class Moved:
     """An array on its way."""
 
     tensor: Tensor
-    """On the device, once :meth:`Transfer.send` has been called."""
+    """On the device, once :meth:`ArrayTransfer.send` has been called."""
 
 
-class Transfer:
+class ArrayTransfer:
     """Collects arrays and sends them together: to a GPU in one asynchronous copy from page-locked memory."""
 
     def __init__(self, device: torch.device) -> None:
@@ -43,7 +43,7 @@ class Transfer:
             return
         arrays = [host for _, host in waiting]
         # torch keeps page-locked memory until a copy from it is done.
-        arrived = join(arrays, pin=self.device.type == "cuda").to(self.device, non_blocking=True)
+        arrived = join_arrays(arrays, pin=self.device.type == "cuda").to(self.device, non_blocking=True)
         for start, (moved, host) in zip(starts_of(arrays), waiting, strict=True):
             moved.tensor = part_of(arrived, start, host)
 
@@ -54,7 +54,7 @@ def starts_of(arrays: Sequence[Tensor]) -> list[int]:
     return [0, *accumulate(sizes)][:-1]
 
 
-def join(arrays: Sequence[Tensor], *, pin: bool = False) -> Tensor:
+def join_arrays(arrays: Sequence[Tensor], *, pin: bool = False) -> Tensor:
     """Arrays one after the other as bytes; ``pin`` for page-locked memory."""
     starts = starts_of(arrays)
     size = starts[-1] + -(-arrays[-1].nbytes // _ALIGNMENT) * _ALIGNMENT if arrays else 0

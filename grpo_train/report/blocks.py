@@ -14,7 +14,7 @@ class Name(str):
 
 
 @dataclass(frozen=True)
-class Note:
+class NoteBlock:
     """A sentence; ``level`` is alarm, warning or ""."""
 
     text: str
@@ -22,14 +22,14 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Facts:
+class FactsBlock:
     """Labels and values."""
 
     rows: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True)
-class Table:
+class TableBlock:
     """Rows of cells; ``numeric``: columns of numbers; ``prose``: the last column holds sentences."""
 
     head: Sequence[str]
@@ -39,7 +39,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Chart:
+class ChartBlock:
     """A metric over steps: a curve for each run that has it."""
 
     name: str
@@ -51,10 +51,10 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class Charts:
+class ChartsBlock:
     """Some charts side by side."""
 
-    charts: Sequence[Chart]
+    charts: Sequence[ChartBlock]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Points:
+class PointsBlock:
     """Estimates over steps; each series with its run's letter."""
 
     name: str
@@ -78,7 +78,7 @@ class Points:
 
 
 @dataclass(frozen=True)
-class Completion:
+class CompletionBlock:
     """A completion with what is known of it."""
 
     why: str
@@ -88,7 +88,7 @@ class Completion:
 
 
 @dataclass(frozen=True)
-class Section:
+class SectionBlock:
     """A heading and what is under it."""
 
     title: str
@@ -97,14 +97,14 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Folded:
+class FoldedBlock:
     """What is shown on demand."""
 
     title: str
     blocks: list[Block] = field(default_factory=list)
 
 
-Block = Note | Facts | Table | Charts | Points | Completion | Section | Folded
+Block = NoteBlock | FactsBlock | TableBlock | ChartsBlock | PointsBlock | CompletionBlock | SectionBlock | FoldedBlock
 
 
 @dataclass(frozen=True)

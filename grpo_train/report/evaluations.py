@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from grpo_train.evaluation.baselines import TARGET
-from grpo_train.evaluation.report.compare import Comparison, comparable, compare_folders
+from grpo_train.evaluation.report.compare import StepComparison, comparable, compare_folders
 from grpo_train.evaluation.results.stored import read_summary
 from grpo_train.run_dir import RunDir, list_baselines, list_evaluations
 from grpo_train.run_dir.errors import UserError
@@ -33,14 +33,14 @@ class EvaluatedStep:
 
 
 @dataclass(frozen=True)
-class Pair:
+class PairedSteps:
     """One evaluated step against another."""
 
     dataset: str
     name: str
     """What is compared, e.g. ``step_20`` or ``B step_20``."""
     reference: str
-    result: Comparison | None
+    result: StepComparison | None
     problem: str = ""
     """Why there is no result."""
 
@@ -79,14 +79,16 @@ def evaluations_of(run: RunDir) -> list[Evaluation]:
     return found
 
 
-def baselines_of(root: Path, runs: Sequence[tuple[str, Sequence[Evaluation]]]) -> tuple[list[Evaluation], list[Pair]]:
+def baselines_of(
+    root: Path, runs: Sequence[tuple[str, Sequence[Evaluation]]]
+) -> tuple[list[Evaluation], list[PairedSteps]]:
     """Models evaluated without a run under the settings of the runs' evaluations, and the last step of each run against
     them. Others are left out: their figures cannot be compared.
 
     ``runs``: a letter and the evaluations of each.
     """
     found: list[Evaluation] = []
-    pairs: list[Pair] = []
+    pairs: list[PairedSteps] = []
     for baseline in list_baselines(root):
         name = str(baseline["run"])
         for reference in evaluations_of(RunDir(root / "training_runs" / name)):
@@ -119,7 +121,7 @@ def _are_comparable(mine: Evaluation, name: str, baseline: Evaluation) -> bool:
     return bool(summary and other and comparable(summary, other))
 
 
-def pairs_within(evaluation: Evaluation) -> list[Pair]:
+def pairs_within(evaluation: Evaluation) -> list[PairedSteps]:
     """Each complete step against the first one."""
     complete = [step for step in evaluation.steps if step.is_complete]
     if not complete:
@@ -131,12 +133,12 @@ def pairs_within(evaluation: Evaluation) -> list[Pair]:
     ]
 
 
-def pairs_between(runs: Sequence[tuple[str, Sequence[Evaluation]]]) -> list[Pair]:
+def pairs_between(runs: Sequence[tuple[str, Sequence[Evaluation]]]) -> list[PairedSteps]:
     """Each run's steps against the same steps of the first run; where none is the same, the last of each.
 
     ``runs``: a letter and the evaluations of each.
     """
-    pairs: list[Pair] = []
+    pairs: list[PairedSteps] = []
     (letter, reference), *others = runs
     for mine in reference:
         names = [step.name for step in mine.steps if step.is_complete]
@@ -157,16 +159,16 @@ def pairs_between(runs: Sequence[tuple[str, Sequence[Evaluation]]]) -> list[Pair
     return pairs
 
 
-def _pair(dataset: str, one: tuple[Evaluation, str, str], other: tuple[Evaluation, str, str]) -> Pair:
+def _pair(dataset: str, one: tuple[Evaluation, str, str], other: tuple[Evaluation, str, str]) -> PairedSteps:
     (evaluation, name, label), (reference, reference_name, reference_label) = one, other
     try:
         result = compare_folders(
             evaluation.folder / f"{name}_{dataset}", reference.folder / f"{reference_name}_{dataset}",
             name, reference_name, dataset,
         )  # fmt: skip
-        return Pair(dataset, label, reference_label, result)
+        return PairedSteps(dataset, label, reference_label, result)
     except (UserError, OSError) as error:
-        return Pair(dataset, label, reference_label, None, str(error))
+        return PairedSteps(dataset, label, reference_label, None, str(error))
 
 
 def _status(row: Mapping[str, str]) -> str:

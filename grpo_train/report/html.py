@@ -14,21 +14,21 @@ from typing import Any
 
 from grpo_train.report.blocks import (
     Block,
-    Chart,
-    Charts,
-    Completion,
-    Facts,
-    Folded,
+    ChartBlock,
+    ChartsBlock,
+    CompletionBlock,
+    FactsBlock,
+    FoldedBlock,
     Name,
-    Note,
+    NoteBlock,
     Page,
-    Points,
-    Section,
-    Table,
+    PointsBlock,
+    SectionBlock,
+    TableBlock,
 )
 from grpo_train.report.curves import Curve
 from grpo_train.report.svg import chart_svg, is_logarithmic, points_svg, x_places
-from grpo_train.report.text import escape, number, script_json
+from grpo_train.report.text import escape, number_text, script_json
 
 HERE = Path(__file__).parent
 
@@ -36,7 +36,7 @@ HERE = Path(__file__).parent
 def to_html(page: Page) -> str:
     """A page as one document."""
     style, script = ((HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    writer = _Writer()
+    writer = _PageWriter()
     body = "".join(part for block in page.blocks for part in writer.block(block))
     policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'"
     policy += "; base-uri 'none'; form-action 'none'"
@@ -57,7 +57,7 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-class _Writer:
+class _PageWriter:
     """Writes blocks, and collects the numbers of the charts for the script."""
 
     def __init__(self) -> None:
@@ -72,50 +72,50 @@ class _Writer:
 
     def block(self, block: Block) -> Iterator[str]:
         """The HTML of a block."""
-        if isinstance(block, Note):
+        if isinstance(block, NoteBlock):
             yield f'<p class="note {escape(block.level)}">{_mark(block.level)}{escape(block.text)}</p>\n'
-        elif isinstance(block, Facts):
+        elif isinstance(block, FactsBlock):
             rows = "".join(
                 f"<div><dt>{escape(label)}</dt><dd>{escape(value)}</dd></div>" for label, value in block.rows
             )
             yield f'<dl class="facts">{rows}</dl>\n'
-        elif isinstance(block, Table):
+        elif isinstance(block, TableBlock):
             yield _table(block)
-        elif isinstance(block, Charts):
+        elif isinstance(block, ChartsBlock):
             if not self._charts:
                 yield '<p class="note">Point at a chart, or focus it and press ← →, for the values at a step.</p>\n'
             yield f'<div class="charts">{"".join(map(self._figure, block.charts))}</div>\n'
-        elif isinstance(block, Points):
+        elif isinstance(block, PointsBlock):
             figure = f"<figure><figcaption><b>{escape(block.name)}</b></figcaption>{points_svg(block)}</figure>"
             yield f'<div class="charts">{figure}</div>\n'
-        elif isinstance(block, Completion):
+        elif isinstance(block, CompletionBlock):
             yield (
                 f'<article><p><b>{escape(block.why)}</b> <span class="facts">{escape(block.facts)}</span></p>'
                 + (f'<pre class="prompt">{escape(block.prompt)}</pre>' if block.prompt else "")
                 + f"<pre>{escape(block.text)}</pre></article>\n"
             )
-        elif isinstance(block, Folded):
+        elif isinstance(block, FoldedBlock):
             yield _folded(block.title, "".join(part for inner in block.blocks for part in self.block(inner)))
-        elif isinstance(block, Section):
+        elif isinstance(block, SectionBlock):
             yield f"<section><h{block.level}>{escape(block.title)}</h{block.level}>\n"
             for inner in block.blocks:
                 yield from self.block(inner)
             yield "</section>\n"
 
-    def _figure(self, chart: Chart) -> str:
+    def _figure(self, chart: ChartBlock) -> str:
         self._charts.append([self._series(chart, letter, curve) for letter, curve in chart.curves if len(curve.mean)])
         notes = ["log"] if is_logarithmic(chart.name, chart.curves) else []
         gaps = sum(len(curve.gaps) for _, curve in chart.curves)
         if gaps:
             notes.append(f"{gaps:,} not finite")
-        last = "  ".join(f"{letter}\u00a0{number(c.final)}".strip() for letter, c in chart.curves if len(c.mean))
+        last = "  ".join(f"{letter}\u00a0{number_text(c.final)}".strip() for letter, c in chart.curves if len(c.mean))
         return (
             f'<figure tabindex="0" data-chart="{len(self._charts) - 1}">'
             f"<figcaption><b>{escape(chart.name)}</b> <output>{escape(last)}</output>"
             f"<small>{escape(', '.join(notes))}</small></figcaption>{chart_svg(chart)}</figure>"
         )
 
-    def _series(self, chart: Chart, letter: str, curve: Curve) -> dict[str, Any]:
+    def _series(self, chart: ChartBlock, letter: str, curve: Curve) -> dict[str, Any]:
         steps = zip(curve.first.tolist(), curve.last.tolist(), x_places(chart, curve.x), strict=True)
         columns = [[int(first), int(last), x] for first, last, x in steps]
         key = script_json(columns)
@@ -140,7 +140,7 @@ def _mark(level: str) -> str:
     return "▲ " if level else ""
 
 
-def _table(table: Table) -> str:
+def _table(table: TableBlock) -> str:
     def cell(tag: str, column: int, text: str) -> str:
         names = [*(["number"] if column in table.numeric else []), *(["name"] if isinstance(text, Name) else [])]
         classes = f' class="{" ".join(names)}"' if names else ""

@@ -6,18 +6,18 @@ from collections.abc import Iterator, Sequence
 
 from grpo_train.report.blocks import (
     Block,
-    Charts,
-    Completion,
-    Facts,
-    Folded,
+    ChartsBlock,
+    CompletionBlock,
+    FactsBlock,
+    FoldedBlock,
     Name,
-    Note,
+    NoteBlock,
     Page,
-    Section,
-    Table,
+    SectionBlock,
+    TableBlock,
 )
 from grpo_train.report.curves import trend
-from grpo_train.report.text import code, code_block, number, plain_markdown
+from grpo_train.report.text import code, code_block, number_text, plain_markdown
 
 
 def to_markdown(page: Page) -> str:
@@ -29,34 +29,36 @@ def to_markdown(page: Page) -> str:
 
 
 def _lines(block: Block) -> Iterator[str]:
-    if isinstance(block, Note):
+    if isinstance(block, NoteBlock):
         mark = "▲ " if block.level else ""
         yield from (f"{mark}{plain_markdown(block.text)}", "")
-    elif isinstance(block, Facts):
+    elif isinstance(block, FactsBlock):
         yield from _table(["", ""], [[label, Name(value)] for label, value in block.rows])
-    elif isinstance(block, Table):
+    elif isinstance(block, TableBlock):
         yield from _table(block.head, block.rows, block.numeric)
-    elif isinstance(block, Charts):
+    elif isinstance(block, ChartsBlock):
         yield from _charts(block)
-    elif isinstance(block, Completion):
+    elif isinstance(block, CompletionBlock):
         yield from (f"**{plain_markdown(block.why)}**: {plain_markdown(block.facts)}", "")
         for text in filter(None, (block.prompt, block.text)):
             yield from (code_block(text), "")
-    elif isinstance(block, (Section, Folded)):
-        level = block.level if isinstance(block, Section) else 3
+    elif isinstance(block, (SectionBlock, FoldedBlock)):
+        level = block.level if isinstance(block, SectionBlock) else 3
         yield from (f"{'#' * level} {plain_markdown(block.title)}", "")
         for inner in block.blocks:
             yield from _lines(inner)
 
 
-def _charts(block: Charts) -> Iterator[str]:
+def _charts(block: ChartsBlock) -> Iterator[str]:
     lettered = any(letter for chart in block.charts for letter, _ in chart.curves)
     rows = []
     for chart in block.charts:
         for letter, curve in chart.curves:
             if len(curve.mean):
                 numbers = (curve.final, float(curve.low.min()), float(curve.high.max()))
-                rows.append([*([letter] if lettered else []), Name(chart.name), trend(curve), *map(number, numbers)])
+                rows.append(
+                    [*([letter] if lettered else []), Name(chart.name), trend(curve), *map(number_text, numbers)]
+                )
     head = [*(["run"] if lettered else []), "metric", "trend", "last", "lowest", "highest"]
     yield from _table(head, rows, frozenset(range(len(head) - 4, len(head))))
 

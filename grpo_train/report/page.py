@@ -10,24 +10,24 @@ from grpo_train.config.schema import Config
 from grpo_train.report import curves
 from grpo_train.report.blocks import (
     Block,
-    Chart,
-    Charts,
-    Completion,
-    Facts,
-    Folded,
+    ChartBlock,
+    ChartsBlock,
+    CompletionBlock,
+    FactsBlock,
+    FoldedBlock,
     Name,
-    Note,
+    NoteBlock,
     Page,
     Point,
-    Points,
-    Section,
-    Table,
+    PointsBlock,
+    SectionBlock,
+    TableBlock,
 )
 from grpo_train.report.curves import Curve
-from grpo_train.report.evaluations import EvaluatedStep, Evaluation, Pair
+from grpo_train.report.evaluations import EvaluatedStep, Evaluation, PairedSteps
 from grpo_train.report.report import Report, RunReport, differences, flat, overview
-from grpo_train.report.samples import Sample
-from grpo_train.report.text import number, shorten, shorten_start
+from grpo_train.report.samples import PickedSample
+from grpo_train.report.text import number_text, shorten, shorten_start
 from grpo_train.report.train_log import Metric
 from grpo_train.run_dir.curves import LIGHT, RAW
 from grpo_train.run_dir.display import fraction, metric_text, metric_value, percent, signed, state_label
@@ -54,12 +54,12 @@ def lay_out(report: Report) -> Page:
     one = report.runs[0]
     blocks = [
         *_head(report),
-        Section("Curves", [*_curves(report)]),
-        Section("Held-out evaluations", [*_evaluations(report)]),
-        Section("Health", [block for run in report.runs for block in _of_run(run, _health(run))]),
-        Section("Completions", [block for run in report.runs for block in _of_run(run, _completions(run))]),
-        Section("Configuration", [*_configuration(report)]),
-        Section("Versions and hardware", [_versions(report)]),
+        SectionBlock("Curves", [*_curves(report)]),
+        SectionBlock("Held-out evaluations", [*_evaluations(report)]),
+        SectionBlock("Health", [block for run in report.runs for block in _of_run(run, _health(run))]),
+        SectionBlock("Completions", [block for run in report.runs for block in _of_run(run, _completions(run))]),
+        SectionBlock("Configuration", [*_configuration(report)]),
+        SectionBlock("Versions and hardware", [_versions(report)]),
     ]
     several = f"{len(report.runs)} runs, {one.letter} is the reference"
     return Page(
@@ -73,7 +73,7 @@ def lay_out(report: Report) -> Page:
 
 def _of_run(run: RunReport, blocks: Iterator[Block]) -> list[Block]:
     """The blocks of a run, under its name in a comparison."""
-    return [Section(_label(run), [*blocks], level=3)] if run.letter else [*blocks]
+    return [SectionBlock(_label(run), [*blocks], level=3)] if run.letter else [*blocks]
 
 
 def _label(run: RunReport) -> str:
@@ -90,22 +90,24 @@ def _head(report: Report) -> Iterator[Block]:
         facts = [dict([("State", _state(run)), *overview(run, report.price)]) for run in report.runs]
         labels = list(dict.fromkeys(label for each in facts for label in each))
         rows = [[label, *(Name(each.get(label, "–")) for each in facts)] for label in labels]
-        yield Table(["", *(_label(run) for run in report.runs)], rows)
+        yield TableBlock(["", *(_label(run) for run in report.runs)], rows)
     else:
-        yield Facts([*_results(report.runs[0]), *overview(report.runs[0], report.price)])
+        yield FactsBlock([*_results(report.runs[0]), *overview(report.runs[0], report.price)])
     for run in report.runs:
         where = f"{_label(run)}: " if run.letter else ""
         if run.verdict is not None:
-            yield Note(f"{where}{run.verdict.mark} {run.verdict.word}: {run.verdict.text}", LEVELS[run.verdict.tone])
+            yield NoteBlock(
+                f"{where}{run.verdict.mark} {run.verdict.word}: {run.verdict.text}", LEVELS[run.verdict.tone]
+            )
         error = (run.summary.get("error") or {}).get("summary")
         if error and run.summary["state"] != "unreadable":
-            yield Note(f"{where}{error}", "alarm")
+            yield NoteBlock(f"{where}{error}", "alarm")
         for problem in run.problems:
-            yield Note(f"{where}not readable: {problem}", "alarm")
+            yield NoteBlock(f"{where}not readable: {problem}", "alarm")
         if run.log.damaged:
-            yield Note(f"{where}{_count(run.log.damaged, 'damaged row')} of train_log.jsonl left out", "warning")
+            yield NoteBlock(f"{where}{_count(run.log.damaged, 'damaged row')} of train_log.jsonl left out", "warning")
         if run.log.superseded:
-            yield Note(f"{where}{_count(run.log.superseded, 'row')} left out: a resume replaced their steps")
+            yield NoteBlock(f"{where}{_count(run.log.superseded, 'row')} left out: a resume replaced their steps")
 
 
 def _results(run: RunReport) -> Iterator[tuple[str, str]]:
@@ -139,7 +141,7 @@ def _curve(run: RunReport, name: str, width: int, bounds: tuple[int, int], smoot
 def _curves(report: Report) -> Iterator[Block]:
     logged = [run for run in report.runs if run.log.rows]
     if not logged:
-        yield Note("No step has been logged.")
+        yield NoteBlock("No step has been logged.")
         return
     bounds = min(run.log.first_step for run in logged), max(run.log.last_step for run in logged)
     width = COLUMNS if not report.is_comparison else max(MIN_COLUMNS, 2 * COLUMNS // len(report.runs))
@@ -158,31 +160,33 @@ def _curves(report: Report) -> Iterator[Block]:
 
     smoothing = LIGHT if report.is_comparison else RAW  # the values of several runs hide each other
 
-    def chart(metric: Metric) -> Chart:
+    def chart(metric: Metric) -> ChartBlock:
         found = [(run.letter, _curve(run, metric.name, width, bounds, smoothing)) for run in report.runs]
-        return Chart(metric.name, [(letter, curve) for letter, curve in found if curve], *bounds, events)
+        return ChartBlock(metric.name, [(letter, curve) for letter, curve in found if curve], *bounds, events)
 
     charts = [chart(metric) for metric in main]
     if over := sorted({curve.over for each in charts for _, curve in each.curves if curve.over}):
         means = f"Lines are means of {' or '.join(f'{count:,}' for count in over)} values around each place"
-        yield Note(f"{means}." if report.is_comparison else f"{means}; the band behind them holds all values.")
-    yield Charts(charts)
+        yield NoteBlock(f"{means}." if report.is_comparison else f"{means}; the band behind them holds all values.")
+    yield ChartsBlock(charts)
     if events:
         seen = {event.letter: event.word for event in events}
-        yield Note("On the axes: " + ", ".join(f"{letter} {word}" for letter, word in seen.items()))
+        yield NoteBlock("On the axes: " + ", ".join(f"{letter} {word}" for letter, word in seen.items()))
     left, more = MAX_CHARTS, []
     for title, metrics in groups.items():
         if metrics[:left]:
-            more.append(Section(title, [Charts([chart(metric) for metric in metrics[:left]])], level=3))
+            more.append(SectionBlock(title, [ChartsBlock([chart(metric) for metric in metrics[:left]])], level=3))
         left = max(0, left - len(metrics))
     if more:
-        yield Folded(f"{_count(sum(map(len, groups.values())), 'more metric')}: {', '.join(groups)}", [*more])
+        yield FoldedBlock(f"{_count(sum(map(len, groups.values())), 'more metric')}: {', '.join(groups)}", [*more])
     if left_out := max(0, sum(map(len, groups.values())) - MAX_CHARTS):
-        yield Note(f"{_count(left_out, 'metric')} without a chart: a report has {MAX_CHARTS} at most")
+        yield NoteBlock(f"{_count(left_out, 'metric')} without a chart: a report has {MAX_CHARTS} at most")
     if constant:
         constant = sorted(constant, key=lambda m: m.name)
         rows = [[Name(metric.name), metric_text(metric.name, metric.last)] for metric in constant]
-        yield Folded(f"{_count(len(rows), 'constant metric')}", [Table(["metric", "value"], rows, frozenset({1}))])
+        yield FoldedBlock(
+            f"{_count(len(rows), 'constant metric')}", [TableBlock(["metric", "value"], rows, frozenset({1}))]
+        )
 
 
 # ------------------------------------------------------------------------------------------------------- evaluations
@@ -194,7 +198,7 @@ def _evaluations(report: Report) -> Iterator[Block]:
         for evaluation in run.evaluations:
             by_dataset.setdefault(evaluation.dataset, []).append((run, evaluation))
     if not by_dataset:
-        yield Note("No checkpoint has been evaluated (grpo-train eval).")
+        yield NoteBlock("No checkpoint has been evaluated (grpo-train eval).")
     for dataset, found in by_dataset.items():
         blocks: list[Block] = []
         series = [
@@ -204,7 +208,7 @@ def _evaluations(report: Report) -> Iterator[Block]:
         ]  # fmt: skip
         steps = [point.step for _, points in series for point in points]
         if len(set(steps)) > 1:
-            blocks.append(Points(f"accuracy, {dataset}", series, min(steps), max(steps)))
+            blocks.append(PointsBlock(f"accuracy, {dataset}", series, min(steps), max(steps)))
         rows = [
             [*([run.letter] if run.letter else []), *cells]
             for run, evaluation in found
@@ -219,17 +223,17 @@ def _evaluations(report: Report) -> Iterator[Block]:
         head = ["step", "accuracy", "95 % interval", "problems", "format", "truncated", "mean length"]
         if report.is_comparison:
             head.insert(0, "run")
-        blocks.append(Table(head, rows, frozenset(range(len(head)))))
+        blocks.append(TableBlock(head, rows, frozenset(range(len(head)))))
         settings = {evaluation.settings for _, evaluation in found if evaluation.settings}
         if settings:
-            blocks.append(Note(f"Settings: {'; '.join(sorted(settings))}."))
+            blocks.append(NoteBlock(f"Settings: {'; '.join(sorted(settings))}."))
         for baseline in baselines:
-            blocks.append(Note(f"{baseline.steps[0].name}: {baseline.model}, evaluated without a run."))
+            blocks.append(NoteBlock(f"{baseline.steps[0].name}: {baseline.model}, evaluated without a run."))
         pairs = [
             pair for pair in [*report.pairs, *(p for run in report.runs for p in run.pairs)] if pair.dataset == dataset
         ]
         blocks += _pairs(pairs[-MAX_POINTS:])
-        yield Section(dataset, blocks, level=3)
+        yield SectionBlock(dataset, blocks, level=3)
 
 
 def _evaluated(step: EvaluatedStep) -> list[str]:
@@ -238,12 +242,11 @@ def _evaluated(step: EvaluatedStep) -> list[str]:
         return [step.name, step.status, *[""] * 5]
     interval = f"[{fraction(numbers['ci_low'])}, {fraction(numbers['ci_high'])}]"
     shares = (percent(numbers[key], decimals=1) if key in numbers else "–" for key in ("format_rate", "truncated_rate"))
-    return [
-        step.name, _accuracy(step), interval, number(numbers.get("n")), *shares, number(numbers.get("mean_length")),
-    ]  # fmt: skip
+    problems, length = number_text(numbers.get("n")), number_text(numbers.get("mean_length"))
+    return [step.name, _accuracy(step), interval, problems, *shares, length]
 
 
-def _pairs(pairs: Sequence[Pair]) -> Iterator[Block]:
+def _pairs(pairs: Sequence[PairedSteps]) -> Iterator[Block]:
     """Comparisons problem by problem."""
     if not pairs:
         return
@@ -261,8 +264,8 @@ def _pairs(pairs: Sequence[Pair]) -> Iterator[Block]:
             ]
         )  # fmt: skip
     head = ["step", "against", "difference", "95 % interval", "problems gained, lost", "of", "p (McNemar)"]
-    yield Table(head, rows, frozenset(range(2, 7)))
-    yield Note("Compared problem by problem. ≠: zero is outside the interval.")
+    yield TableBlock(head, rows, frozenset(range(2, 7)))
+    yield NoteBlock("Compared problem by problem. ≠: zero is outside the interval.")
 
 
 # --------------------------------------------------------------------------------------------- health and completions
@@ -271,7 +274,7 @@ def _pairs(pairs: Sequence[Pair]) -> Iterator[Block]:
 def _health(run: RunReport) -> Iterator[Block]:
     conditions = run.log.conditions
     if not conditions:
-        yield Note("No warnings." if run.log.rows else "No step has been logged.")
+        yield NoteBlock("No warnings." if run.log.rows else "No step has been logged.")
         return
     rows = [
         [
@@ -282,28 +285,30 @@ def _health(run: RunReport) -> Iterator[Block]:
         ]
         for each in conditions
     ]
-    yield Table(["level", "share", "from–to", "latest message"], rows, frozenset({1, 2}), prose=True)
+    yield TableBlock(["level", "share", "from–to", "latest message"], rows, frozenset({1, 2}), prose=True)
 
 
 def _completions(run: RunReport) -> Iterator[Block]:
     if not run.samples:
-        yield Note("No completion has been logged.")
+        yield NoteBlock("No completion has been logged.")
     for samples in run.samples:
         if not samples.rows:
-            yield Note(f"{samples.title}: its completions are not in rollouts.jsonl.")
+            yield NoteBlock(f"{samples.title}: its completions are not in rollouts.jsonl.")
             continue
-        yield Section(samples.title, [_completion(sample) for sample in samples.rows], level=4 if run.letter else 3)
+        yield SectionBlock(
+            samples.title, [_completion(sample) for sample in samples.rows], level=4 if run.letter else 3
+        )
 
 
-def _completion(sample: Sample) -> Completion:
+def _completion(sample: PickedSample) -> CompletionBlock:
     row = sample.row
     facts = [f"step {sample.step:,}"]
     for key, label in (("reward", "reward"), ("advantage", "advantage"), ("length", "tokens")):
         if (value := to_float(row.get(key))) is not None:
-            facts.append(f"{label} {number(value)}")
+            facts.append(f"{label} {number_text(value)}")
     facts += [f"{key} {str(row[key])[:200]}" for key in ("reason", "answer", "gold") if row.get(key) not in (None, "")]
     prompt, completion = (str(row.get(key) or "") for key in ("prompt", "completion"))
-    return Completion(
+    return CompletionBlock(
         ", ".join(sample.why),
         " · ".join(facts),
         shorten_start(prompt, PROMPT_LIMIT),
@@ -317,33 +322,33 @@ def _completion(sample: Sample) -> Completion:
 def _configuration(report: Report) -> Iterator[Block]:
     defaults = flat(Config())
     if not any(run.config for run in report.runs):
-        yield Note("No config can be read.")
+        yield NoteBlock("No config can be read.")
     elif report.is_comparison:
         different = differences(report.runs)
         rows = [[Name(key), *(Name("–" if v is None else v) for v in values)] for key, values in different.items()]
         if rows:
-            yield Table(["key", *(run.letter for run in report.runs)], rows)
+            yield TableBlock(["key", *(run.letter for run in report.runs)], rows)
         same = [[Name(k), Name(v)] for k, v in report.runs[0].config.items() if k not in different]
-        yield Folded(f"{len(same)} keys are the same", [Table(["key", "value"], same)])
+        yield FoldedBlock(f"{len(same)} keys are the same", [TableBlock(["key", "value"], same)])
     else:
         config = report.runs[0].config
         changed = [[Name(k), Name(v), Name(defaults.get(k, "–"))] for k, v in config.items() if v != defaults.get(k)]
         if changed:
-            yield Table(["key", "value", "default"], changed)
+            yield TableBlock(["key", "value", "default"], changed)
         if report.runs[0].changes:
             changes = [[f"{c.step:,}", *map(Name, (c.key, c.before, c.after))] for c in report.runs[0].changes]
-            yield Table(["changed after step", "key", "before", "after"], changes, frozenset({0}))
+            yield TableBlock(["changed after step", "key", "before", "after"], changes, frozenset({0}))
         same = [[Name(k), Name(v)] for k, v in config.items() if v == defaults.get(k)]
-        yield Folded(f"{len(same)} keys have their default", [Table(["key", "value"], same)])
+        yield FoldedBlock(f"{len(same)} keys have their default", [TableBlock(["key", "value"], same)])
 
 
 def _versions(report: Report) -> Block:
     if not report.is_comparison:
-        return Facts(report.runs[0].facts)
+        return FactsBlock(report.runs[0].facts)
     facts = [dict(run.facts) for run in report.runs]
     labels = list(dict.fromkeys(label for each in facts for label in each))
     rows: list[list[str]] = [[label, *(Name(each.get(label, "–")) for each in facts)] for label in labels]
-    return Table(["", *(run.letter for run in report.runs)], rows)
+    return TableBlock(["", *(run.letter for run in report.runs)], rows)
 
 
 def _count(count: int, noun: str) -> str:

@@ -13,7 +13,7 @@ from grpo_train.config.schema import Config
 from grpo_train.history.cost import dollars
 from grpo_train.report.evaluations import (
     Evaluation,
-    Pair,
+    PairedSteps,
     baselines_of,
     evaluations_of,
     pairs_between,
@@ -51,7 +51,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Change:
+class ConfigChange:
     """A key of the config that a resume changed."""
 
     step: int
@@ -75,11 +75,11 @@ class RunReport:
     problems: list[str]
     """Files that could not be read, with the reason."""
     evaluations: list[Evaluation]
-    pairs: list[Pair]
+    pairs: list[PairedSteps]
     """Each evaluated step against the first."""
     samples: list[Samples]
     events: list[Event]
-    changes: list[Change]
+    changes: list[ConfigChange]
     facts: list[tuple[str, str]]
     """Versions and hardware: label and value."""
     seconds: float | None
@@ -94,7 +94,7 @@ class Report:
     """A report of one run, or of several compared."""
 
     runs: list[RunReport]
-    pairs: list[Pair]
+    pairs: list[PairedSteps]
     """Evaluations of the other runs against those of the first, then the last step of each run against baselines."""
     made_at: str
     made_by: str
@@ -149,7 +149,7 @@ def _report_of(run: RunDir, letter: str, price: float | None) -> RunReport:
     except (UserError, OSError) as error:
         problems.append(str(error))
     try:
-        config = read_config(run)
+        config = config_texts(run)
     except (UserError, OSError) as error:
         problems.append(f"config.yaml: {error}")
     evaluations = evaluations_of(run)
@@ -194,7 +194,7 @@ def _verdict(run: RunDir, log: TrainLog, summary: dict[str, Any]) -> RunVerdict 
     return judge(Evidence(steps, column, evaluations, events, summary["state"] == "finished", int(total or 0)))
 
 
-def read_config(run: RunDir) -> dict[str, str]:
+def config_texts(run: RunDir) -> dict[str, str]:
     """A run's config as ``section.key`` to its value; {} if it has none. Raises ConfigError, Unreadable, OSError."""
     data = read_bytes(run.config_file, MAX_RUN_FILE_BYTES)
     if data is None:
@@ -262,7 +262,7 @@ def _events(run: RunDir) -> list[Event]:
     return found[-MAX_EVENTS:]
 
 
-def _changes(run: RunDir) -> list[Change]:
+def _changes(run: RunDir) -> list[ConfigChange]:
     found = []
     for _, row in run.events():
         changes, step = row.get("changes"), to_float(row.get("step"))
@@ -271,7 +271,7 @@ def _changes(run: RunDir) -> list[Change]:
         for key, pair in changes.items():
             if isinstance(pair, list) and len(pair) == 2:
                 before, after = (value if isinstance(value, str) else to_json(value) for value in pair)
-                found.append(Change(int(step), key[:255], before[:1000], after[:1000]))
+                found.append(ConfigChange(int(step), key[:255], before[:1000], after[:1000]))
     return found[-MAX_CHANGES:]
 
 

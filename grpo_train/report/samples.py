@@ -24,7 +24,7 @@ FAR = 1 << 40
 
 
 @dataclass
-class Sample:
+class PickedSample:
     """A completion, and why it was picked."""
 
     step: int
@@ -37,7 +37,7 @@ class Samples:
     """Completions picked from some steps; none where the log lacks them."""
 
     title: str
-    rows: list[Sample]
+    rows: list[PickedSample]
 
 
 def pick_samples(run: RunDir, last_step: int, unusual_step: int | None) -> list[Samples]:
@@ -50,7 +50,7 @@ def pick_samples(run: RunDir, last_step: int, unusual_step: int | None) -> list[
         return []
     rollouts = _Rollouts(path, run.superseded().get(path.name, []))
     found = []
-    latest: list[Sample] = []
+    latest: list[PickedSample] = []
     before = last_step
     for _ in range(LAST_STEPS):
         step, rows = rollouts.at(before, FAR)
@@ -67,15 +67,15 @@ def pick_samples(run: RunDir, last_step: int, unusual_step: int | None) -> list[
     return found
 
 
-def pick(step: int, rows: list[Row], skip: set[str] | frozenset[str] = frozenset()) -> list[Sample]:
+def pick(step: int, rows: list[Row], skip: set[str] | frozenset[str] = frozenset()) -> list[PickedSample]:
     """A correct, a wrong, the longest and a truncated completion; without verdicts, those with the highest and the
     lowest reward. ``skip``: what is not needed."""
-    chosen: dict[int, Sample] = {}
+    chosen: dict[int, PickedSample] = {}
 
     def choose(why: str, among: list[int], best: Any) -> None:
         if why not in skip and among:
             at = max(among, key=best)
-            chosen.setdefault(at, Sample(step, rows[at])).why.append(why)
+            chosen.setdefault(at, PickedSample(step, rows[at])).why.append(why)
 
     def reward(at: int) -> float:
         value = to_float(rows[at].get("reward"))

@@ -12,9 +12,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from grpo_train.report.blocks import Chart, Points
+from grpo_train.report.blocks import ChartBlock, PointsBlock
 from grpo_train.report.curves import Curve
-from grpo_train.report.text import escape, number
+from grpo_train.report.text import escape, number_text
 from grpo_train.report.train_log import Floats
 from grpo_train.run_dir.curves import SHARES, apart, log_ticks, ticks
 
@@ -54,7 +54,7 @@ class Scale:
         return (math.log10(self.low), math.log10(self.high)) if self.is_log else (self.low, self.high)
 
 
-def chart_svg(chart: Chart) -> str:
+def chart_svg(chart: ChartBlock) -> str:
     """A metric's curves, as an ``<svg>`` element."""
     curves = [(letter, curve) for letter, curve in chart.curves if len(curve.mean)]
     x = Scale(chart.first, max(chart.last, chart.first + 1), LEFT, WIDTH - RIGHT)
@@ -100,7 +100,7 @@ def is_logarithmic(name: str, curves: Sequence[tuple[str, Curve]]) -> bool:
     return bool(lows) and min(lows) > 0 and max(highs) / min(lows) >= LOGARITHMIC
 
 
-def points_svg(points: Points) -> str:
+def points_svg(points: PointsBlock) -> str:
     """Estimates with their intervals, as an ``<svg>`` element."""
     x = Scale(points.first, max(points.last, points.first + 1), LEFT, WIDTH - RIGHT)
     everything = [point for _, series in points.series for point in series]
@@ -141,7 +141,7 @@ def _letters(ends: Sequence[tuple[str, float, float]]) -> list[str]:
     ]
 
 
-def x_places(chart: Chart, steps: Floats) -> list[float]:
+def x_places(chart: ChartBlock, steps: Floats) -> list[float]:
     """Where steps are in a chart's picture."""
     x = Scale(chart.first, max(chart.last, chart.first + 1), LEFT, WIDTH - RIGHT)
     return [round(place, 1) for place in x.at(steps).tolist()]
@@ -222,7 +222,7 @@ def _tick(value: float, first: float, step: float) -> str:
     if step and 1e-7 < step < 1 and abs(value) < 1e4:
         text = f"{value:.{-math.floor(math.log10(step) + 1e-9)}f}"
     else:
-        text = number(float(f"{value:.6g}"))
+        text = number_text(float(f"{value:.6g}"))
     return text if len(text) <= 9 else f"{value:.1e}"
 
 

@@ -76,7 +76,7 @@ def shorten_start(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"({len(text) - limit:,} characters before) …\n{text[-limit:]}"
 
 
-def number(value: float | None) -> str:
+def number_text(value: float | None) -> str:
     """Four significant digits: ``0.4531``, ``1,840``, ``2e-6``; an en dash for None."""
     if value is None:
         return "–"

@@ -52,7 +52,7 @@ class Rewards:
 
     def __init__(
         self,
-        config: schema.Task,
+        config: schema.TaskConfig,
         default: Sequence[str],
         *,
         max_completion_length: int,
@@ -167,7 +167,7 @@ class MixedRewards(Rewards):
 def load_rewards(task: Task, config: schema.Config, failure_file: Path | None = None) -> Rewards:
     """Load the reward functions of a run. Raises TaskError for an unknown function or a weight without a function."""
 
-    def load(section: schema.Task, default: Sequence[str]) -> Rewards:
+    def load(section: schema.TaskConfig, default: Sequence[str]) -> Rewards:
         budget, seed = config.rollout.max_completion_length, config.run.seed
         return Rewards(section, default, max_completion_length=budget, seed=seed, failure_file=failure_file)
 
@@ -216,7 +216,7 @@ def correct_and_short(verdict: Verdict, length: int, budget: int) -> float:
     return 1.0 - 0.5 * min(1.0, length / budget) if verdict.correct else 0.0
 
 
-def _resolve(name: str, config: schema.Task, budget: int) -> RewardFunction:
+def _resolve(name: str, config: schema.TaskConfig, budget: int) -> RewardFunction:
     built_in: dict[str, RewardFunction] = {
         "accuracy": lambda _, verdict: config.correct_reward if verdict.correct else config.incorrect_reward,
         "format": lambda _, verdict: float(verdict.formatted),
@@ -231,7 +231,7 @@ def _resolve(name: str, config: schema.Task, budget: int) -> RewardFunction:
     raise TaskError(f"task.rewards: unknown reward function '{name}'; {near} (user-defined: module:function)")
 
 
-def _control(config: schema.Task, seed: int) -> RewardFunction:
+def _control(config: schema.TaskConfig, seed: int) -> RewardFunction:
     pays: dict[str, Callable[[Attempt, Verdict], bool]] = {
         "random": lambda attempt, _: random.Random(f"reward {seed} {attempt.key}").random() < 0.5,
         "inverted": lambda _, verdict: not verdict.correct,

@@ -90,7 +90,7 @@ def judge_math(attempt: Attempt) -> Verdict:
     """
     gold = attempt.problem.answer
     answer, problem = strict_answer(attempt.text)
-    reason = problem if answer is None else compare(answer, gold)
+    reason = problem if answer is None else compare_answers(answer, gold)
     flexible = own_verdict(attempt.text, gold)
     metrics = {"grader/failed": float(bool({reason, flexible} & set(GRADER_FAILURES)))}
     return tagged_verdict(attempt, answer, reason, flexible=flexible == "ok", metrics=metrics)
@@ -114,7 +114,7 @@ def own_verdict(completion: str, gold: str) -> str:
     return _asked({"gold": gold, "text": text})
 
 
-def compare(answer: str, gold: str) -> str:
+def compare_answers(answer: str, gold: str) -> str:
     """``ok`` if ``answer`` equals ``gold``, else the reason. Never raises; takes at most two seconds of CPU time.
 
     Reasons: ``wrong``, ``ambiguous`` (a hedge), ``not_numeric`` (only the gold answer is a number), ``refused`` (too
@@ -159,8 +159,8 @@ def compare(answer: str, gold: str) -> str:
 
 
 def same_math(one: str, other: str) -> bool:
-    """Whether :func:`compare` finds two answers equal."""
-    return compare(one, other) == "ok"
+    """Whether :func:`compare_answers` finds two answers equal."""
+    return compare_answers(one, other) == "ok"
 
 
 def plain_latex(text: str) -> str:

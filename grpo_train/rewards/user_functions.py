@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from grpo_train.rewards.helpers.messages import Call, Failure, Request, Setup
+from grpo_train.rewards.helpers.messages import Call, CallFailure, CallRequest, Setup
 from grpo_train.rewards.signatures import Kind
 from grpo_train.rewards.types import TaskError
 from grpo_train.run_dir.files import atomic_write, utc_now
@@ -65,11 +65,11 @@ class UserFunctions:
         with self._lock:
             try:
                 process = self._started()
-                process.send(Request(function, list(calls)))
+                process.send(CallRequest(function, list(calls)))
                 while len(found) < len(calls):
                     failed = next(index for index in range(len(calls)) if index not in found)
                     failed, answer = process.receive(self._timeout_s, "task.reward_timeout")
-                    if isinstance(answer, Failure):
+                    if isinstance(answer, CallFailure):
                         raise _CallError(answer)
                     found[failed] = answer
             except _CallError as error:
@@ -125,7 +125,7 @@ class UserFunctions:
 class _CallError(Exception):
     """A call without a value; the failure is an error message that is complete, or what the function did."""
 
-    def __init__(self, failure: Failure, *, is_complete: bool = True) -> None:
+    def __init__(self, failure: CallFailure, *, is_complete: bool = True) -> None:
         super().__init__(failure.message)
         self.failure, self.is_complete = failure, is_complete
 
@@ -162,12 +162,12 @@ class _Process:
         except _CallError as error:
             self.end()
             raise TaskError(f"task.rewards: {', '.join(setup.functions)}: {error.failure.message}") from None
-        if isinstance(loaded, Failure):
+        if isinstance(loaded, CallFailure):
             self.end()
             raise TaskError(loaded.message, code=loaded.code)
         return loaded
 
-    def send(self, message: Setup | Request) -> None:
+    def send(self, message: Setup | CallRequest) -> None:
         """Raises _CallError if the message cannot be pickled or the process has ended."""
         try:
             self._connection.send_bytes(pickle.dumps(message))
@@ -175,14 +175,14 @@ class _Process:
             raise self._ended() from None
         except Exception as error:  # pickle raises many types
             what = f"cannot be called: the problem's data cannot be pickled ({type(error).__name__}: {error})"
-            raise _CallError(Failure(what, "bad_task"), is_complete=False) from error
+            raise _CallError(CallFailure(what, "bad_task"), is_complete=False) from error
 
     def receive(self, timeout_s: float, limit: str) -> Any:
         """The next message. Raises _CallError after ``timeout_s`` seconds, and if the process has ended."""
         try:
             if not self._connection.poll(timeout_s):
                 what = f"did not return within {timeout_s:g} s ({limit})"
-                raise _CallError(Failure(what, "reward_timeout"), is_complete=False)
+                raise _CallError(CallFailure(what, "reward_timeout"), is_complete=False)
             return self._connection.recv()
         except (EOFError, OSError):
             raise self._ended() from None
@@ -193,7 +193,7 @@ class _Process:
         except subprocess.TimeoutExpired:
             code = 0
         how = f"was killed by signal {-code} (out of memory?)" if code < 0 else f"ended with status {code}"
-        return _CallError(Failure(f"ended its process, which {how}", "reward_raised"), is_complete=False)
+        return _CallError(CallFailure(f"ended its process, which {how}", "reward_raised"), is_complete=False)
 
 
 def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:

@@ -20,7 +20,7 @@ from grpo_train.rewards import Rewards
 from grpo_train.rollout import RolloutBackend
 from grpo_train.rollout.backends import decoding_steps, make_backend
 from grpo_train.rollout.collect import Sample, generate_groups, judge_threads
-from grpo_train.rollout.prompts import Prompt, encode
+from grpo_train.rollout.prompts import Prompt, encode_prompts
 from grpo_train.tasks import Attempt, Problem
 from grpo_train.tasks.shared.adversarial import AdversarialTask, Play
 
@@ -33,7 +33,7 @@ Frozen = Callable[[], AbstractContextManager[None]]
 """Makes the context in which the policy's model is the opponent."""
 
 
-class Opponent:
+class GreedyOpponent:
     """A model that answers questions greedily."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Opponent:
         with self._frozen(), self._policy.autocast():
             self._backend.sync()
             completions = self._backend.generate(
-                encode(unique, self._policy.tokenizer),
+                encode_prompts(unique, self._policy.tokenizer),
                 seeds=[0] * len(unique),
                 max_completion_length=self._rollout.max_completion_length,
                 temperature=0.0,
@@ -82,7 +82,7 @@ class Adversary:
         task: AdversarialTask,
         rewards: Rewards,
         backend: RolloutBackend,
-        opponent: Opponent,
+        opponent: GreedyOpponent,
         policy: Policy,
         config: Config,
     ) -> None:
@@ -131,9 +131,9 @@ def make_adversary(
     :func:`~grpo_train.rollout.backends.make_backend`. Raises PolicyError if the opponent cannot be loaded.
     """
     if config.task.opponent == START:
-        opponent = Opponent(policy, config, start, failed)
+        opponent = GreedyOpponent(policy, config, start, failed)
     else:
-        opponent = Opponent(load_opponent(config, root, policy), config, failed=failed)
+        opponent = GreedyOpponent(load_opponent(config, root, policy), config, failed=failed)
     return Adversary(task, rewards, backend, opponent, policy, config)
 
 

@@ -120,10 +120,10 @@ def generate_groups(
         )
         on_attempt(index, attempt)
 
-    return generate(backend, config, repeated, keys, hand_over)
+    return generate_completions(backend, config, repeated, keys, hand_over)
 
 
-def generate(
+def generate_completions(
     backend: RolloutBackend,
     config: Config,
     prompts: Sequence[Prompt],

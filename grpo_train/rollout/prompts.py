@@ -75,7 +75,7 @@ class PromptSource:
             size = len(problems)
         if label:
             problems = [replace(problem, task=label) for problem in problems]
-        encoded = encode(problems, self._tokenizer)
+        encoded = encode_prompts(problems, self._tokenizer)
         fits = [len(ids) <= self._max_prompt_length for ids in encoded]
         self._pools[label] = [Prompt(problems[i], encoded[i]) for i in range(size) if fits[i]]
         self._too_long[label] = fits.count(False)
@@ -106,7 +106,7 @@ def end_of(ids: Sequence[int], tokenizer: Any) -> str:
     return str(tokenizer.decode(list(ids[-TAIL:]), skip_special_tokens=False))
 
 
-def encode(problems: Sequence[Problem], tokenizer: Any) -> list[tuple[int, ...]]:
+def encode_prompts(problems: Sequence[Problem], tokenizer: Any) -> list[tuple[int, ...]]:
     """Token ids of each prompt; problems with messages go through the model's chat template.
 
     Raises TaskError if the model has no template that accepts them.

@@ -25,8 +25,8 @@ from grpo_train.policy.loading import Policy
 from grpo_train.rewards import Grade, Rewards
 from grpo_train.rewards.tags import closes_thoughts
 from grpo_train.rollout import Completion, RolloutBackend
-from grpo_train.rollout.collect import Role, Sample, generate
-from grpo_train.rollout.prompts import Prompt, encode, end_of
+from grpo_train.rollout.collect import Role, Sample, generate_completions
+from grpo_train.rollout.prompts import Prompt, encode_prompts, end_of
 from grpo_train.tasks import Attempt, Problem, TaskError, Verdict
 from grpo_train.tasks.shared.self_play import SelfPlayTask, check_self_play
 
@@ -74,7 +74,7 @@ class SelfPlay:
         while playing := [table for table in tables if not table.match.ending]:
             turns = self._prompts([self._task.turn(table.index, table.match.state) for table in playing])
             keys = [f"{table.key}/{len(table.turns)}" for table in playing]
-            completions = generate(self._backend, self._config, turns, keys)
+            completions = generate_completions(self._backend, self._config, turns, keys)
             texts = [self._policy.text(one.ids) for one in completions]
             for table, key, turn, completion, text in zip(playing, keys, turns, completions, texts, strict=True):
                 ids = completion.ids
@@ -135,7 +135,7 @@ class SelfPlay:
 
     def _prompts(self, problems: Sequence[Problem]) -> list[Prompt]:
         """Tokenize turns. Raises TaskError if one is too long: unlike a problem of a data set, it cannot be skipped."""
-        encoded = encode(problems, self._policy.tokenizer)
+        encoded = encode_prompts(problems, self._policy.tokenizer)
         longest, limit = max(map(len, encoded), default=0), self._config.rollout.max_prompt_length
         if longest > limit:
             raise TaskError(

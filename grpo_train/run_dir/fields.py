@@ -58,7 +58,7 @@ def error(row: Mapping[str, Any], key: str) -> dict[str, Any] | None:
     raise _wrong(key, value, "an object with a 'summary'")
 
 
-def check_launch(launch: Mapping[str, Any]) -> None:
+def check_launch_fields(launch: Mapping[str, Any]) -> None:
     """Raise Unreadable for a wrong type of what a run is started with."""
     for key in ("ckpt", "config_name", "config_text"):
         if not isinstance(launch.get(key), (str, type(None))):

@@ -85,7 +85,7 @@ def append_row(file: Path, row: dict[str, Any]) -> None:
         os.close(descriptor)
 
 
-def ask(folder: Path, question: AskedQuestion) -> None:
+def add_question(folder: Path, question: AskedQuestion) -> None:
     """Append a question, unless it is there. Raises OSError, BadQuestion for too many."""
     file = folder / QUESTIONS
     if file.stat().st_size > MAX_QUESTIONS_BYTES:
@@ -104,7 +104,7 @@ def is_cancelled(folder: Path, id: str) -> bool:
     return id.isalnum() and os.path.exists(folder / f"{CANCELLED}{id}")
 
 
-class Questions:
+class QuestionLog:
     """Reads the lines of ``questions.jsonl`` that are whole, each once."""
 
     def __init__(self, folder: Path) -> None:

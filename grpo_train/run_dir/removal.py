@@ -26,7 +26,7 @@ def hidden_name(step: int) -> str:
     return f".step_{step}.{pid}-{start_ticks(pid)}-{secrets.token_hex(4)}.tmp"
 
 
-def remove_leftovers(run: RunDir) -> None:
+def remove_hidden(run: RunDir) -> None:
     """Remove hidden directories and links whose writer is dead."""
     hidden = (path for pattern in ("", "superseded/*/") for path in run.training_state.glob(f"{pattern}.step_*.tmp"))
     for path in hidden:

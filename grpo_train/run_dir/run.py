@@ -232,7 +232,7 @@ class RunDir:
         try:
             launch = read_object(self.launch_file, MAX_RUN_FILE_BYTES) or {}
             with fields.of(self.launch_file):
-                fields.check_launch(launch)
+                fields.check_launch_fields(launch)
         except Unreadable as error:
             raise Unreadable(f"{self.name}: {error}") from None
         return launch

@@ -22,7 +22,7 @@ PREEMPTED = "slurm"
 
 
 @dataclass(frozen=True)
-class Job:
+class OwnJob:
     """A job as its own processes see it."""
 
     id: str
@@ -31,13 +31,13 @@ class Job:
     nodes: int
 
 
-def current_job(environment: Mapping[str, str] = os.environ) -> Job | None:
+def current_job(environment: Mapping[str, str] = os.environ) -> OwnJob | None:
     """The job of this process; None outside of SLURM."""
     found = environment.get("SLURM_JOB_ID", "")
     if not found:
         return None
     requeues, nodes = (_count(environment.get(name, "")) for name in ("SLURM_RESTART_COUNT", "SLURM_JOB_NUM_NODES"))
-    return Job(found, requeues, max(1, nodes))
+    return OwnJob(found, requeues, max(1, nodes))
 
 
 def node_count(asked: int = 1) -> int:

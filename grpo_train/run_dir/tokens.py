@@ -53,7 +53,7 @@ class Token(NamedTuple):
     """By an environment, not by the model."""
 
 
-def encode(
+def encode_tokens(
     lengths: Sequence[int],
     logps: bytes,
     entropies: bytes,
@@ -71,8 +71,8 @@ def encode(
     ).decode()
 
 
-def decode(text: str) -> list[Token]:
-    """Raises ValueError for anything but what :func:`encode` writes."""
+def decode_tokens(text: str) -> list[Token]:
+    """Raises ValueError for anything but what :func:`encode_tokens` writes."""
     try:
         data = base64.b64decode(text, validate=True)
     except binascii.Error as error:

@@ -18,7 +18,7 @@ def words_of(data: bytes) -> str:
     """The title and the first words of a page, or the beginning of a text, in one line; "" without any."""
     text = data[:65_536].decode(errors="replace")
     if is_page(data):
-        reader = _Reader()
+        reader = _PageReader()
         reader.feed(text)
         title, text = (" ".join("".join(part).split()) for part in (reader.title, reader.text))
         text = " · ".join(filter(None, [title, text.removeprefix(title).strip() if title else text]))
@@ -26,7 +26,7 @@ def words_of(data: bytes) -> str:
     return text if len(text) <= LENGTH else f"{text[:LENGTH]}…"
 
 
-class _Reader(HTMLParser):
+class _PageReader(HTMLParser):
     """Collects what a browser would show."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 from grpo_train.sandbox.results import UnsupportedTest
-from grpo_train.sandbox.syntax import parse
+from grpo_train.sandbox.syntax import parse_program
 
 PLACEHOLDER = "value_{}_of_the_program"
 SINGLETONS = (None, True, False)
@@ -57,7 +57,7 @@ USUAL_IMPORTS = {
 
 
 @dataclass(frozen=True)
-class Check:
+class AssertCheck:
     """The parent's part of one assert."""
 
     wanted: tuple[int, ...]
@@ -81,7 +81,7 @@ class TestPlan:
 
     steps: tuple[tuple[tuple[int | None, str], ...], ...]
     """Per test, what the program's process runs: (None, statement) or (index, expression)."""
-    checks: tuple[tuple[Check, ...], ...]
+    checks: tuple[tuple[AssertCheck, ...], ...]
     """Per test, the checks of the expressions' values."""
     problems: tuple[str, ...]
     """Per test, why it cannot be split (it then has no steps and no checks), or ""."""
@@ -126,7 +126,7 @@ class _SplitTest:
     """Steps and checks of one test."""
 
     steps: list[tuple[int | None, str]] = field(default_factory=list)
-    checks: list[Check] = field(default_factory=list)
+    checks: list[AssertCheck] = field(default_factory=list)
 
 
 def _split(test: str, tree: ast.Module, names: _Names, index: int) -> _SplitTest:
@@ -149,7 +149,7 @@ def _split(test: str, tree: ast.Module, names: _Names, index: int) -> _SplitTest
 
 def _parsed(text: str) -> ast.Module:
     try:
-        return parse(text)
+        return parse_program(text)
     except SyntaxError as error:
         raise UnsupportedTest(f"invalid Python ({error}): {text[:200]!r}") from None
 
@@ -246,7 +246,7 @@ class _Lifter(ast.NodeTransformer):
         return ast.Name(PLACEHOLDER.format(self.first + len(self.lifted) - 1), ast.Load())
 
 
-def _check(condition: ast.expr, names: _Names, wanted: tuple[int, ...]) -> Check:
+def _check(condition: ast.expr, names: _Names, wanted: tuple[int, ...]) -> AssertCheck:
     named = sorted({inner.id for inner in ast.walk(condition) if isinstance(inner, ast.Name)})
     imports = tuple(found for name in named if (found := names.import_of(name)) is not None)
     relation, expected = "judge", None
@@ -271,10 +271,10 @@ def _check(condition: ast.expr, names: _Names, wanted: tuple[int, ...]) -> Check
                 relation = "judge"
         if relation in ("is", "is_not") and not any(expected is one for one in SINGLETONS):
             relation = "judge"
-    return Check(wanted, ast.unparse(condition), imports, relation, expected)
+    return AssertCheck(wanted, ast.unparse(condition), imports, relation, expected)
 
 
-def holds(check: Check, value: Any) -> bool:
+def holds(check: AssertCheck, value: Any) -> bool:
     """Whether the check is true of ``value``, for every relation but ``judge``. Both sides have built-in types."""
     if check.relation == "true":
         return bool(value)

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from grpo_train.sandbox.interpreter import interpreter
-from grpo_train.sandbox.syscalls import call
+from grpo_train.sandbox.syscalls import system_call
 
 MAX_RESULT_BYTES = 4 << 20
 MAX_RECORDS = 20_000
@@ -35,7 +35,7 @@ RESET_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, s
 
 
 @dataclass
-class Outcome:
+class ChildOutcome:
     """Output and end of a child."""
 
     records: list[tuple[bytes, int, bytes]] = field(default_factory=list)
@@ -68,7 +68,7 @@ def run_child(
     environment: dict[str, str],
     stdin: bytes | None = None,
     max_output: int = 0,
-) -> Outcome:
+) -> ChildOutcome:
     """Run ``job`` in a fresh interpreter. Raises OSError if no process can be started.
 
     With ``max_output`` standard output and error are read, up to that many bytes each; otherwise they are discarded.
@@ -78,7 +78,7 @@ def run_child(
     message = marshal.dumps(
         (python.codes, python.path, {**job, "tag": tag, "modules": [name for name, _ in python.codes]})
     )
-    outcome = Outcome()
+    outcome = ChildOutcome()
     started = time.monotonic()
     with _Descriptors() as fds:
         result_read, result_write = fds.channel()
@@ -99,7 +99,7 @@ def run_child(
                              setsigmask=(), setsigdef=RESET_SIGNALS)  # fmt: skip
         try:
             fds.close(*moved, *(fd for fd in {*inside} if fd != ruleset))
-            process = fds.add(call("pidfd_open", pid, 0))
+            process = fds.add(system_call("pidfd_open", pid, 0))
             outcome.over_limit, outcome.over_time = _read(process, streams, result_read, WALL_PER_CPU * cpu_seconds)
         finally:
             _end(pid, outcome)
@@ -155,7 +155,7 @@ class _Descriptors:
 
     def file(self, content: bytes) -> int:
         """A sealed in-memory file with this content."""
-        fd = self.add(call("memfd_create", b"sandbox", MFD_CLOEXEC_AND_ALLOW_SEALING))
+        fd = self.add(system_call("memfd_create", b"sandbox", MFD_CLOEXEC_AND_ALLOW_SEALING))
         left = memoryview(content)
         while left:
             left = left[os.write(fd, left) :]
@@ -222,7 +222,7 @@ def _read(process: int, streams: dict[int, _Stream], results: int, wall_seconds:
             poll.unregister(process)
 
 
-def _end(pid: int, outcome: Outcome) -> None:
+def _end(pid: int, outcome: ChildOutcome) -> None:
     """Kill what is left of the child's process group and collect its status."""
     with suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from grpo_train.sandbox.asserts import PLACEHOLDER, Check, holds, plan_tests
-from grpo_train.sandbox.child import Outcome
+from grpo_train.sandbox.asserts import PLACEHOLDER, AssertCheck, holds, plan_tests
+from grpo_train.sandbox.child import ChildOutcome
 from grpo_train.sandbox.layers import MAX_MEMORY, Isolation
 from grpo_train.sandbox.probe import isolation
-from grpo_train.sandbox.programs import denials, run
+from grpo_train.sandbox.programs import reported_denials, run
 from grpo_train.sandbox.results import REASONS, TestsResult
-from grpo_train.sandbox.values import BadValue, Decoder, Lazy, for_judge
+from grpo_train.sandbox.values import BadValue, Lazy, ValueDecoder, for_judge
 
 JUDGE_CPU_SECONDS = 3.0
 CONTENTION = 1.6
@@ -43,7 +43,7 @@ def run_tests(
     outcome = run(layers, job, cpu_seconds, contention=CONTENTION, memory=memory)
     values = _Values(outcome)
     verdicts: list[list[str]] = []
-    to_judge: list[tuple[int, int, Check]] = []
+    to_judge: list[tuple[int, int, AssertCheck]] = []
     for test, (checks, problem) in enumerate(zip(plan.checks, plan.problems, strict=True)):
         verdicts.append([f"unsupported_test: {problem}"] if problem else [])
         for check in checks:
@@ -64,7 +64,7 @@ def run_tests(
         reason=first.partition(":")[0],
         reasons=reasons,
         isolation=layers.level,
-        denials=denials(outcome),
+        denials=reported_denials(outcome),
         seconds=outcome.wall_seconds,
     )
 
@@ -72,9 +72,9 @@ def run_tests(
 class _Values:
     """Values that the program's process claims for its expressions."""
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: ChildOutcome) -> None:
         self.problem = _problem(outcome)
-        self._decoder = Decoder()
+        self._decoder = ValueDecoder()
         self._claimed: dict[int, tuple[bytes, bytes]] = {}
         for letter, index, content in outcome.records:
             if letter in (b"V", b"X"):
@@ -105,7 +105,7 @@ class _Values:
         return value
 
 
-def _problem(outcome: Outcome) -> str:
+def _problem(outcome: ChildOutcome) -> str:
     """Why values may be missing: one of REASONS, a colon and details; "" if no problem is known."""
     if outcome.forged:
         return "forged_results: foreign data in the result channel"
@@ -129,7 +129,7 @@ def _claimed_failure(content: bytes) -> str:
     return f"{kind if kind in REASONS and kind != 'ok' else 'exception'}: {text}"
 
 
-def _judge(layers: Isolation, checks: list[Check], values: _Values) -> list[str]:
+def _judge(layers: Isolation, checks: list[AssertCheck], values: _Values) -> list[str]:
     """Verdicts of checks that need more than a comparison with a literal.
 
     Evaluated in a fresh sandboxed interpreter, which runs text of the dataset only, so that slow comparisons do not

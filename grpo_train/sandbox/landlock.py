@@ -10,7 +10,7 @@ import os
 import struct
 from collections.abc import Iterable
 
-from grpo_train.sandbox.syscalls import call
+from grpo_train.sandbox.syscalls import system_call
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 REMOVE_DIR, REMOVE_FILE, MAKE_DIR, MAKE_REG, MAKE_SYM, REFER, TRUNCATE = (1 << bit for bit in (4, 5, 7, 8, 12, 13, 14))
@@ -29,7 +29,7 @@ NO_LOG = 1
 def abi() -> int:
     """The kernel's Landlock ABI; 0 without Landlock."""
     try:
-        return call("landlock_create_ruleset", None, 0, CREATE_RULESET_VERSION)
+        return system_call("landlock_create_ruleset", None, 0, CREATE_RULESET_VERSION)
     except OSError:
         return 0
 
@@ -48,7 +48,7 @@ def create_ruleset(read: Iterable[str], listed: str, write: str, version: int) -
         attributes += struct.pack("<Q", TCP_BIND_AND_CONNECT)
     if version >= 6:
         attributes += struct.pack("<Q", SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS)
-    ruleset = call("landlock_create_ruleset", attributes, len(attributes), 0)
+    ruleset = system_call("landlock_create_ruleset", attributes, len(attributes), 0)
     try:
         for path in read:
             _allow(ruleset, path, READ_FILE | READ_DIR, rights)
@@ -70,6 +70,6 @@ def _allow(ruleset: int, path: str, wanted: int, handled: int) -> None:
     try:
         if not os.path.isdir(path):
             wanted &= READ_FILE | WRITE_FILE | TRUNCATE
-        call("landlock_add_rule", ruleset, RULE_PATH_BENEATH, struct.pack("<Qi", wanted & handled, fd), 0)
+        system_call("landlock_add_rule", ruleset, RULE_PATH_BENEATH, struct.pack("<Qi", wanted & handled, fd), 0)
     finally:
         os.close(fd)

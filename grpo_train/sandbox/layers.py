@@ -15,7 +15,7 @@ import resource
 from dataclasses import dataclass, field
 
 from grpo_train.sandbox import landlock, seccomp, syscalls
-from grpo_train.sandbox.child import Outcome, run_child
+from grpo_train.sandbox.child import ChildOutcome, run_child
 from grpo_train.sandbox.interpreter import interpreter
 from grpo_train.sandbox.results import Level
 from grpo_train.sandbox.workspace import workspace
@@ -68,7 +68,9 @@ class Isolation:
         return f"{self.level} ({', '.join(layers)})" + (f"; {missing}" if missing else "")
 
 
-def plan(isolation: Isolation, tmpfs: str | None, directory: str, cpu_seconds: int, memory: int) -> dict[str, object]:
+def plan_layers(
+    isolation: Isolation, tmpfs: str | None, directory: str, cpu_seconds: int, memory: int
+) -> dict[str, object]:
     """The layers in the form the child expects."""
     limits = [
         (resource.RLIMIT_CPU, cpu_seconds),
@@ -114,7 +116,7 @@ def run_isolated(
     hash_seed: str = "0",
     stdin: bytes | None = None,
     max_output: int = 0,
-) -> Outcome:
+) -> ChildOutcome:
     """Run a job behind these layers, in a fresh directory that is removed afterwards. Raises OSError.
 
     ``cpu_seconds`` sets the wall-time limit; the kernel kills the job at ``cpu_limit`` (default ``cpu_seconds``).
@@ -129,7 +131,7 @@ def run_isolated(
                        "MALLOC_ARENA_MAX": "1"}  # fmt: skip
         job = {
             **job,
-            "plan": plan(isolation, slot.tmpfs, directory, cpu_limit or cpu_seconds, memory),
+            "plan": plan_layers(isolation, slot.tmpfs, directory, cpu_limit or cpu_seconds, memory),
             "readable": python.readable_roots,
         }
         return run_child(job, ruleset=slot.ruleset, cpu_seconds=cpu_seconds, environment=environment, stdin=stdin,

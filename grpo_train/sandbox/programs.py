@@ -6,7 +6,7 @@ import math
 import time
 
 from grpo_train.sandbox.canary import canary_hits
-from grpo_train.sandbox.child import Outcome
+from grpo_train.sandbox.child import ChildOutcome
 from grpo_train.sandbox.interpreter import interpreter
 from grpo_train.sandbox.layers import MAX_MEMORY, Isolation, run_isolated
 from grpo_train.sandbox.probe import isolation
@@ -53,12 +53,12 @@ def run_program(
         stderr=outcome.stderr.decode("utf-8", "replace"),
         status=_status(outcome),
         isolation=layers.level,
-        denials=denials(outcome),
+        denials=reported_denials(outcome),
         seconds=outcome.wall_seconds,
     )
 
 
-def _status(outcome: Outcome) -> Status:
+def _status(outcome: ChildOutcome) -> Status:
     if outcome.over_limit:
         return "output_limit"
     if outcome.over_time:
@@ -79,7 +79,7 @@ def run(
     hash_seed: str = "0",
     stdin: bytes | None = None,
     max_output: int = 0,
-) -> Outcome:
+) -> ChildOutcome:
     """Run a job with ``contention`` times ``cpu_seconds`` of CPU time, in the wall time of ``cpu_seconds``.
 
     Raises :class:`SandboxError` if no process could be started or locked down.
@@ -113,7 +113,7 @@ def run(
     raise SandboxError(problem)
 
 
-def denials(outcome: Outcome) -> dict[str, int]:
+def reported_denials(outcome: ChildOutcome) -> dict[str, int]:
     """Attempts by kind: totals if the program finished, else one for each reported kind."""
     counts: dict[str, int] = {}
     total = outcome.first(b"D")

@@ -12,7 +12,7 @@ _PARSING = threading.Lock()
 warnings.filterwarnings("ignore", module="<program>")  # a model's invalid escapes are not for the console log
 
 
-def parse(text: str) -> ast.Module:
+def parse_program(text: str) -> ast.Module:
     """The syntax tree of a program. Raises SyntaxError for whatever Python cannot parse."""
     try:
         with _PARSING:

@@ -32,7 +32,7 @@ def _libc() -> ctypes.CDLL:
     return libc
 
 
-def call(name: str, *arguments: int | bytes | None) -> int:
+def system_call(name: str, *arguments: int | bytes | None) -> int:
     """Make a system call and return its result. Passes ints as longs, bytes as pointers. Raises OSError."""
     passed = [ctypes.c_long(a) if isinstance(a, int) else ctypes.c_char_p(a) for a in arguments]
     result = int(_libc().syscall(ctypes.c_long(numbers(platform.machine())[name]), *passed))

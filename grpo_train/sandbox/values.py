@@ -46,7 +46,7 @@ class Lazy:
     items: tuple[Any, ...]
 
 
-class Decoder:
+class ValueDecoder:
     """Decoder of the values of one job, which share the limits."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Decoder:
 
     def decode(self, content: bytes) -> Any:
         """Decode one value to Python's own types, :class:`Lazy` or ``Member``. Raises :class:`BadValue`."""
-        reader = _Reader(content, self)
+        reader = _ValueReader(content, self)
         value = reader.value(0)
         if reader.offset != len(content):
             raise BadValue("bytes after the value")
@@ -63,13 +63,13 @@ class Decoder:
 
     def as_set(self, view: Lazy) -> frozenset[Any]:
         """The set that a dict's keys or items equal. Raises :class:`BadValue`."""
-        return frozenset(_Reader(b"", self).hashable(list(view.items)))
+        return frozenset(_ValueReader(b"", self).hashable(list(view.items)))
 
 
-class _Reader:
+class _ValueReader:
     """Reader of one value."""
 
-    def __init__(self, content: bytes, job: Decoder) -> None:
+    def __init__(self, content: bytes, job: ValueDecoder) -> None:
         self.content = content
         self.offset = 0
         self.job = job
@@ -244,7 +244,7 @@ PLAIN = (list, tuple, set, frozenset, dict)
 def for_judge(value: Any) -> tuple[str, bool, Any]:
     """A value for the judge's interpreter: (``plain``, ``iterator`` or ``view``; is packed; plain data).
 
-    See :func:`pack`. Raises :class:`BadValue`.
+    See :func:`pack_value`. Raises :class:`BadValue`.
     """
     kind = "plain"
     if isinstance(value, Lazy):
@@ -256,14 +256,14 @@ def for_judge(value: Any) -> tuple[str, bool, Any]:
             pending.extend(inner)
             pending.extend(inner.values() if type(inner) is dict else ())
         elif not isinstance(inner, SCALARS):
-            return kind, True, pack(value)
+            return kind, True, pack_value(value)
     return kind, False, value
 
 
 SCALARS = (int, float, complex, str, bytes, bytearray, type(None))
 
 
-def pack(value: Any) -> Any:
+def pack_value(value: Any) -> Any:
     """Plain data in which every tuple is (name, fields); ``harness.unpack`` reverses this."""
     if isinstance(value, SCALARS):
         return value
@@ -272,6 +272,6 @@ def pack(value: Any) -> Any:
     if type(value) is range:
         return "range", [value.start, value.stop, value.step]
     if (parts := disassemble(value)) is not None:
-        return parts[0], [pack(field) for field in parts[1]]
+        return parts[0], [pack_value(field) for field in parts[1]]
     items = [item for pair in value.items() for item in pair] if type(value) is dict else value
-    return type(value).__name__, [pack(item) for item in items]
+    return type(value).__name__, [pack_value(item) for item in items]

@@ -10,13 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.config import ConfigError, load_config, read_config_text
-from grpo_train.config.schema import Config
-from grpo_train.config.schema import Task as TaskConfig
+from grpo_train.config.schema import Config, TaskConfig
 from grpo_train.history.cost import Forecast
 from grpo_train.platforms.choices import find_shape
 from grpo_train.platforms.facts import read_machine
 from grpo_train.platforms.memory import QWEN2_5
-from grpo_train.platforms.speeds import Lengths, Work, find_speed, is_kind, machine_name, read_speeds, shape_parameters
+from grpo_train.platforms.speeds import (
+    AssumedLengths,
+    Work,
+    find_speed,
+    is_kind,
+    machine_name,
+    read_speeds,
+    shape_parameters,
+)
 from grpo_train.policy.locate import PolicyError
 from grpo_train.run_dir import RunDir, list_runs
 from grpo_train.run_dir.files import read_jsonl, to_float
@@ -188,16 +195,16 @@ class Estimates:
             f"grpo-train bench{option}  on that kind of machine (a few minutes)"
         )
 
-    def _lengths(self, is_longest: bool) -> Lengths:
+    def _lengths(self, is_longest: bool) -> AssumedLengths:
         rollout, earlier = self.config.rollout, self._earlier
         most = float(rollout.max_completion_length)
         prompt = min(earlier.prompt if earlier else rollout.max_prompt_length / 2, rollout.max_prompt_length)
         if is_longest:
-            return Lengths(prompt if earlier else float(rollout.max_prompt_length), most, most)
+            return AssumedLengths(prompt if earlier else float(rollout.max_prompt_length), most, most)
         if earlier is None:
-            return Lengths(prompt, most / 2, most / 2)
+            return AssumedLengths(prompt, most / 2, most / 2)
         trained = earlier.trained if self.config.train.skip_zero_advantages else 1.0
-        return Lengths(prompt, min(earlier.mean, most), min(earlier.longest, most), trained)
+        return AssumedLengths(prompt, min(earlier.mean, most), min(earlier.longest, most), trained)
 
     def _evaluation(self, stage: Stage) -> Ends | None:
         assert self.work is not None
@@ -212,7 +219,7 @@ class Estimates:
         ends = []
         for is_longest in (False, True):
             each = self._lengths(is_longest)
-            lengths = Lengths(each.prompt, each.mean * scale, each.longest * scale)
+            lengths = AssumedLengths(each.prompt, each.mean * scale, each.longest * scale)
             ends.append(self.work.rollout(problems * samples, lengths, at_once) + self.work.speed.startup)
         return ends[0], ends[1]
 

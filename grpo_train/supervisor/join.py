@@ -40,7 +40,7 @@ def wait_for_run(root: Path, name: str, clock: Clock = CLOCK) -> RunDir:
         clock.sleep(POLL_S)
 
 
-class Member:
+class JoinedMachine:
     """Owns this machine's processes of a run, stage after stage, until the run ends."""
 
     def __init__(self, run: RunDir, clock: Clock = CLOCK) -> None:

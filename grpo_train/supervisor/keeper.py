@@ -54,7 +54,7 @@ class KeeperError(UserError):
     code = "keeper"
 
 
-class Kept(NamedTuple):
+class KeeperRow(NamedTuple):
     """What became of one lost run."""
 
     run: str
@@ -64,7 +64,7 @@ class Kept(NamedTuple):
     reason: str = ""
 
 
-def keep(root: Path) -> list[Kept]:
+def keep(root: Path) -> list[KeeperRow]:
     """Resume every lost run of this host with ``run.auto_resume``; one row for each of them.
 
     Nothing happens while another keeper works on the same root. Raises KeeperError without tmux.
@@ -75,7 +75,7 @@ def keep(root: Path) -> list[Kept]:
         return [kept for run in list_runs(root) if (kept := _keep(run))] if is_alone else []
 
 
-def _keep(run: RunDir) -> Kept | None:
+def _keep(run: RunDir) -> KeeperRow | None:
     """Resume one run if it is to be; None for a run that the keeper has nothing to do with."""
     try:
         if foreign_owner(run.path) or run.observed_state().state != "lost" or not _is_of_this_host(run):
@@ -84,27 +84,27 @@ def _keep(run: RunDir) -> Kept | None:
         if config is None or not config.run.auto_resume or was_killed(run) or run.stop_requested():
             return None
         if left := find_by_run_id(run_id_of(run.path)):
-            return Kept(run.name, "waiting", f"processes of it are still running: {left}")
+            return KeeperRow(run.name, "waiting", f"processes of it are still running: {left}")
         from_step = run.newest_step()
         if from_step >= config.run.total_steps and not remaining(run, config, from_step):
             record_end(run, "finished", by="keeper")  # killed between its last stage and its status
-            return Kept(run.name, "finished")
+            return KeeperRow(run.name, "finished")
         if edited(run, config):  # nobody could answer the question of grpo-train resume
             confirm = f"grpo-train resume --training-run {run.name} --yes"
-            return Kept(run.name, "waiting", f"its workflow was edited; look at it and confirm with  {confirm}")
+            return KeeperRow(run.name, "waiting", f"its workflow was edited; look at it and confirm with  {confirm}")
         here = {"from_step": from_step, "stages_done": len(read_workflow(run).get("done") or [])}
         rows = [row for _, row in run.events() if row.get("event") == "auto_resumed"]
         if sum({key: row.get(key) for key in here} == here for row in rows) >= ATTEMPTS:
-            return Kept(run.name, "given up", f"resumed {ATTEMPTS} times from step {from_step} without progress")
+            return KeeperRow(run.name, "given up", f"resumed {ATTEMPTS} times from step {from_step} without progress")
         tmux = _tmux_of(run)
         _require_none_lost(run)
         if _has_live_session(tmux, run):
-            return Kept(run.name, "waiting", f"its tmux session '{session_name(run.name)}' is still alive")
+            return KeeperRow(run.name, "waiting", f"its tmux session '{session_name(run.name)}' is still alive")
         run.log_event("auto_resumed", by="keeper", **here)
         _start(tmux, run)
-        return Kept(run.name, "resumed", f"from step {from_step}")
+        return KeeperRow(run.name, "resumed", f"from step {from_step}")
     except (UserError, OSError, subprocess.SubprocessError) as error:  # one run must not cost the others
-        return Kept(run.name, "failed", str(error))
+        return KeeperRow(run.name, "failed", str(error))
 
 
 def _is_of_this_host(run: RunDir) -> bool:

@@ -40,7 +40,7 @@ GIVE_UP_S = 30.0
 """After SIGKILL: a process that is still there is blocked in the kernel, and not waited for."""
 
 
-class Outcome(NamedTuple):
+class StageOutcome(NamedTuple):
     """How a stage ended."""
 
     kind: str
@@ -75,14 +75,14 @@ class StageRunner:
         self._stopping = False
         """Whether this stage was asked to stop. The trainer removes the request once it has saved."""
 
-    def run(self, stage: Stage, command: list[str], meeting: str = "") -> Outcome:
+    def run(self, stage: Stage, command: list[str], meeting: str = "") -> StageOutcome:
         """Run one stage to its end. ``meeting``: the id of that of several machines."""
         run, journal = self._run, self._journal
         if self._stops.killing:
-            return Outcome("killed")
+            return StageOutcome("killed")
         if self._stops.stop_requested:
             run.clear_stop()
-            return Outcome("stopped")
+            return StageOutcome("stopped")
         self._meeting = meeting
         clear_reports(run)
         journal.tail.clear()
@@ -99,7 +99,7 @@ class StageRunner:
             )
         except OSError as error:
             summary = f"cannot start {command[0]}: {error.strerror}"
-            return Outcome("crashed", {"code": code_of(error), "summary": summary})
+            return StageOutcome("crashed", {"code": code_of(error), "summary": summary})
         assert child.stdout is not None
         reader = threading.Thread(target=journal.copy_output, args=(child.stdout,), name="console", daemon=True)
         reader.start()
@@ -111,7 +111,7 @@ class StageRunner:
             return self._stalled(stall, stage, left)
         return self._outcome(child, stage)
 
-    def _stalled(self, stall: dict[str, Any], stage: Stage, left: list[int]) -> Outcome:
+    def _stalled(self, stall: dict[str, Any], stage: Stage, left: list[int]) -> StageOutcome:
         """The error of a stage that hung and was ended."""
         if (read_json(self._run.stop_file) or {}).get("by") == WATCHDOG:
             self._run.clear_stop()
@@ -121,30 +121,30 @@ class StageRunner:
             error["code"] = "blocked"
             error["summary"] += f"; these processes cannot be ended (blocked in the kernel): {left}; reboot the box"
         self._journal.event("crashed", stage=stage.kind, error=error)
-        return Outcome("crashed", error)
+        return StageOutcome("crashed", error)
 
-    def _outcome(self, child: subprocess.Popen[bytes], stage: Stage) -> Outcome:
+    def _outcome(self, child: subprocess.Popen[bytes], stage: Stage) -> StageOutcome:
         if self._stops.killing:
-            return Outcome("killed")
+            return StageOutcome("killed")
         if child.returncode == 0:
             reached = self._run.newest_step()
             if self._stopping and stage.kind == "train" and reached < self._config.run.total_steps:
-                return Outcome("stopped")  # also after the last step of a stage: no evaluation follows
-            return Outcome("done" if stage.kind != "train" or reached >= stage.until else "stopped")
+                return StageOutcome("stopped")  # also after the last step of a stage: no evaluation follows
+            return StageOutcome("done" if stage.kind != "train" or reached >= stage.until else "stopped")
         if stage.kind != "train" and self._stops.stop_requested:
             self._run.clear_stop()
-            return Outcome("stopped")
+            return StageOutcome("stopped")
         if stage.kind in ("backup", "cleanup") and child.returncode == LEFT_OUT:
             self._journal.event("stage_incomplete", stage=stage.name, console_tail=list(self._journal.tail)[-5:])
             self._journal.say(f"{stage.name}: done, but something was left out (see above)")
-            return Outcome("done")
+            return StageOutcome("done")
         process = {"train": "training process", "eval": "evaluation"}.get(stage.kind, stage.kind)
         tail = list(self._journal.tail)
         nproc = self._nproc if stage.kind == "train" else 1
         error = failure(self._run, child.pid, child.returncode, nproc, tail, process, self._meeting)
         if stage.kind in ("train", "eval"):
             self._journal.event("crashed", stage=stage.kind, error=error)
-        return Outcome("crashed", error)
+        return StageOutcome("crashed", error)
 
     def _watch(self, child: subprocess.Popen[bytes], stage: Stage, events_before: int) -> dict[str, Any]:
         """Wait for the stage, writing a heartbeat; go down the stop ladder on request, or if it hangs.

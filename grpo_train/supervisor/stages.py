@@ -109,7 +109,7 @@ def all_stages(config: Config, total: int | None = None) -> list[Stage]:
     return stages if trained >= total else [*stages, Stage("train", total)]
 
 
-def plan(start: int, config: Config) -> list[Stage]:
+def stages_left(start: int, config: Config) -> list[Stage]:
     """The stages that are left of a run of which nothing is known but that it has trained to step ``start``."""
     stages = all_stages(config)
     left = next((index for index, stage in enumerate(stages) if stage.kind == "train" and stage.until > start), None)

@@ -23,14 +23,14 @@ from grpo_train.run_dir.slurm_job import REQUEUE_EXIT, job_fields, node_count
 from grpo_train.supervisor.journal import Journal
 from grpo_train.supervisor.nodes import announced, count_joined
 from grpo_train.supervisor.notify import Notifier
-from grpo_train.supervisor.process import HEARTBEAT_S, LEFT_OUT, LOOK_S, Outcome, StageRunner
+from grpo_train.supervisor.process import HEARTBEAT_S, LEFT_OUT, LOOK_S, StageOutcome, StageRunner
 from grpo_train.supervisor.progress_line import ProgressLine
 from grpo_train.supervisor.restarts import Restarts
 from grpo_train.supervisor.save_backups import SaveBackups
 from grpo_train.supervisor.stages import Stage, thread_count
 from grpo_train.supervisor.stop_requests import StopRequests
 from grpo_train.supervisor.stop_rules import StopRules, over_budget
-from grpo_train.supervisor.workflow import Workflow
+from grpo_train.supervisor.workflow import RunWorkflow
 from grpo_train.tracking.gpu import sample_gpus
 from grpo_train.tracking.wandb.process import track_run
 
@@ -121,9 +121,9 @@ class Supervisor:
         return code
 
     @cached_property
-    def _workflow(self) -> Workflow:
+    def _workflow(self) -> RunWorkflow:
         """Made when the run starts: a resume from an earlier step has moved its checkpoints by then."""
-        return Workflow(self._run, self._config)
+        return RunWorkflow(self._run, self._config)
 
     @cached_property
     def _rules(self) -> StopRules:
@@ -131,7 +131,7 @@ class Supervisor:
 
     # stages --------------------------------------------------------------------------------------------------
 
-    def _run_stages(self) -> Outcome:
+    def _run_stages(self) -> StageOutcome:
         workflow = self._workflow
         self._record(workflow.write)
         while (stage := workflow.current) is not None:
@@ -140,7 +140,7 @@ class Supervisor:
                 continue
             if reason := over_budget(self._config, self._journal.run_seconds):
                 self._stages.stopped_because = reason
-                return Outcome("stopped")
+                return StageOutcome("stopped")
             began = self._clock.monotonic()
             with self._backups.paused() if stage.kind in ("backup", "cleanup") else nullcontext():
                 outcome = self._run_stage(stage)
@@ -155,9 +155,9 @@ class Supervisor:
                 self._tries = 0
             elif outcome.kind != "crashed":
                 return outcome
-        return Outcome("done")
+        return StageOutcome("done")
 
-    def _run_stage(self, stage: Stage) -> Outcome:
+    def _run_stage(self, stage: Stage) -> StageOutcome:
         run = self._run
         if stage.kind != "train" or self._nodes == node_count():
             return self._stages.run(stage, stage.command(run, self._nproc, self._ckpt))
@@ -173,7 +173,7 @@ class Supervisor:
                     return outcome._replace(error={**error, "code": "nodes_missing", "summary": summary})
                 return outcome
         except (RunDirError, OSError) as error:
-            return Outcome("crashed", {"code": code_of(error), "summary": message_of(error)})
+            return StageOutcome("crashed", {"code": code_of(error), "summary": message_of(error)})
 
     def _try_again(self, stage: Stage, error: dict[str, Any]) -> bool:
         """Whether a failed stage is to be run again; waits before."""
@@ -263,7 +263,7 @@ class Supervisor:
 
     # endings -------------------------------------------------------------------------------------------------
 
-    def _end(self, outcome: Outcome) -> int:
+    def _end(self, outcome: StageOutcome) -> int:
         journal, error = self._journal, outcome.error
         state = "finished" if outcome.kind == "done" else outcome.kind
         if state == "stopped" and self.stops.requeue_requested:

@@ -53,7 +53,7 @@ class SweepResult:
 
     name: str
     rows: list[dict[str, Any]]
-    """The comparison, one row per run: see :func:`compare`."""
+    """The comparison, one row per run: see :func:`compare_sweep`."""
     exit_code: int
     """0 if all runs finished, 1 if one crashed, 130 if the sweep was stopped."""
 
@@ -91,11 +91,11 @@ def run_sweep(
     folder.mkdir(parents=True, exist_ok=True)
     description = {"runs": named, "overrides": list(overrides)}
     atomic_write(folder / "sweep.json", json.dumps(description, indent=1) + "\n")
-    stopped, rows = False, compare(root, named)
+    stopped, rows = False, compare_sweep(root, named)
     for position, (run, path) in enumerate(runs.items(), 1):
         print(f"grpo-train: sweep {folder.name}, {position} of {len(runs)}: {path}", file=log, flush=True)
         code = _train(run, path, overrides, folder.name, log)
-        rows = compare(root, named)
+        rows = compare_sweep(root, named)
         atomic_write(folder / "comparison.csv", _csv(rows))
         show_rows(rows)
         if code is None or run.observed_state().state in ("stopped", "killed"):
@@ -107,7 +107,7 @@ def run_sweep(
     return SweepResult(folder.name, rows, 130 if stopped else 0 if finished else 1)
 
 
-def compare(root: Path, runs: dict[str, str]) -> list[dict[str, Any]]:
+def compare_sweep(root: Path, runs: dict[str, str]) -> list[dict[str, Any]]:
     """One row per run, from its logs, with the keys :data:`COLUMNS`; unknown values are missing or None."""
     return [_row(RunDir(root / "training_runs" / run), config) for run, config in runs.items()]
 

@@ -18,12 +18,12 @@ from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.files import atomic_write, read_json, to_float
 from grpo_train.run_dir.workflow_file import NAME, is_workflow
-from grpo_train.supervisor.stages import Stage, all_stages, plan
+from grpo_train.supervisor.stages import Stage, all_stages, stages_left
 
 FORMAT = 1
 
 
-class Workflow:
+class RunWorkflow:
     """The stages of one run, and the cursor among them."""
 
     def __init__(self, run: RunDir, config: Config) -> None:
@@ -31,7 +31,7 @@ class Workflow:
         self.stages = all_stages(config)
         self._total = config.run.total_steps
         recorded = read_workflow(run)
-        self.cursor = position(self.stages, recorded, run.newest_step(), plan(run.newest_step(), config))
+        self.cursor = position(self.stages, recorded, run.newest_step(), stages_left(run.newest_step(), config))
         self.rules_from = int(to_float(recorded.get("rules_from")) or 0)
         """Step after which ``workflow.stop_when`` looks at the log: a resumed run does not stop for the same reason."""
         self.failed = {name: why for name, why in _failed(recorded).items() if name in self._done_names()}
@@ -116,7 +116,7 @@ def position(stages: Sequence[Stage], recorded: dict[str, Any], trained: int, un
 def remaining(run: RunDir, config: Config, from_step: int) -> list[Stage]:
     """The stages that a resume from a checkpoint would run."""
     stages = all_stages(config)
-    left = stages[position(stages, read_workflow(run), from_step, plan(from_step, config)) :]
+    left = stages[position(stages, read_workflow(run), from_step, stages_left(from_step, config)) :]
     return [stage for stage in left if stage.kind != "train" or stage.until > from_step]
 
 

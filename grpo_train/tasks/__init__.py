@@ -57,7 +57,7 @@ def task_kind(name: str, key: str = "task.name") -> TaskKind:
     return kinds[name]
 
 
-def load_task(config: schema.Task, sandbox: schema.Sandbox | None = None) -> Task:
+def load_task(config: schema.TaskConfig, sandbox: schema.Sandbox | None = None) -> Task:
     """The task that ``config.name`` names, or the mixture of ``config.parts``; programs that models write run under the
     limits of ``sandbox``.
 
@@ -79,7 +79,7 @@ def _of_part(index: int, call: Callable[..., Loaded], *arguments: Any) -> Loaded
         raise type(error)(message if message != str(error) else f"task[{index}]: {message}") from error
 
 
-def load_worked_task(config: schema.Task) -> WorkedTask:
+def load_worked_task(config: schema.TaskConfig) -> WorkedTask:
     """The task that ``config.name`` names, with worked examples. Raises TaskError where it has none."""
     found: Any = None
     if _is_user_task(config.name):
@@ -92,7 +92,7 @@ def load_worked_task(config: schema.Task) -> WorkedTask:
     return cast(WorkedTask, found)
 
 
-def refuse_unused(config: schema.Task, others: Sequence[str] = ()) -> None:
+def refuse_unused(config: schema.TaskConfig, others: Sequence[str] = ()) -> None:
     """Raise TaskError, one line per key, for keys that are set but read neither by the task nor by ``others``, the
     tasks of ``eval.datasets``. A key at its default counts as not set: a resolved config lists all keys.
 
@@ -109,7 +109,7 @@ def refuse_unused(config: schema.Task, others: Sequence[str] = ()) -> None:
     used = {*COMMON, *(key for kind in kinds for key in kind.options)}
     unused = [
         key
-        for key, field in schema.Task.model_fields.items()
+        for key, field in schema.TaskConfig.model_fields.items()
         if key not in used and getattr(config, key) != field.get_default(call_default_factory=True)
     ]
     if unused:
@@ -129,7 +129,7 @@ def _is_user_task(name: str) -> bool:
     return ":" in name
 
 
-def _load_user_task(config: schema.Task) -> Task:
+def _load_user_task(config: schema.TaskConfig) -> Task:
     function = load_function(config.name, "task.name")
     try:
         task = function(config)

@@ -12,7 +12,7 @@ from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, 
 from grpo_train.tasks.shared.generated import HELD_OUT, MAX_TRAIN, mistakes, worked
 
 
-def load(config: schema.Task) -> AdditionTask:
+def load(config: schema.TaskConfig) -> AdditionTask:
     """The task for ``config.digits``."""
     return AdditionTask(name="addition", label="addition", config=config)
 
@@ -32,7 +32,7 @@ def worked_example(a: int, b: int, forget_carry: bool = False, miscount: int = 0
 
 
 @lru_cache(maxsize=8)
-def splits(digits: int) -> dict[Split, list[tuple[int, int]]]:
+def addition_splits(digits: int) -> dict[Split, list[tuple[int, int]]]:
     """All pairs of ``digits``-digit numbers in one seeded order: held-out pairs first, then training pairs.
 
     Independent of ``run.seed``, so that every run and the tiny model's warm start hold out the same pairs.
@@ -51,7 +51,7 @@ class AdditionTask(TaskDefaults):
     """Sums of two numbers with ``task.digits`` digits each."""
 
     def rows(self, split: Split) -> list[tuple[int, int]]:
-        return splits(self.config.digits)[split]
+        return addition_splits(self.config.digits)[split]
 
     def problem(self, split: Split, index: int) -> Problem:
         a, b = self.rows(split)[index]

@@ -17,7 +17,7 @@ Sum = tuple[tuple[int, ...], str]
 """Numbers, and the operators between them: ((47, 85), "-")."""
 
 
-def value_of(numbers: tuple[int, ...], operators: str) -> int:
+def expression_value(numbers: tuple[int, ...], operators: str) -> int:
     """The value: products first, then sums from the left."""
     terms = [numbers[0]]
     for operator, number in zip(operators, numbers[1:], strict=True):
@@ -52,7 +52,7 @@ class ArithmeticTask(GeneratedTask[Sum]):
     def puzzle(self, key: Sum) -> Puzzle:
         numbers, operators = key
         text = str(numbers[0]) + "".join(f" {o} {n}" for o, n in zip(operators, numbers[1:], strict=True))
-        return Puzzle(f"{text.replace(' ', '')}=", f"What is {text}?", str(value_of(numbers, operators)))
+        return Puzzle(f"{text.replace(' ', '')}=", f"What is {text}?", str(expression_value(numbers, operators)))
 
     def example(self, problem: Problem, rng: random.Random, careless: bool) -> str:
         """Units, then tens and above with the carry or borrow. A product, and each further operator, is one step.
@@ -63,7 +63,9 @@ class ArithmeticTask(GeneratedTask[Sum]):
         numbers, operators = problem.data
         error = rng.choice([-1, 1]) if accident else 0
         if operators == "*" or len(operators) > 1:
-            running = [str(value_of(numbers[: count + 1], operators[:count])) for count in range(1, len(operators))]
+            running = [
+                str(expression_value(numbers[: count + 1], operators[:count])) for count in range(1, len(operators))
+            ]
             return worked(",".join(running), int(problem.answer) + error - (10 if habit else 0))
         a, b = numbers
         negative = operators == "-" and a < b

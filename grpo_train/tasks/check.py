@@ -26,7 +26,7 @@ REWARDED = 200
 """Maximum number of problems whose rewards are computed: a reward function may ask a service."""
 
 
-class Reader(Protocol):
+class PromptReader(Protocol):
     """How a model reads prompts."""
 
     def lengths(self, problems: Sequence[Problem]) -> list[int]:
@@ -37,7 +37,7 @@ class Reader(Protocol):
 
 
 @dataclass(frozen=True)
-class Lengths:
+class PromptLengths:
     """Lengths of the prompts of a split, in tokens."""
 
     min: int
@@ -60,7 +60,7 @@ class SplitReport:
     """The other rows, each with the verdict's reason."""
     duplicates: int = 0
     """Rows whose text occurs in an earlier row."""
-    tokens: Lengths | None = None
+    tokens: PromptLengths | None = None
     """Lengths of the prompts, if a model was given."""
 
 
@@ -111,7 +111,7 @@ class Rendered:
 
 
 @dataclass(frozen=True)
-class Report:
+class DatasetReport:
     """Result for a dataset."""
 
     dataset: str
@@ -143,19 +143,19 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Request:
+class DatasetCheck:
     """What to check besides the data."""
 
-    reader: Reader | None = None
+    reader: PromptReader | None = None
     """The model that the prompts are for."""
     max_prompt_length: int = 512
     rewards: tuple[str, ...] = ()
     """Reward functions to call, named as in ``task.rewards``."""
 
 
-def check_answers(config: schema.Task, request: Request | None = None) -> Report:
+def check_answers(config: schema.TaskConfig, request: DatasetCheck | None = None) -> DatasetReport:
     """Judge every gold answer as a model would write it, strictly and flexibly. Raises TaskError."""
-    asked = request or Request()
+    asked = request or DatasetCheck()
     rewards = list(asked.rewards) or config.rewards or ["format"]  # data without gold answers cannot be loaded without
     task = load_task(config.model_copy(update={"wrong_rows": "drop", "rewards": rewards}))
     problems = {split: [task.problem(split, i) for i in range(task.size(split))] for split in _splits(task)}
@@ -166,7 +166,7 @@ def check_answers(config: schema.Task, request: Request | None = None) -> Report
         unreadable, notes = list(task.data.wrong), list(task.data.remarks)
     elif isinstance(task, TaskDefaults):
         notes = list(task.notes)
-    return Report(
+    return DatasetReport(
         config.name,
         config.path,
         splits,
@@ -179,9 +179,9 @@ def check_answers(config: schema.Task, request: Request | None = None) -> Report
     )
 
 
-def check_mbpp(config: schema.Task, request: Request | None = None) -> Report:
+def check_mbpp(config: schema.TaskConfig, request: DatasetCheck | None = None) -> DatasetReport:
     """Run every reference solution against its asserts in the sandbox. Raises TaskError."""
-    asked = request or Request()
+    asked = request or DatasetCheck()
     task = load_task(config.model_copy(update={"template": "r1", "visible_tests": 0}))
     assert isinstance(task, MbppTask)
     rows = task.published()
@@ -190,7 +190,7 @@ def check_mbpp(config: schema.Task, request: Request | None = None) -> Report:
     texts = {split: [row.text for row in listed] for split, listed in rows.items()}
     dropped = len(rows.get("train", [])) - task.size("train")
     notes = [f"{dropped} training problems dropped: identical to held-out problems"] if dropped else []
-    return Report(
+    return DatasetReport(
         config.name,
         config.path,
         splits,
@@ -202,14 +202,14 @@ def check_mbpp(config: schema.Task, request: Request | None = None) -> Report:
     )
 
 
-CHECKS: dict[str, Callable[..., Report]] = {
+CHECKS: dict[str, Callable[..., DatasetReport]] = {
     "gsm8k": check_answers,
     "jsonl": check_answers,
     "data": check_answers,
     "math": check_answers,
     "mbpp": check_mbpp,
 }
-"""The check of each dataset, from a config and a :class:`Request`; raises TaskError for data that cannot be read."""
+"""Each check, from a config and a :class:`DatasetCheck`; raises TaskError for data that cannot be read."""
 
 
 def overlaps_of(texts: Mapping[str, list[str]]) -> list[Overlap]:
@@ -248,7 +248,7 @@ def _gold_attempt(problem: Problem) -> Attempt:
     return Attempt(problem, f"It is so.</think> <answer>{problem.answer}</answer>", key=f"gold {problem.index}")
 
 
-def _check_split(task: Task, split: str, problems: list[Problem], asked: Request) -> SplitReport:
+def _check_split(task: Task, split: str, problems: list[Problem], asked: DatasetCheck) -> SplitReport:
     def check(problem: Problem) -> str | None:
         verdict = task.judge(_gold_attempt(problem))
         if verdict.correct and verdict.flexible is not False:
@@ -269,15 +269,15 @@ def _check_split(task: Task, split: str, problems: list[Problem], asked: Request
     return SplitReport(split, len(problems), len(problems) - len(wrong), wrong, duplicates_in(texts), tokens)
 
 
-def _lengths(problems: Sequence[Problem], asked: Request) -> Lengths:
+def _lengths(problems: Sequence[Problem], asked: DatasetCheck) -> PromptLengths:
     assert asked.reader
     lengths = sorted(asked.reader.lengths(problems))
     over_long = sum(length > asked.max_prompt_length for length in lengths)
     p95 = lengths[min(len(lengths) - 1, int(0.95 * len(lengths)))]
-    return Lengths(lengths[0], statistics.median(lengths), p95, lengths[-1], over_long)
+    return PromptLengths(lengths[0], statistics.median(lengths), p95, lengths[-1], over_long)
 
 
-def _rendered(problems: Mapping[Any, Sequence[Problem]], reader: Reader | None) -> list[Rendered]:
+def _rendered(problems: Mapping[Any, Sequence[Problem]], reader: PromptReader | None) -> list[Rendered]:
     """Prompts spread over the first split."""
     split, listed = next(iter(problems.items()))
     count = min(PROMPTS, len(listed))
@@ -286,7 +286,7 @@ def _rendered(problems: Mapping[Any, Sequence[Problem]], reader: Reader | None) 
 
 
 def _paid(
-    task: Task, config: schema.Task, problems: Mapping[Any, Sequence[Problem]], names: Sequence[str]
+    task: Task, config: schema.TaskConfig, problems: Mapping[Any, Sequence[Problem]], names: Sequence[str]
 ) -> list[Paid]:
     """The rewards of the first problems of the first split. Raises TaskError for a reward function that fails."""
     if not names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from grpo_train.tasks.check import Paid, Report, SplitReport, Values
+from grpo_train.tasks.check import DatasetReport, Paid, SplitReport, Values
 from grpo_train.tasks.shared.overlap import NGRAM
 
 SHOWN = 5
@@ -13,7 +13,7 @@ PROMPT_LENGTH = 1_200
 """Maximum number of characters of a prompt."""
 
 
-def lines_of(report: Report) -> Iterator[str]:
+def report_lines(report: DatasetReport) -> Iterator[str]:
     """The report as lines of text; the last one is the number of correct rows and of all rows."""
     yield f"{report.dataset}: {report.path or 'from the hub'}"
     if report.unreadable:

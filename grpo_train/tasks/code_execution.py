@@ -24,7 +24,7 @@ from grpo_train.config import schema
 from grpo_train.sandbox import run_program
 from grpo_train.tasks.shared.base import Attempt, NoSplitError, Problem, Split, TaskError, TaskKind, Verdict
 from grpo_train.tasks.shared.code import COMPACT, Program, ProgramTask, denials, make_frame, program_of, suspicious
-from grpo_train.tasks.shared.code_requests import Request, requests
+from grpo_train.tasks.shared.code_requests import CodeRequest, requests
 from grpo_train.tasks.shared.data_files import locate, split_files
 from grpo_train.tasks.shared.data_rows import rows_of
 from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS
@@ -42,7 +42,7 @@ SHOWN = 500
 """Maximum length of the output in the log."""
 
 
-def load(config: schema.Task) -> CodeExecutionTask:
+def load(config: schema.TaskConfig) -> CodeExecutionTask:
     """The task; files are read when first used. Raises TaskError for a missing path or an unknown template."""
     frame = make_frame(config, {"compact": COMPACT}, default="compact", chat=CHAT)
     path = locate(config.path) if config.path else None
@@ -59,7 +59,7 @@ class CodeExecutionTask(ProgramTask):
     path: Path | None = None
     """Data of the requests; None = generated."""
 
-    def rows(self, split: Split) -> Sequence[Request]:
+    def rows(self, split: Split) -> Sequence[CodeRequest]:
         if self.path is None:
             if split == "validation":
                 raise NoSplitError("task code_execution has no validation split: use test, or task.path")
@@ -93,18 +93,18 @@ class CodeExecutionTask(ProgramTask):
 
 
 @lru_cache(maxsize=4)
-def _drawn(level: int) -> list[Request]:
+def _drawn(level: int) -> list[CodeRequest]:
     return requests(level, HELD_OUT + MAX_TRAIN)
 
 
 @lru_cache(maxsize=4)
-def _requests_of(files: tuple[Path, ...], prompt_field: str, answer_field: str) -> list[Request]:
+def _requests_of(files: tuple[Path, ...], prompt_field: str, answer_field: str) -> list[CodeRequest]:
     found = []
     for location, record in (row for file in files for row in rows_of(file)):
         text, output = record.get(prompt_field), record.get(answer_field)
         if not isinstance(text, str) or not text.strip():
             raise TaskError(f"{location}: '{prompt_field}' must be a text (task.prompt_field)")
-        found.append(Request(text.strip(), output if isinstance(output, str) else ""))
+        found.append(CodeRequest(text.strip(), output if isinstance(output, str) else ""))
     if not found:
         raise TaskError(f"task.path: '{files[0]}' has no rows")
     return found

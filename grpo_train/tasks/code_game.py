@@ -36,7 +36,7 @@ from typing import Any
 from grpo_train.config import schema
 from grpo_train.rewards.tags import CLOSE_ANSWER, OPEN_ANSWER, last_tagged
 from grpo_train.sandbox import ProgramResult, run_program
-from grpo_train.sandbox.syntax import parse
+from grpo_train.sandbox.syntax import parse_program
 from grpo_train.tasks.shared.adversarial import AdversarialTask, Play
 from grpo_train.tasks.shared.base import Attempt, NoSplitError, Problem, Split, TaskKind, Verdict
 from grpo_train.tasks.shared.code import COMPACT, ProgramTask, denials, make_frame, program_of
@@ -107,7 +107,7 @@ class Limits:
         return self.characters // 2
 
 
-def load(config: schema.Task) -> CodeGameTask:
+def load(config: schema.TaskConfig) -> CodeGameTask:
     """The task at ``config.level``. Raises TaskError for an unknown template."""
     frame = make_frame(config, {"compact": COMPACT}, default="compact")
     return CodeGameTask(
@@ -192,7 +192,7 @@ def referee(source: str, limits: Limits) -> Play:
     if len(source) > 4 * limits.characters:
         return Play("too_big")  # including comments: a longer text is not parsed
     try:
-        tree = parse(source)
+        tree = parse_program(source)
         shown = ast.unparse(_without_docstrings(tree))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return Play("syntax_error")

@@ -35,7 +35,7 @@ HUB_PATH = "hf:openai/gsm8k:main"
 
 
 @dataclass(frozen=True)
-class Row:
+class Gsm8kRow:
     """A row of the dataset."""
 
     question: str
@@ -43,7 +43,7 @@ class Row:
     """The number after ``####``, as written."""
 
 
-def load(config: schema.Task) -> Gsm8kTask:
+def load(config: schema.TaskConfig) -> Gsm8kTask:
     """The task on ``config.path`` or the hub; rows are read when first used. Raises TaskError for a missing path."""
     label = LABEL if config.template in (None, "r1") else "gsm8k"
     check_template(config)
@@ -66,7 +66,7 @@ class Gsm8kTask(TaskDefaults):
     def hub_path(self) -> str | None:
         return HUB_PATH if self.path is None and self.hub is None else None
 
-    def rows(self, split: Split) -> list[Row]:
+    def rows(self, split: Split) -> list[Gsm8kRow]:
         if self.hub:
             return _rows_of_hub_path(self.hub, split)
         return _rows_of_hub(split) if self.path is None else _rows_of_file(file_of(self.path, split).resolve())
@@ -101,14 +101,14 @@ def file_of(path: Path, split: Split) -> Path:
 
 
 @lru_cache(maxsize=4)
-def _rows_of_file(path: Path) -> list[Row]:
+def _rows_of_file(path: Path) -> list[Gsm8kRow]:
     rows = [_row_of_record(record, location) for location, record in rows_of(path)]
     if not rows:
         raise TaskError(f"task.path: '{path}' has no rows")
     return rows
 
 
-def _row_of_record(record: Any, location: str) -> Row:
+def _row_of_record(record: Any, location: str) -> Gsm8kRow:
     for key in ("question", "answer"):
         if not isinstance(record.get(key), str):
             what = f"is {type(record[key]).__name__}, expected text" if key in record else "is missing"
@@ -118,11 +118,11 @@ def _row_of_record(record: Any, location: str) -> Row:
         raise TaskError(
             f"{location}: 'answer' must end in '#### N' with one number N, found {record['answer'][-60:]!r}"
         )
-    return Row(record["question"].strip(), gold.strip())
+    return Gsm8kRow(record["question"].strip(), gold.strip())
 
 
 @lru_cache(maxsize=2)
-def _rows_of_hub(split: Split) -> list[Row]:
+def _rows_of_hub(split: Split) -> list[Gsm8kRow]:
     if split == "validation":
         raise NoSplitError("openai/gsm8k has no validation split: use test or train")
     advice = "download the official train.jsonl and test.jsonl and set task.path to their directory"
@@ -131,7 +131,7 @@ def _rows_of_hub(split: Split) -> list[Row]:
 
 
 @lru_cache(maxsize=4)
-def _rows_of_hub_path(hub: HubDataset, split: Split) -> list[Row]:
+def _rows_of_hub_path(hub: HubDataset, split: Split) -> list[Gsm8kRow]:
     opened = open_dataset(hub)
     if split not in opened.splits:
         raise NoSplitError(f"task.path: {hub} has no {split} split; it has {', '.join(opened.splits)}")

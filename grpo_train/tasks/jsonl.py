@@ -27,10 +27,10 @@ from pathlib import Path
 from grpo_train.config import schema
 from grpo_train.rewards.types import Attempt, NoSplitError, Problem, Split, TaskError, Verdict
 from grpo_train.tasks.shared.base import TaskDefaults, TaskKind
-from grpo_train.tasks.shared.data_fields import MAPPED, Fields, Row
+from grpo_train.tasks.shared.data_fields import MAPPED, DataRow, FieldNames
 from grpo_train.tasks.shared.graders import grader_of
 from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, check_template
-from grpo_train.tasks.shared.user_data import Data, Source, read_data, source_of
+from grpo_train.tasks.shared.user_data import Data, DataSource, read_data, source_of
 
 PROMPTS = ("prompt", "messages", "question")
 """Names of the prompt field where ``task.prompt_field`` is not set, tried in this order."""
@@ -40,16 +40,16 @@ NEED_ANSWERS = {"accuracy", "correct_and_short"}
 """Reward functions that pay for correct answers."""
 
 
-def load(config: schema.Task) -> JsonlTask:
+def load(config: schema.TaskConfig) -> JsonlTask:
     """The task on ``config.path``; rows are read when first used. Raises TaskError."""
-    is_default = config.prompt_field == schema.Task.model_fields["prompt_field"].default
+    is_default = config.prompt_field == schema.TaskConfig.model_fields["prompt_field"].default
     prompts = PROMPTS if is_default else (config.prompt_field,)
-    mapped = MAPPED if config.answer_field == schema.Task.model_fields["answer_field"].default else ()
-    fields = Fields(prompts, (config.answer_field,), config.template_field, mapped=mapped)
+    mapped = MAPPED if config.answer_field == schema.TaskConfig.model_fields["answer_field"].default else ()
+    fields = FieldNames(prompts, (config.answer_field,), config.template_field, mapped=mapped)
     return load_rows(config, config.name, fields, config.grader)
 
 
-def load_rows(config: schema.Task, name: str, fields: Fields, grader_name: str) -> JsonlTask:
+def load_rows(config: schema.TaskConfig, name: str, fields: FieldNames, grader_name: str) -> JsonlTask:
     """A task on a user's data under another name, with its own fields and grader. Raises TaskError."""
     source = source_of(config, name)
     grader = grader_of(grader_name)
@@ -68,8 +68,8 @@ def load_rows(config: schema.Task, name: str, fields: Fields, grader_name: str) 
 class JsonlTask(TaskDefaults):
     """Problems from a user's data, read when first used."""
 
-    source: Source = field(default_factory=lambda: Source(Path()))
-    fields: Fields = field(default_factory=lambda: Fields(PROMPTS, ("answer",), "template"))
+    source: DataSource = field(default_factory=lambda: DataSource(Path()))
+    fields: FieldNames = field(default_factory=lambda: FieldNames(PROMPTS, ("answer",), "template"))
     grader: str = "number"
 
     @property
@@ -81,7 +81,7 @@ class JsonlTask(TaskDefaults):
     def notes(self) -> tuple[str, ...]:
         return self.data.notes
 
-    def rows(self, split: Split) -> list[Row]:
+    def rows(self, split: Split) -> list[DataRow]:
         rows = self.data.splits.get(split)
         if rows is None:
             known = ", ".join(self.data.splits)

@@ -7,7 +7,7 @@ answer; ``task.path`` is as for ``jsonl``. Needs the extra ``math``.
 from __future__ import annotations
 
 from grpo_train.config import schema
-from grpo_train.tasks.jsonl import DATA_OPTIONS, Fields, JsonlTask, load_rows
+from grpo_train.tasks.jsonl import DATA_OPTIONS, FieldNames, JsonlTask, load_rows
 from grpo_train.tasks.shared.base import TaskKind
 from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS
 
@@ -15,10 +15,10 @@ PROMPTS = ("problem", "question", "prompt")
 """Names of the prompt field, tried in this order."""
 
 
-def load(config: schema.Task) -> JsonlTask:
+def load(config: schema.TaskConfig) -> JsonlTask:
     """The task on ``config.path``. Raises TaskError (no path, no math-verify)."""
     return load_rows(
-        config, "math", Fields(PROMPTS, ("answer", "solution"), config.template_field, ("solution",)), "math"
+        config, "math", FieldNames(PROMPTS, ("answer", "solution"), config.template_field, ("solution",)), "math"
     )
 
 

@@ -66,7 +66,7 @@ PREFILL = (
 
 
 @dataclass(frozen=True)
-class Row:
+class MbppRow:
     """A row of the dataset, with ``\\n`` line ends."""
 
     task_id: int
@@ -80,7 +80,7 @@ class Row:
     """Additional asserts of 11 test problems; never shown."""
 
 
-def load(config: schema.Task) -> MbppTask:
+def load(config: schema.TaskConfig) -> MbppTask:
     """The task; rows are read when first used. Raises TaskError for a missing path or an unknown template."""
     frame = make_frame(config, {"paper": PAPER, "docstring": DOCSTRING}, default="paper", chat=CHAT, prefill=PREFILL)
     if config.few_shot and frame.template != PAPER:
@@ -105,19 +105,19 @@ class MbppTask(ProgramTask):
     def hub_path(self) -> str | None:
         return f"hf:{HUB_NAME}:full" if self.source is None else None
 
-    def rows(self, split: Split) -> list[Row]:
-        return splits(self.source)[split]
+    def rows(self, split: Split) -> list[MbppRow]:
+        return mbpp_splits(self.source)[split]
 
     def problem(self, split: Split, index: int) -> Problem:
         return self.problem_of(self.rows(split)[index], index)
 
-    def problem_of(self, row: Row, index: int) -> Problem:
+    def problem_of(self, row: MbppRow, index: int) -> Problem:
         """A row of any split as a problem."""
         problem = self.frame.ask(self.config, index, self._ask(row), row.code, data=row)
         return replace(problem, prompt=self._examples + problem.prompt) if self._examples else problem
 
     def judge(self, attempt: Attempt) -> Verdict:
-        row: Row = attempt.problem.data
+        row: MbppRow = attempt.problem.data
         program = program_of(attempt.completion, self.frame, function=_name(row), truncated=attempt.truncated)
         if program.source is None:
             reason = "truncated" if attempt.truncated else "no_code"
@@ -153,7 +153,7 @@ class MbppTask(ProgramTask):
             },
         )
 
-    def _ask(self, row: Row) -> str:
+    def _ask(self, row: MbppRow) -> str:
         """The question: the text and the visible tests."""
         shown = "\n".join(row.tests[: self.config.visible_tests])
         if not shown:
@@ -171,7 +171,7 @@ class MbppTask(ProgramTask):
             raise TaskError(f"task.few_shot: {wanted} examples requested, the data has {len(rows)} (task_id 2 to 10)")
         return "".join(PAPER.replace("{question}", self._ask(row)) + f"{row.code}\n[DONE]\n\n" for row in rows)
 
-    def published(self) -> dict[str, list[Row]]:
+    def published(self) -> dict[str, list[MbppRow]]:
         """All rows by published split, including the examples for prompts and the training rows that are dropped.
 
         Raises TaskError.
@@ -182,7 +182,7 @@ class MbppTask(ProgramTask):
 
 
 @lru_cache(maxsize=4)
-def splits(source: Path | HubDataset | None) -> dict[Split, list[Row]]:
+def mbpp_splits(source: Path | HubDataset | None) -> dict[Split, list[MbppRow]]:
     """The splits of a source (None: the hub) by task_id, without training rows that are held out. Raises TaskError."""
     rows = _rows(source)
     found = {split: [row for row in rows if row.task_id in ids] for split, ids in RANGES.items()}
@@ -191,7 +191,7 @@ def splits(source: Path | HubDataset | None) -> dict[Split, list[Row]]:
     return found
 
 
-def _name(row: Row) -> str:
+def _name(row: MbppRow) -> str:
     """The function under test: the first name in the first test that the reference solution defines."""
     defined = set(re.findall(r"^(?:def|class)\s+(\w+)", row.code, re.MULTILINE))
     called: list[str] = re.findall(r"\w+", row.tests[0])
@@ -199,14 +199,14 @@ def _name(row: Row) -> str:
 
 
 @lru_cache(maxsize=4)
-def _rows(source: Path | HubDataset | None) -> list[Row]:
+def _rows(source: Path | HubDataset | None) -> list[MbppRow]:
     records: Iterable[tuple[str, Any]]
     if isinstance(source, HubDataset):
         opened = open_dataset(source)
         records = [located for split in opened.splits for located in opened.rows(split)]
     else:
         records = _records_of_hub() if source is None else _records_of_file(source)
-    rows = sorted((row_of(record, location) for location, record in records), key=lambda row: row.task_id)
+    rows = sorted((mbpp_row(record, location) for location, record in records), key=lambda row: row.task_id)
     if duplicates := [one.task_id for one, other in pairwise(rows) if one.task_id == other.task_id]:
         raise TaskError(f"{source}: duplicate task_id {duplicates[0]}")
     if not rows:
@@ -257,7 +257,7 @@ def _records_of_hub() -> list[tuple[str, Any]]:
     ]
 
 
-def row_of(record: Any, location: str) -> Row:
+def mbpp_row(record: Any, location: str) -> MbppRow:
     """The row of a full record (``text``, ``test_setup_code``) or a sanitized one (``prompt``, ``test_imports``).
 
     Raises TaskError that begins with ``location``.
@@ -287,7 +287,7 @@ def row_of(record: Any, location: str) -> Row:
         split_tests((*tests, *challenge), setup)
     except UnsupportedTest as error:
         raise TaskError(f"{location}: 'test_list': {error}") from error
-    return Row(
+    return MbppRow(
         task_id=get("task_id", int),
         text=_unix(get("prompt" if "prompt" in record else "text", str)).strip(),
         code=_unix(get("code", str)).strip("\n").rstrip(),

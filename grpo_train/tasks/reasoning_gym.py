@@ -36,7 +36,7 @@ SCORE_SECONDS = 5.0
 """CPU time limit for scoring an answer."""
 
 
-def load(config: schema.Task) -> ReasoningGymTask:
+def load(config: schema.TaskConfig) -> ReasoningGymTask:
     """The task on ``config.dataset``. Raises TaskError (unknown dataset, reasoning-gym not installed)."""
     if importlib.util.find_spec("reasoning_gym") is None:
         raise TaskError(

@@ -30,7 +30,7 @@ Story = tuple[int, str, str, int, int, int]
 """Index into :data:`STORIES`, name, things, the two numbers in order, an irrelevant age (0: none)."""
 
 
-def value_of(operator: str, a: int, b: int) -> int:
+def operation_value(operator: str, a: int, b: int) -> int:
     """a operator b; a division must come out even."""
     return {"+": a + b, "-": a - b, "*": a * b, "/": a // b}[operator]
 
@@ -54,7 +54,7 @@ class WordProblemTask(GeneratedTask[Story]):
         index, name, things, a, b, age = key
         operator, story, question = STORIES[index]
         text = (f"{name} is {age} years old. " if age else "") + story.format(name=name, things=things, a=a, b=b)
-        return Puzzle(text, f"{text} {question.format(name=name, things=things)}", str(value_of(operator, a, b)))
+        return Puzzle(text, f"{text} {question.format(name=name, things=things)}", str(operation_value(operator, a, b)))
 
     def example(self, problem: Problem, rng: random.Random, careless: bool) -> str:
         """The equation, then its result. Bad habit: no carry, or the wrong operation (plus for minus and times, minus
@@ -64,7 +64,7 @@ class WordProblemTask(GeneratedTask[Story]):
         operator = STORIES[index][0]
         if habit:
             operator = {"+": "+", "-": "+", "*": "+", "/": "-"}[operator]
-        result = value_of(operator, a, b)
+        result = operation_value(operator, a, b)
         if habit and STORIES[index][0] == "+" and a % 10 + b % 10 >= 10:
             result -= 10
         if accident:

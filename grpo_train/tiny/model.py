@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2ForCausalLM
 
-ADDITION = schema.Task(name="addition", digits=2)
+ADDITION = schema.TaskConfig(name="addition", digits=2)
 """Default task of the warm start."""
 THREADS = 1
 """Fixed, because the order of summation, and with it the last bits of the weights, depends on it. A second thread helps
@@ -50,7 +50,7 @@ def make_tiny_model(
     seed: int = 0,
     on_progress: Callable[[float, str], None] = lambda fraction, message: None,
     warm_start: WarmStart = WarmStart(),
-    task: schema.Task = ADDITION,
+    task: schema.TaskConfig = ADDITION,
 ) -> None:
     """Create, warm-start and save the model and its tokenizer in Hugging Face format. About a minute on two cores.
 

@@ -17,7 +17,7 @@ def with_aliases(metrics: Mapping[str, Any]) -> dict[str, Any]:
     return {**metrics, **{alias: metrics[key] for key, alias in ALIASES.items() if key in metrics}}
 
 
-class RunLogs:
+class StepLogs:
     """Logs of a run's steps, flushed per step."""
 
     def __init__(self, run: RunDir, *, tensorboard: bool, purge_step: int, has_tokens: bool) -> None:

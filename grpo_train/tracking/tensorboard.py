@@ -22,7 +22,7 @@ class TensorBoardError(UserError):
     code = "no_tensorboard"
 
 
-def serve(folder: Path, announce: Callable[[int, str], None], idle_s: float, clock: Clock = CLOCK) -> None:
+def serve_events(folder: Path, announce: Callable[[int, str], None], idle_s: float, clock: Clock = CLOCK) -> None:
     """Serve a directory of event files until nobody has been connected for ``idle_s``.
 
     ``announce`` gets the port and the path (``/RANDOM/``) once it listens. Raises TensorBoardError.

@@ -24,7 +24,7 @@ from grpo_train.run_dir import Checkpoint, RunDir, remove_tree, write_manifest
 from grpo_train.run_dir.errors import UserError, code_of, disk_error, disk_fix, disk_reason
 from grpo_train.run_dir.files import fsync_path, read_json, utc_now
 from grpo_train.run_dir.manifest import HashedFile
-from grpo_train.run_dir.removal import hidden_name, remove_leftovers
+from grpo_train.run_dir.removal import hidden_name, remove_hidden
 from grpo_train.train.distributed import World
 from grpo_train.train.generators import generator_states, restore_generators
 
@@ -40,7 +40,7 @@ class CheckpointError(UserError):
 
 
 @dataclass
-class Snapshot:
+class CheckpointContent:
     """What one checkpoint holds. Rank 0's; other ranks have none."""
 
     step: int
@@ -64,7 +64,7 @@ def take_snapshot(
     info: dict[str, Any],
     is_final: bool,
     extra: Mapping[str, Any] | None = None,
-) -> Snapshot | None:
+) -> CheckpointContent | None:
     """Collect what :func:`write_checkpoint` writes, not copied: the next step changes it. Every rank calls it.
 
     Args:
@@ -79,7 +79,7 @@ def take_snapshot(
     states = world.gather(generator_states())
     if not world.is_main:
         return None
-    return Snapshot(
+    return CheckpointContent(
         step,
         is_final,
         {"format": FORMAT, "step": step, "time": utc_now(), "world_size": world.size, **info},
@@ -93,7 +93,7 @@ def take_snapshot(
     )
 
 
-def write_checkpoint(run: RunDir, snapshot: Snapshot, policy: Policy) -> None:
+def write_checkpoint(run: RunDir, snapshot: CheckpointContent, policy: Policy) -> None:
     """Write ``training_state/step_N`` and move the symlinks. A damaged ``step_N`` in the way moves to ``superseded/``.
 
     Each file is hashed while it is written, and none is read. Raises CheckpointError if one cannot be written; partial
@@ -131,10 +131,10 @@ def write_checkpoint(run: RunDir, snapshot: Snapshot, policy: Policy) -> None:
             "checkpoint",
             code=code_of(error),
         ) from error
-    remove_leftovers(run)
+    remove_hidden(run)
 
 
-def _write_model(folder: Path, snapshot: Snapshot, policy: Policy) -> dict[str, dict[str, Any]]:
+def _write_model(folder: Path, snapshot: CheckpointContent, policy: Policy) -> dict[str, dict[str, Any]]:
     """Write weights, configuration and tokenizer; returns the manifest's facts of each file."""
     if snapshot.weights is None:
         policy.save(folder)

@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Trial:
+class CompileTrial:
     """Three micro-batches with plain and with compiled blocks.
 
     Distances are norms of differences of gradients, as shares of the norm of the second one; all 0 with dropout, which
@@ -121,7 +121,7 @@ class Compiling:
         release_memory()
         return work()
 
-    def _try(self) -> Trial:
+    def _try(self) -> CompileTrial:
         """Leaves the blocks compiled."""
         forward, device = self._forward, self._forward.policy.device
         batches = list(_micro_batches(self._config, forward.vocabulary))
@@ -138,9 +138,11 @@ class Compiling:
             speedup = seconds / self._seconds(batches)
         least = tolerance(torch.float32 if narrow is not None else plain[0].dtype)
         if self._has_dropout():
-            return Trial(0.0, 0.0, 0.0, least, speedup)
+            return CompileTrial(0.0, 0.0, 0.0, least, speedup)
         distance = _relative_difference
-        return Trial(distance(plain, exact), distance(compiled, exact), distance(compiled, plain), least, speedup)
+        return CompileTrial(
+            distance(plain, exact), distance(compiled, exact), distance(compiled, plain), least, speedup
+        )
 
     def _gradient(self, batch: Sequence[Completion]) -> list[Tensor]:
         """Gradient of a weighted sum. It is not accumulated: the hooks of parameters do not see it."""

@@ -25,7 +25,7 @@ class Raised:
     """Over the window, at the level before."""
 
 
-class Curriculum:
+class LevelControl:
     """The level of one task, and its accuracy in the last buffers at that level."""
 
     def __init__(self, config: Config) -> None:

@@ -38,7 +38,7 @@ class Filled:
 
 
 @dataclass(frozen=True)
-class Choice:
+class BufferChoice:
     """Which candidates make up a buffer; all in the order of their prompts."""
 
     chosen: list[int]
@@ -74,14 +74,14 @@ def round_size(size: int, found: int, drawn: int) -> int:
     return min(size, math.ceil((size - found) * drawn / found)) if found else size
 
 
-def choose(has_spread: Sequence[bool], size: int) -> Choice:
+def choose_candidates(has_spread: Sequence[bool], size: int) -> BufferChoice:
     """The first ``size`` candidates with spread; where there are fewer, the first ones without spread fill the rest."""
     found = [k for k, spread in enumerate(has_spread) if spread][:size]
     if len(found) == size:
-        return Choice(found, found[-1] + 1, 0)
+        return BufferChoice(found, found[-1] + 1, 0)
     missing = size - len(found)
     flat = [k for k, spread in enumerate(has_spread) if not spread][:missing]
-    return Choice(sorted(found + flat), len(has_spread), missing)
+    return BufferChoice(sorted(found + flat), len(has_spread), missing)
 
 
 def _fill_filtered(
@@ -107,7 +107,7 @@ def _fill_filtered(
         tokens = [_tokens(samples) for samples in scored[drawn:]]
         seconds += [elapsed * each / max(1, sum(tokens)) for each in tokens]
         rounds += 1
-    choice = choose(has_spread, size)
+    choice = choose_candidates(has_spread, size)
     state.num_prompts += choice.used
     left = [k for k in range(len(groups)) if k not in set(choice.chosen)]
     discarded = [

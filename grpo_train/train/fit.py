@@ -37,7 +37,7 @@ MAX_SCORED = 256
 
 
 @dataclass(frozen=True)
-class Trial:
+class SizeTrial:
     """One size that was tried."""
 
     key: str
@@ -46,7 +46,7 @@ class Trial:
     """None: it ran out of memory."""
 
 
-def fit(config: Config, root: Path) -> dict[str, Any]:
+def measure_fit(config: Config, root: Path) -> dict[str, Any]:
     """Measure; returns ``{"device", "memory_bytes", "trials", "microbatch_size", "tf_micro_batch"}``.
 
     A size is None where not even one prompt or completion fits. Raises PolicyError.
@@ -80,7 +80,7 @@ def fit(config: Config, root: Path) -> dict[str, Any]:
         with torch.no_grad():
             forward.score(_longest(policy, config, rows), rows)
 
-    trials: list[Trial] = []
+    trials: list[SizeTrial] = []
     prompts = _largest("train.microbatch_size", _divisors(share), step, meter, trials)
     doubling = (1 << power for power in range(MAX_SCORED.bit_length()))
     rows = _largest("train.tf_micro_batch", doubling, score, meter, trials)
@@ -95,12 +95,12 @@ def fit(config: Config, root: Path) -> dict[str, Any]:
 
 
 def _largest(
-    key: str, sizes: Iterator[int], work: Callable[[int], None], meter: _Meter, trials: list[Trial]
+    key: str, sizes: Iterator[int], work: Callable[[int], None], meter: _Meter, trials: list[SizeTrial]
 ) -> int | None:
     """The largest of rising ``sizes`` whose work fits; None if the first does not."""
-    best: Trial | None = None
+    best: SizeTrial | None = None
     for size in sizes:
-        trial = Trial(key, size, meter.peak(partial(work, size)))
+        trial = SizeTrial(key, size, meter.peak(partial(work, size)))
         trials.append(trial)
         if trial.peak_bytes is None or trial.peak_bytes > meter.total * FULL[meter.device.type]:
             break
@@ -151,7 +151,7 @@ def _divisors(number: int) -> Iterator[int]:
 def main() -> None:
     """``python -m grpo_train.train.fit CONFIG ROOT``: prints the result as JSON, and says why it fails."""
     try:
-        print(json.dumps(fit(load_config(Path(sys.argv[1]).read_text(encoding="utf-8")), Path(sys.argv[2]))))
+        print(json.dumps(measure_fit(load_config(Path(sys.argv[1]).read_text(encoding="utf-8")), Path(sys.argv[2]))))
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(1) from None

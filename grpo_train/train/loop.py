@@ -32,9 +32,9 @@ from grpo_train.train.retention import prune_checkpoints
 from grpo_train.train.rollout_metrics import rollout_metrics
 from grpo_train.train.samples import compute_advantages, total_rewards
 from grpo_train.train.state import TrainingState
-from grpo_train.train.step_log import Clock, StepLog
+from grpo_train.train.step_log import StageClock, StepLog
 from grpo_train.train.token_metrics import TokenSums
-from grpo_train.train.token_rows import choose, token_rows
+from grpo_train.train.token_rows import choose_slots, token_rows
 from grpo_train.train.update import make_piece, microbatches, piece_loss, score_old_policy
 
 
@@ -50,7 +50,7 @@ def train(run: RunDir, config: Config, world: World, *, until: int, ckpt: Path |
     texts = TokenTexts(state.policy.tokenizer, state.policy.ends)
     saved = state.step
     for step in range(state.step + 1, until + 1):
-        clock = Clock()
+        clock = StageClock()
         buffer_index, update_index = divmod(step - 1, config.steps_per_buffer)
         if update_index == 0 or state.buffer is None:
             filled = fill_buffer(state, buffer_index, my_groups, config, world)
@@ -62,7 +62,7 @@ def train(run: RunDir, config: Config, world: World, *, until: int, ckpt: Path |
             advantages = compute_advantages(samples, rewards, config, state.baselines)
             generated = make_buffer(filled.rollouts, my_groups, samples, advantages, config)
             state.buffer = deal_buffer(generated, world, config)
-            state.buffer.kept = choose(samples, rewards, config)
+            state.buffer.kept = choose_slots(samples, rewards, config)
             state.buffer.metrics = {**rollout_metrics(samples, rewards), **filled.metrics}
             drawn = [*samples, *(discarded.sample for discarded in filled.discarded)]
             if state.curriculum:

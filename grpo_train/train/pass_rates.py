@@ -68,7 +68,7 @@ def load_filters(run: RunDir, config: Config) -> dict[str, PassRateFilter]:
     return {label: PassRateFilter(settings, stored[label]["rates"]) for label, settings in parts.items()}
 
 
-def resolved(task: schema.Task, config: Config, root: Path) -> dict[str, Any]:
+def resolved(task: schema.TaskConfig, config: Config, root: Path) -> dict[str, Any]:
     """``pass_rate`` with the step's directory as its source, relative to the root where it is inside. Raises
     TaskError."""
     if task.pass_rate is None:
@@ -114,7 +114,7 @@ def _step_of(folder: Path, source: str) -> Path:
     raise TaskError(f"task.pass_rate.source: '{source}' must be an evaluation on the train split; {folder} {names}")
 
 
-def _own_measurement(task: schema.Task, config: Config, root: Path) -> Path:
+def _own_measurement(task: schema.TaskConfig, config: Config, root: Path) -> Path:
     """The only evaluation of the backbone on the task's train split."""
     backbone = BACKBONES.get(config.model.backbone, config.model.backbone)
     try:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from grpo_train.config import load_config, read_config_text, schema, with_changes
 from grpo_train.config.schema import Config
-from grpo_train.platforms.choices import resolve
+from grpo_train.platforms.choices import resolve_auto
 from grpo_train.platforms.facts import read_machine
 from grpo_train.platforms.hub_models import check_hub_model, check_lengths
 from grpo_train.policy.device import check_device
@@ -44,7 +44,7 @@ from grpo_train.tasks.shared.self_play import SelfPlayTask, check_self_play
 from grpo_train.tracking.wandb.settings import check as check_wandb
 from grpo_train.tracking.wandb.settings import has_key
 from grpo_train.train import pass_rates
-from grpo_train.train.curriculum import Curriculum
+from grpo_train.train.curriculum import LevelControl
 from grpo_train.train.try_rewards import try_rewards
 
 SHAPE = {
@@ -62,7 +62,7 @@ def check_engine() -> None:
         raise no_engine("torch")
 
 
-class Job(NamedTuple):
+class PlannedJob(NamedTuple):
     """What a SLURM job that is not submitted yet will have."""
 
     nodes: int
@@ -70,7 +70,7 @@ class Job(NamedTuple):
     """GPUs of each node; 0 = not known."""
 
 
-def check_nodes(config: Config, planned: Job | None = None) -> None:
+def check_nodes(config: Config, planned: PlannedJob | None = None) -> None:
     """Raise PolicyError if processes cannot be spread evenly over the machines, or over the GPUs of a planned job."""
     nproc, nodes, job = config.run.nproc, config.run.nodes, planned.nodes if planned else node_count()
     if job > 1 and nodes not in (1, job):
@@ -118,7 +118,7 @@ def check_start(
     say: Callable[[str], None] = _say,
     *,
     is_planned: bool = False,
-    job: Job | None = None,
+    job: PlannedJob | None = None,
 ) -> Config:
     """Check everything a run needs before it is created; returns its config.
 
@@ -138,7 +138,7 @@ def check_start(
         check_device(config.model.device, config.run.nproc // node_count(config.run.nodes))
         if config.rollout.backend == "vllm":
             check_servers(config.rollout)
-        config, choices = resolve(config, read_machine(), root)
+        config, choices = resolve_auto(config, read_machine(), root)
         for choice in choices:
             say(f"{choice.key}: auto -> {choice.value} ({choice.reason})")
     if (url := config.notify.url) and not os.environ.get(url.strip("${}")):
@@ -167,7 +167,7 @@ def check_start(
     refuse_unused(config.task, config.eval.datasets)
     rewards = load_rewards(task, config)
     if config.curriculum.threshold is not None:
-        Curriculum(config).mixture()
+        LevelControl(config).mixture()
     if isinstance(task, SelfPlayTask):
         check_self_play(task, config)
     has_path = any(part.path is not None for part in config.task.parts or [config.task])
@@ -203,20 +203,20 @@ def make_demo_model(config: Config, root: Path) -> None:
         raise PolicyError(f"the tiny model could not be made (exit status {status}); see above, or run it: {command}")
 
 
-def _each_part(task: schema.Task, changes: Callable[[schema.Task], dict[str, Any]]) -> dict[str, Any]:
+def _each_part(task: schema.TaskConfig, changes: Callable[[schema.TaskConfig], dict[str, Any]]) -> dict[str, Any]:
     """The changes of a task, or of every part of a mixture."""
     if not task.parts:
         return changes(task)
     return {"parts": [part.model_dump() | changes(part) for part in task.parts]}
 
 
-def _pinned(section: schema.Task) -> dict[str, Any]:
+def _pinned(section: schema.TaskConfig) -> dict[str, Any]:
     """A dataset of the hub at its commit: later ones must not change what a resume reads."""
     task = load_task(section)
     return {"path": pinned_path(task.hub_path)} if isinstance(task, TaskDefaults) and task.hub_path else {}
 
 
-def _absolute(task: schema.Task, root: Path) -> dict[str, Any]:
+def _absolute(task: schema.TaskConfig, root: Path) -> dict[str, Any]:
     """The ``task`` keys that hold paths, made absolute, and a dataset of the hub at its commit; built-in names and
     installed modules stay unchanged."""
 

@@ -1,7 +1,7 @@
 """Retention: which checkpoints a run keeps, and the safe removal of the others. Torch-free.
 
 Invariant: a visible ``step_N`` is always complete. So a checkpoint is first renamed to a hidden name, the rename is
-made durable, and only then it is deleted. :func:`~grpo_train.run_dir.removal.remove_leftovers` clears what a kill
+made durable, and only then it is deleted. :func:`~grpo_train.run_dir.removal.remove_hidden` clears what a kill
 leaves.
 
 Invariant: a step in use is not removed. An evaluation first announces in its ``status.json`` what it will read, then

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from grpo_train.policy.loading import Policy
 from grpo_train.run_dir import RunDir
-from grpo_train.train.checkpoint import Snapshot, write_checkpoint
+from grpo_train.train.checkpoint import CheckpointContent, write_checkpoint
 from grpo_train.train.host_memory import HostMemory
 
 
@@ -21,7 +21,7 @@ class CheckpointSaver:
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
 
-    def save(self, snapshot: Snapshot, then: Callable[[float], None]) -> None:
+    def save(self, snapshot: CheckpointContent, then: Callable[[float], None]) -> None:
         """Wait for the checkpoint before, copy a snapshot and start to write it.
 
         What has no room in the host's memory, or a layout that only transformers writes, is written before this

@@ -31,7 +31,7 @@ from grpo_train.rollout.collect import Collector, SingleTurn
 from grpo_train.rollout.prompts import PromptSource
 from grpo_train.rollout.self_play import SelfPlay
 from grpo_train.run_dir import Checkpoint, RunDir
-from grpo_train.run_dir.removal import remove_leftovers
+from grpo_train.run_dir.removal import remove_hidden
 from grpo_train.tasks import Mixture, TaskError, load_task
 from grpo_train.tasks.shared.adversarial import AdversarialTask
 from grpo_train.tasks.shared.self_play import SelfPlayTask
@@ -48,7 +48,7 @@ from grpo_train.train.checkpoint import (
     take_snapshot,
 )
 from grpo_train.train.compiling import Compiling
-from grpo_train.train.curriculum import Curriculum, Raised
+from grpo_train.train.curriculum import LevelControl, Raised
 from grpo_train.train.distributed import World
 from grpo_train.train.generators import seed_everything
 from grpo_train.train.gradients import GradientSum
@@ -95,7 +95,7 @@ class TrainingState:
         weights = latest.path / "model" if latest else check_weights(ckpt, config.model.adapter) if ckpt else None
         if latest:
             check_adapter(latest, config.model.adapter)
-        self.curriculum = Curriculum(config) if config.curriculum.threshold is not None else None
+        self.curriculum = LevelControl(config) if config.curriculum.threshold is not None else None
         if self.curriculum and latest and (saved := load_extra(latest, curricula.FILE)):
             self.curriculum.load_state_dict(saved)
         self.task = self.curriculum.mixture() if self.curriculum else load_task(config.task, config.sandbox)
@@ -184,7 +184,7 @@ class TrainingState:
         """Positions of the data order that the buffers so far have used."""
         self._base = self._hashed(self.saved_info.get("base_model") or {"name": self.policy.base})
         if world.is_main:
-            remove_leftovers(run)
+            remove_hidden(run)
 
     def _hashed(self, base: dict[str, Any]) -> dict[str, Any]:
         """The model under the run's weights, with its hash; earlier versions recorded none of some formats."""

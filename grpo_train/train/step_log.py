@@ -12,7 +12,7 @@ import torch
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.signs import sign_of_life
-from grpo_train.tracking.logs import RunLogs
+from grpo_train.tracking.logs import StepLogs
 from grpo_train.train.curriculum import Raised
 from grpo_train.train.distributed import World
 from grpo_train.train.health import health
@@ -24,7 +24,7 @@ from grpo_train.train.token_metrics import TokenSums, token_metrics
 from grpo_train.train.token_rows import TokenRow, token_lines
 
 
-class Clock:
+class StageClock:
     """Seconds of a step's stages."""
 
     def __init__(self) -> None:
@@ -53,9 +53,9 @@ class StepLog:
 
     def __init__(self, run: RunDir, config: Config, world: World, state: TrainingState) -> None:
         self._run, self._config, self._world, self._state = run, config, world, state
-        self._logs: RunLogs | None = None
+        self._logs: StepLogs | None = None
         if world.is_main:
-            self._logs = RunLogs(
+            self._logs = StepLogs(
                 run,
                 tensorboard=config.tracking.tensorboard,
                 purge_step=state.step + 1,
@@ -94,7 +94,7 @@ class StepLog:
         grad_norm: float,
         learning_rate: float,
         rows_per_pass: int,
-        clock: Clock,
+        clock: StageClock,
     ) -> None:
         """Log a step. ``sums``: those of all ranks; ``grad_norm``: before clipping; ``rows_per_pass``: completions that
         a forward and backward pass took at most, on the rank with the least memory."""

@@ -34,7 +34,7 @@ LINE = 1 << 19
 """Bytes of a line, about; a longer group has several."""
 
 
-def choose(samples: Sequence[ScoredSample], rewards: torch.Tensor, config: Config) -> list[int]:
+def choose_slots(samples: Sequence[ScoredSample], rewards: torch.Tensor, config: Config) -> list[int]:
     """Slots whose tokens are kept, those of each update by spread of the group's rewards, as the app lists groups.
 
     A function of the buffer, so that a resume keeps the same ones.
@@ -72,7 +72,7 @@ class TokenRow(NamedTuple):
     group: int
     sample: int
     text: str
-    """:func:`grpo_train.run_dir.tokens.encode`."""
+    """:func:`grpo_train.run_dir.tokens.encode_tokens`."""
 
 
 def token_rows(
@@ -97,7 +97,7 @@ def token_rows(
         logps, entropies, fates = np.full((3, count), np.nan)
         if row in passes:
             logps, entropies, fates = passes[row][:, :count].numpy()
-        text = codes.encode(
+        text = codes.encode_tokens(
             lengths,
             _codes(sampled),
             _codes(entropies),

@@ -15,7 +15,7 @@ import torch
 from grpo_train.algorithm import PolicyLoss, policy_loss, rollout_correction
 from grpo_train.config.schema import Config
 from grpo_train.policy.logprobs import LogprobForward, TokenLogprobs, pad_values, split_by_tokens
-from grpo_train.policy.transfer import Moved, Transfer
+from grpo_train.policy.transfer import ArrayTransfer, Moved
 from grpo_train.train.buffer import RolloutBuffer, taking_part
 
 
@@ -54,7 +54,7 @@ class Piece:
 
 def make_piece(buffer: RolloutBuffer, rows: Sequence[int], tokens: TokenLogprobs, config: Config) -> Piece:
     """Pad what the loss needs of the completions ``rows``, whose log-probabilities are ``tokens``."""
-    width_T, transfer = tokens.logps.shape[1], Transfer(tokens.logps.device)
+    width_T, transfer = tokens.logps.shape[1], ArrayTransfer(tokens.logps.device)
 
     def padded(logps: Sequence[Sequence[float] | torch.Tensor]) -> Moved:
         return transfer.add(pad_values(logps, width_T))

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from grpo_train.run_dir.curves import LIGHT, RAW, centered_means, mean_over
 from grpo_train.run_dir.files import to_float
 from grpo_tui.box.asking import SOON_S, Asking, monotonic
-from grpo_tui.box.log import RunLogs, TrainLogRow, row_time, step_of
+from grpo_tui.box.log import RunLogs, TrainLogRow, row_step, row_time
 from remote.protocol.logs import HUGE, Columns
 from remote.protocol.rows import UNREADABLE
 
@@ -338,7 +338,7 @@ class Curves:
 
     def _x_of(self, row: TrainLogRow) -> float | None:
         if self.axis == "step":
-            return step_of(row.fields)
+            return row_step(row.fields)
         if self.axis == "seconds":
             took = to_float(row.fields.get("time/step")) or 0.0
             return (self.last or 0.0) + (took if 0 < took < HUGE else 0.0)
@@ -348,7 +348,7 @@ class Curves:
         self.last = x if self.last is None else max(self.last, x)
         self._live += 1
         for name, curve in self.curves.items():
-            value = step_of(row.fields) if name == STEP else to_float(row.fields.get(name))
+            value = row_step(row.fields) if name == STEP else to_float(row.fields.get(name))
             if value is not None:
                 curve.append(x, value)
 

@@ -25,7 +25,7 @@ _RULE = re.compile(r"\s*(\S+?)\s*(<=|>=|<|>)\s*(\S+)\s*")
 
 
 @dataclass(frozen=True)
-class Rule:
+class AlarmRule:
     """An alarm while a metric is on one side of a limit."""
 
     metric: str
@@ -33,7 +33,7 @@ class Rule:
     limit: float
 
     @classmethod
-    def parse(cls, text: str) -> Rule:
+    def parse(cls, text: str) -> AlarmRule:
         """Read ``METRIC < NUMBER``, also with ``<= > >=``. Raises ValueError."""
         match = _RULE.fullmatch(text)
         try:
@@ -280,7 +280,7 @@ MAX_URL = 500
 
 
 @dataclass(frozen=True)
-class Tracking:
+class TrackedRun:
     """How a run is tracked, as far as its events say."""
 
     run: str
@@ -312,7 +312,7 @@ class Tracking:
         return f"grpo-train track --training-run {self.run}{mode}"
 
 
-def tracking_of(run: str, events: Iterable[Mapping[str, Any]], asked: Any = None) -> Tracking:
+def tracking_of(run: str, events: Iterable[Mapping[str, Any]], asked: Any = None) -> TrackedRun:
     """From the events of a run, in order, and ``tracking.wandb`` of its config."""
     found: dict[str, str] = {}
     for event in events:
@@ -324,4 +324,4 @@ def tracking_of(run: str, events: Iterable[Mapping[str, Any]], asked: Any = None
         elif event.get("event") == "tracking_failed":
             found["failed_mode"] = str(event.get("mode") or "")
             found |= {"error": one_line(str(event.get("error") or "unknown"))[:300], "failed_at": at}
-    return Tracking(run, str(asked or ""), **found)
+    return TrackedRun(run, str(asked or ""), **found)

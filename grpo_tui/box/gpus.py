@@ -62,7 +62,7 @@ FIELDS = ("utilization_percent", "memory_used_mib", "power_w", "temperature_c")
 
 
 @dataclass(frozen=True)
-class Sample:
+class GpuSample:
     """One GPU at one time; unknown values are None."""
 
     at: float
@@ -77,8 +77,8 @@ class Sample:
 class BoxHistory:
     """Samples by GPU, and when the link was lost."""
 
-    own: dict[int, deque[Sample]] = field(default_factory=dict)
-    filled: dict[int, list[Sample]] = field(default_factory=dict)
+    own: dict[int, deque[GpuSample]] = field(default_factory=dict)
+    filled: dict[int, list[GpuSample]] = field(default_factory=dict)
     """From the logs of runs, for the window that is shown."""
     cpu: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=KEPT))
     memory: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=KEPT))
@@ -119,7 +119,7 @@ class BoxHistory:
                 if runs:
                     self.last_used[int(index)] = (", ".join(dict.fromkeys(runs)), now)
                 values = [gpu.get(name) for name in FIELDS]
-                self.own.setdefault(int(index), deque(maxlen=KEPT)).append(Sample(now, *values))
+                self.own.setdefault(int(index), deque(maxlen=KEPT)).append(GpuSample(now, *values))
                 if values[0] is not None and values[0] < IDLE:
                     self._idle_since.setdefault(int(index), now)
                 else:
@@ -147,7 +147,7 @@ class BoxHistory:
                 known = self.filled.setdefault(int(row["index"]), [])
                 for at, *values in zip(*row["columns"], strict=True):
                     read = [None if value == NO_VALUE else value for value in values]
-                    insort(known, Sample(at + skew_s, *read), key=lambda sample: sample.at)
+                    insort(known, GpuSample(at + skew_s, *read), key=lambda sample: sample.at)
         self._idle_before = {}
         for index, known in self.filled.items():
             idle = 0
@@ -156,7 +156,7 @@ class BoxHistory:
             if idle:
                 self._idle_before[index] = (known[-idle].at, known[-1].at)
 
-    def samples(self, index: int, low: float, high: float) -> list[Sample]:
+    def samples(self, index: int, low: float, high: float) -> list[GpuSample]:
         """A GPU's samples in a range, in order: the app's own, and those of runs where it has none."""
         own = [sample for sample in self.own.get(index, ()) if low <= sample.at <= high]
         starts = [sample.at for sample in own]

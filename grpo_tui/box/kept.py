@@ -39,7 +39,7 @@ BUSY_S = 2.0
 _TABLE = "CREATE TABLE answers (key TEXT PRIMARY KEY, at REAL, used REAL, size INTEGER, answer BLOB)"
 
 
-class Kept(NamedTuple):
+class KeptAnswer(NamedTuple):
     """An answer from the cache."""
 
     answer: dict[str, Any]
@@ -69,7 +69,7 @@ class AnswerCache:
         """Wait until what was put is written."""
         self._waiting.join()
 
-    def get(self, box: str, op: str, params: Mapping[str, Any]) -> Kept | None:
+    def get(self, box: str, op: str, params: Mapping[str, Any]) -> KeptAnswer | None:
         """The last answer to a request, or None."""
         key = _key(box, op, params)
         try:
@@ -78,7 +78,7 @@ class AnswerCache:
                 if row is None:
                     return None
                 file.execute("UPDATE answers SET used = ? WHERE key = ?", (self._now(), key))
-            return Kept(_admitted(op, json.loads(zlib.decompress(row[0]))), float(row[1]))
+            return KeptAnswer(_admitted(op, json.loads(zlib.decompress(row[0]))), float(row[1]))
         except (sqlite3.Error, OSError, ValueError, TypeError, zlib.error, RemoteError):
             return None
 
@@ -225,7 +225,7 @@ class KeptAnswers:
         self._asked[name] = of
         return True
 
-    async def get(self, op: str, params: dict[str, Any]) -> Kept | None:
+    async def get(self, op: str, params: dict[str, Any]) -> KeptAnswer | None:
         """The kept answer to a request."""
         assert self._cache is not None
         return await asyncio.to_thread(self._cache.get, self._box, op, params)

@@ -180,7 +180,7 @@ def log_path(run: str, log: str) -> str:
 
 
 @dataclass(frozen=True)
-class Completion:
+class RolloutRow:
     """A row of rollouts.jsonl."""
 
     offset: int
@@ -206,7 +206,7 @@ class RunLogs:
 
     run: str
     rows: LineBuffer[TrainLogRow] = field(default_factory=lambda: LineBuffer(ROWS_KEPT, ROWS_WEIGHT))
-    completions: LineBuffer[Completion] = field(default_factory=lambda: LineBuffer(COMPLETIONS_KEPT))
+    completions: LineBuffer[RolloutRow] = field(default_factory=lambda: LineBuffer(COMPLETIONS_KEPT))
     console: LineBuffer[str] = field(default_factory=lambda: LineBuffer(CONSOLE_KEPT))
     happened: RunEvents = field(default_factory=RunEvents)
     superseded: dict[str, list[Span]] = field(default_factory=dict)
@@ -259,7 +259,7 @@ class RunLogs:
                 one = completion_of(offset_of_line, row)
                 self.completions.append(one, sys.getsizeof(one.prompt) + sys.getsizeof(one.text))
             else:
-                self.happened.take(offset_of_line, step_of(row), row_time(row), row)
+                self.happened.take(offset_of_line, row_step(row), row_time(row), row)
                 _collect(row, replaced)
         if replaced:
             self._supersede(replaced)
@@ -269,7 +269,7 @@ class RunLogs:
     def last_step(self) -> int | None:
         """The step of the newest row."""
         row = self.rows.last
-        return step_of(row.fields) if row else None
+        return row_step(row.fields) if row else None
 
     @property
     def sandbox(self) -> str:
@@ -300,7 +300,7 @@ class RunLogs:
         return sorted((stage for stage in found if stage[1] > 0), key=lambda stage: -stage[1])
 
     def _add_row(self, offset: int, row: dict[str, Any]) -> None:
-        step = step_of(row)
+        step = row_step(row)
         if step is None:
             return
         records = records_of(row.get("health")) if isinstance(row.get("health"), list) else None
@@ -332,7 +332,7 @@ class RunLogs:
         self.last_time = row_time(self.rows.last.fields) if self.rows.last else None
         self.health = Health()
         for row in self.rows:
-            self.health.take(step_of(row.fields) or 0, row.fields.get("health"))
+            self.health.take(row_step(row.fields) or 0, row.fields.get("health"))
         self.version["train_log"] += 1
 
 
@@ -374,7 +374,7 @@ def _within(offset: int, ranges: list[Span]) -> bool:
     return index >= 0 and offset < ranges[index][1]
 
 
-def step_of(row: dict[str, Any]) -> int | None:
+def row_step(row: dict[str, Any]) -> int | None:
     """Step of a row, or None without a usable one."""
     step = to_float(row.get("step"))
     return int(step) if step is not None and abs(step) <= LAST_STEP else None
@@ -388,12 +388,12 @@ def row_time(row: dict[str, Any]) -> float | None:
         return None
 
 
-def completion_of(offset: int, row: dict[str, Any]) -> Completion:
+def completion_of(offset: int, row: dict[str, Any]) -> RolloutRow:
     """A completion from its row. A long prompt keeps its end, which has the question."""
     answer = row.get("gold")
-    return Completion(
+    return RolloutRow(
         offset=offset,
-        step=step_of(row) or 0,
+        step=row_step(row) or 0,
         prompt=str(row.get("prompt", ""))[-TEXT_KEPT:],
         text=str(row.get("completion", ""))[:TEXT_KEPT],
         reward=to_float(row.get("reward")),

@@ -11,10 +11,10 @@ from grpo_train.history.cost import dollars
 from grpo_train.run_dir.display import duration, metric_text, state_label
 from grpo_train.run_dir.files import to_float
 from grpo_tui.box.asking import monotonic
-from grpo_tui.box.events import Rule
+from grpo_tui.box.events import AlarmRule
 from grpo_tui.box.formatting import money, one_line, shortened
 from grpo_tui.box.rows import NAME_IN_MESSAGE, CheckpointView, RunRow, command_of, done_notice, failure_title
-from grpo_tui.box.run_facts import RunFacts
+from grpo_tui.box.run_facts import KnownFacts
 from grpo_tui.box.store import Store
 
 ANNOUNCED = 4
@@ -149,7 +149,7 @@ class Need:
 
 
 @dataclass
-class Look:
+class SeenNeeds:
     """What is kept of the looks at a box."""
 
     since: float
@@ -160,7 +160,7 @@ class Look:
         return {"since": self.since, "dismissed": sorted(self.dismissed)}
 
     @classmethod
-    def from_json(cls, found: Any, now: float) -> Look:
+    def from_json(cls, found: Any, now: float) -> SeenNeeds:
         """Of a kept one; a new look without it, or where it is damaged."""
         try:
             return cls(float(found["since"]), {str(key) for key in found["dismissed"]})
@@ -171,8 +171,8 @@ class Look:
 class Needs:
     """The entries of one box, newest first."""
 
-    def __init__(self, look: Look, rules: Sequence[Rule] = (), facts: RunFacts | None = None) -> None:
-        self.look, self._rules, self._facts = look, rules, facts or RunFacts()
+    def __init__(self, look: SeenNeeds, rules: Sequence[AlarmRule] = (), facts: KnownFacts | None = None) -> None:
+        self.look, self._rules, self._facts = look, rules, facts or KnownFacts()
         self._heard: set[str] | None = None
         """Keys of the entries that were there already."""
         self._key: Callable[[str], str] = str

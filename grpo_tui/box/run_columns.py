@@ -22,7 +22,7 @@ from grpo_tui.box.formatting import (
     shortened,
 )
 from grpo_tui.box.rows import RunRow, transfer_label
-from grpo_tui.box.run_facts import ARROWS, CELLS, RunFacts, Trends
+from grpo_tui.box.run_facts import ARROWS, CELLS, KnownFacts, Trends
 from grpo_tui.box.store import Store, cost, eta, step_of, took
 
 Config: TypeAlias = Mapping[str, object]
@@ -185,7 +185,7 @@ class Cells:
     """Where the columns read."""
 
     store: Store
-    facts: RunFacts
+    facts: KnownFacts
     trends: Trends
 
 

@@ -21,7 +21,7 @@ MetricsState = tuple[Any, Any, tuple[str, ...]]
 """Start and step of a run, and the metrics that were asked for then."""
 
 
-class RunFacts:
+class KnownFacts:
     """What the box said about each run, and what to ask next."""
 
     def __init__(self, now: Callable[[], float] = monotonic) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from grpo_train.history.query import (
     EVERYTHING,
     And,
-    Comparison,
+    FieldCondition,
     Leaf,
     Node,
     Not,
@@ -18,10 +18,10 @@ from grpo_train.history.query import (
     Word,
     all_of,
     any_of,
-    holds,
     leaves,
     matches,
-    parse,
+    meets,
+    parse_filter,
 )
 from grpo_train.run_dir.suggest import nearest
 from grpo_tui.box.rows import RunRow
@@ -40,7 +40,7 @@ from grpo_tui.box.run_columns import (
     short_names,
     sort_key,
 )
-from grpo_tui.box.run_facts import MOST_RUNS, RunFacts, Trends
+from grpo_tui.box.run_facts import MOST_RUNS, KnownFacts, Trends
 from grpo_tui.box.store import Store
 
 HOUR = 3600.0
@@ -61,19 +61,19 @@ ORDERS = ("<", "<=", ">", ">=")
 TEXTS = ("state", "verdict", "name", "note", "device", "error", "backup")
 
 
-def not_numbers(node: Node) -> list[Comparison]:
+def not_numbers(node: Node) -> list[FieldCondition]:
     """The comparisons of a filter that compare a number with a word."""
     return [
         one for one in comparisons(node) if one.operator in ORDERS and one.number is None and one.field not in TEXTS
     ]
 
 
-def without(node: Node, left_out: Sequence[Comparison]) -> Node:
+def without(node: Node, left_out: Sequence[FieldCondition]) -> Node:
     """A filter without some of its comparisons."""
     return _without(node, left_out) or EVERYTHING
 
 
-def _without(node: Node, left_out: Sequence[Comparison]) -> Node | None:
+def _without(node: Node, left_out: Sequence[FieldCondition]) -> Node | None:
     if isinstance(node, And | Or):
         kept = [part for part in (_without(one, left_out) for one in node.parts) if part is not None]
         return (all_of if isinstance(node, And) else any_of)(kept) if kept else None
@@ -93,14 +93,14 @@ def fields_of(node: Node) -> set[str]:
     return {SHORT.get(leaf.field, leaf.field) for leaf in comparisons(node)} - {*FIELDS, *KNOWN}
 
 
-def missing(node: Node, cells: Cells, rows: Sequence[RunRow]) -> list[Comparison]:
+def missing(node: Node, cells: Cells, rows: Sequence[RunRow]) -> list[FieldCondition]:
     """The comparisons of a filter whose field none of the runs has."""
     return [leaf for leaf in comparisons(node) if all(value_of(cells, row, leaf.field) is None for row in rows)]
 
 
-def comparisons(node: Node) -> Iterator[Comparison]:
+def comparisons(node: Node) -> Iterator[FieldCondition]:
     """The comparisons of a filter, from left to right."""
-    return (leaf for leaf in leaves(node) if isinstance(leaf, Comparison))
+    return (leaf for leaf in leaves(node) if isinstance(leaf, FieldCondition))
 
 
 def _holds(leaf: Leaf, cells: Cells, row: RunRow) -> bool:
@@ -109,7 +109,7 @@ def _holds(leaf: Leaf, cells: Cells, row: RunRow) -> bool:
         task = cells.facts.config(row.name, "task.name")
         verdict = FIELDS["verdict"](cells, row)
         return word in f"{row.name} {row.shown_state} {verdict} {task or ''} {row.note}".lower()
-    return holds(leaf, value_of(cells, row, leaf.field))
+    return meets(leaf, value_of(cells, row, leaf.field))
 
 
 def value_of(cells: Cells, row: RunRow, name: str) -> Any:
@@ -155,7 +155,7 @@ class RunList:
     """The filter as it is typed."""
     measured: frozenset[str] = frozenset()
     """Metrics that alarms need, whether a column shows them or not."""
-    facts: RunFacts = field(default_factory=RunFacts)
+    facts: KnownFacts = field(default_factory=KnownFacts)
     trends: Trends = field(default_factory=Trends)
     names: Names = field(default_factory=Names)
     rows: Sequence[RunRow] = ()
@@ -173,7 +173,7 @@ class RunList:
 
     def forget(self) -> None:
         """Forget what belongs to a box."""
-        self.facts, self.trends, self.names, self.rows = RunFacts(), Trends(), Names(), ()
+        self.facts, self.trends, self.names, self.rows = KnownFacts(), Trends(), Names(), ()
         self._made_of = self._named = None
 
     @property
@@ -185,7 +185,7 @@ class RunList:
         """Apply a filter. A mistake in it leaves the list as it is."""
         self.filter = text
         try:
-            self._query, self._unreadable = parse(text), None
+            self._query, self._unreadable = parse_filter(text), None
         except QueryError as error:
             self._unreadable = error
 

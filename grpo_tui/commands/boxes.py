@@ -161,7 +161,7 @@ async def reconnect(app: Desk) -> None:
     if app.connection.client is not None:
         app.connection.client.reconnect_now()
     if app.store.connected:
-        await background.examine(app)
+        await background.examine_box(app)
 
 
 async def tensorboard(app: Desk) -> None:

@@ -63,7 +63,7 @@ async def sync(app: Desk) -> None:
 
 async def _start(app: Desk, request: Get | Put | Sync | None) -> None:
     if request is not None:
-        await _show(app, copies.start(app, app.connection.box, request))
+        await _show(app, copies.start_copy(app, app.connection.box, request))
 
 
 async def _show(app: Desk, copy: BoxCopy) -> None:
@@ -71,4 +71,4 @@ async def _show(app: Desk, copy: BoxCopy) -> None:
     from grpo_tui.dialogs.copies import CopyScreen
 
     while await app.show_dialog(CopyScreen(copy)):
-        copy = copies.start(app, copy.box, copy.request)
+        copy = copies.start_copy(app, copy.box, copy.request)

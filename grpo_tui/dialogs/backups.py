@@ -28,7 +28,7 @@ from grpo_tui.box.backups import (
 from grpo_tui.box.formatting import byte_size, counted, one_line, padded, short_age, shortened
 from grpo_tui.box.rows import RunRow
 from grpo_tui.dialogs.form import FieldError, Request, RequestFunction, RequestScreen, field, text_field
-from grpo_tui.kit.dialog import Dialog, Question, TextDialog
+from grpo_tui.kit.dialog import ConfirmDialog, Dialog, TextDialog
 from grpo_tui.kit.panel import WaitingLine
 from remote.protocol.backups import ArchiveRequest, BackUpRequest, RestoreRequest
 
@@ -103,7 +103,7 @@ HOW_ALL = (
 )
 
 
-class BackUpAllScreen(Question):
+class BackUpAllScreen(ConfirmDialog):
     """Asks the engine what a backup of all runs would send; enter starts it then."""
 
     heading, TONE = "back up all runs", "-warning"

@@ -20,7 +20,7 @@ from grpo_tui import files
 from grpo_tui.box.copies import BoxCopy, Get, Put, Sync
 from grpo_tui.box.formatting import byte_size, counted, one_line
 from grpo_tui.dialogs.form import FieldError, field
-from grpo_tui.kit.dialog import Dialog, LineInput, Question
+from grpo_tui.kit.dialog import ConfirmDialog, Dialog, LineInput
 from grpo_tui.kit.panel import Excerpt
 from remote.boxes import Box
 
@@ -35,7 +35,7 @@ LOOK_S = 0.2
 """Interval at which a copy that waits for an answer looks whether it was stopped."""
 
 
-def start(app: Desk, box: Box, request: Get | Put | Sync) -> BoxCopy:
+def start_copy(app: Desk, box: Box, request: Get | Put | Sync) -> BoxCopy:
     """Start a copy. Another one *must not* be at work."""
     copy = app.last_copy = BoxCopy(box, request)
     app.work("copy", partial(_run, app, copy))
@@ -95,7 +95,7 @@ def _wait_for(app: Desk, copy: BoxCopy, dialog: Screen[Any]) -> Any:
 SHOWN = 12
 
 
-class UncommittedScreen(Question):
+class UncommittedScreen(ConfirmDialog):
     """The files that are not as committed. Cancel has the focus."""
 
     heading = "changes that are not committed"

@@ -110,7 +110,7 @@ def launch_hint(key: str) -> str:
     )
 
 
-async def set_up(app: Desk, command: list[str] | None) -> None:
+async def make_demo(app: Desk, command: list[str] | None) -> None:
     """Make the model of the demo unless it exists; exit the app if the user quits."""
     root = app.options.demo_root
     if root is None or model_exists(root):

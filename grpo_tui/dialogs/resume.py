@@ -24,7 +24,7 @@ from grpo_tui.dialogs.form import (
     parameters,
     text_field,
 )
-from grpo_tui.kit.dialog import Question, TextDialog
+from grpo_tui.kit.dialog import ConfirmDialog, TextDialog
 from remote.protocol import RemoteError
 from remote.protocol.copies import NOW, THEN
 from remote.protocol.jobs import ResumeRequest
@@ -62,7 +62,7 @@ NEXT = 3
 """Stages that are named; further ones are counted."""
 
 
-class WorkflowEditsScreen(Question):
+class WorkflowEditsScreen(ConfirmDialog):
     """What changed in the stages of a run, and what would run. Cancel has the focus."""
 
     heading = "edited workflow"

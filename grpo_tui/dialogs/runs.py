@@ -17,7 +17,7 @@ from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from grpo_train.run_dir.notes import MAX_NOTE
-from grpo_tui.box.events import Tracking
+from grpo_tui.box.events import TrackedRun
 from grpo_tui.box.run_columns import column
 from grpo_tui.box.run_list import Order
 from grpo_tui.kit.dialog import Dialog, LineInput, TextDialog
@@ -182,7 +182,7 @@ class TrackingScreen(TextDialog[None]):
 
     BINDINGS: ClassVar = [Binding("y", "copy", show=False), Binding("o", "open", show=False)]
 
-    def __init__(self, tracking: Tracking) -> None:
+    def __init__(self, tracking: TrackedRun) -> None:
         super().__init__()
         self.tracking = tracking
         self.heading = f"W&B: {tracking.run}"
@@ -251,7 +251,7 @@ def has_browser() -> bool:
     return not is_generic or isinstance(browser, webbrowser.BackgroundBrowser)
 
 
-def _lines(tracking: Tracking) -> Iterator[Content]:
+def _lines(tracking: TrackedRun) -> Iterator[Content]:
     if tracking.mode:
         yield Content.from_markup("sent [bold]$mode[/] since $at", mode=tracking.mode, at=tracking.at)
     elif tracking.asked in ("", "off"):

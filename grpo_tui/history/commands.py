@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_train.history.database import Database, HistoryError
 from grpo_train.history.news import news_of, read_root
-from grpo_train.history.record import Record
+from grpo_train.history.record import RunRecord
 from grpo_train.run_dir.errors import UserError
 from grpo_tui.history import history_file
-from grpo_tui.history.writer import mark, rebuild_box_stores
+from grpo_tui.history.writer import change_mark, rebuild_box_stores
 from grpo_tui.shell.connection import REPLY_S, ShellConnection
 from remote.boxes import Box
 from remote.protocol import RemoteError
@@ -88,7 +88,7 @@ def _read_runs(
                 evaluations=[one for one in answer["evaluations"] if isinstance(one.get("metrics"), list)],
                 events=answer["events"],
                 metrics=_metrics(measured),
-                signature=mark(answer["summary"]),
+                signature=change_mark(answer["summary"]),
             )
         except RemoteError as error:
             problems.append(f"{run}: {error.message}")
@@ -184,11 +184,15 @@ def _history(database: Database, arguments: argparse.Namespace) -> int:
     records = read_records(database)
     if words[:1] == ["show"] and len(words) == 2:
         record = listing.one_of(records, words[1])
-        print(json.dumps(listing.facts_of(record), indent=1) if arguments.json else "\n".join(listing.lines_of(record)))
+        print(
+            json.dumps(listing.facts_of(record), indent=1)
+            if arguments.json
+            else "\n".join(listing.record_lines(record))
+        )
         return 0
     found, names = listing.find(records, " ".join(words), arguments.columns)
     if arguments.json:
-        print(listing.to_json(found, names))
+        print(listing.listing_json(found, names))
     elif arguments.csv:
         print(listing.to_csv(found, names), end="")
     elif found:
@@ -198,7 +202,7 @@ def _history(database: Database, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def read_records(database: Database) -> list[Record]:
+def read_records(database: Database) -> list[RunRecord]:
     """All records; of a damaged file, those of this machine and of its boxes, read again. Raises HistoryError."""
     try:
         return database.records()

@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 
 from grpo_train.history.cost import Prices
 from grpo_train.history.database import Database
-from grpo_train.history.record import Record
+from grpo_train.history.record import RunRecord
 from grpo_train.history.search import moment
-from grpo_train.history.spans import Span, clipped, joined, seconds, without
+from grpo_train.history.spans import Span, clipped, joined, remove_spans, seconds
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import utc_from
 from grpo_tui.box.formatting import money, print_table
@@ -66,7 +66,7 @@ class _Busy:
 class Spending:
     """What was spent in a span of time."""
 
-    records: Sequence[Record]
+    records: Sequence[RunRecord]
     prices: dict[str, Prices]
     busy: dict[str, _Busy]
     since: float
@@ -76,7 +76,7 @@ class Spending:
         """The runs that ran in it, the dearest first."""
         return sorted(filter(None, map(self._run, self.records)), key=lambda one: (-(one.cost or 0.0), one.run))
 
-    def _run(self, record: Record) -> RunCost | None:
+    def _run(self, record: RunRecord) -> RunCost | None:
         spans = [(box, *span) for box, start, end in record.ran for span in self._cut([(start, end)])]
         if not spans:
             return None
@@ -112,10 +112,10 @@ class Spending:
     def _box(self, box: str, low: float, high: float, day: str = "") -> BoxCost:
         busy, price = self.busy[box], self.prices.get(box)
         runs = joined(clipped(busy.runs, low, high))
-        evaluations = without(clipped(busy.evaluations, low, high), runs)
+        evaluations = remove_spans(clipped(busy.evaluations, low, high), runs)
         working = joined([*runs, *evaluations])
         up = joined([*clipped(busy.up, low, high), *working])
-        idle = without(up, working)
+        idle = remove_spans(up, working)
 
         def dollars(spans: Sequence[Span]) -> float | None:
             return None if price is None else price.cost(spans)

@@ -166,7 +166,7 @@ class HistoryWriter:
         self._written: dict[str, object] = {}
         """Identity to the row as it was written last."""
         self._whole: dict[str, str] = {}
-        """Identity to the state in which everything about it was read, see :func:`mark`."""
+        """Identity to the state in which everything about it was read, see :func:`change_mark`."""
         self.due: deque[str] = deque()
         """Runs that are over and of which only the row is known."""
 
@@ -257,33 +257,38 @@ class HistoryWriter:
             config_text=answer.get("config_text") or None,
             evaluations=[one for one in answer.get("evaluations", ()) if isinstance(one.get("metrics"), list)],
             events=answer.get("events", ()),
-            signature=mark(row),
+            signature=change_mark(row),
         )
         if news is None:
             return []
-        self._whole[news.identity] = mark(row)
+        self._whole[news.identity] = change_mark(row)
         return [news]
 
     def _news(self, name: str, **known: Any) -> list[News]:
         """News of a run that the list has."""
         from grpo_train.history.database import News
-        from grpo_train.history.record import metrics_of
+        from grpo_train.history.record import metric_ends
 
         identity = self._rows.get(name, {}).get("identity")
         if not identity:
             return []
         if "metrics" in known:
-            known["metrics"] = metrics_of(known["metrics"])
+            known["metrics"] = metric_ends(known["metrics"])
         return [News(identity, self._box.name, self._box.root, name, **known)]
 
     def _find_due(self) -> None:
         waiting = set(self.due)
         for name, row in self._rows.items():
             identity = row.get("identity")
-            if identity and row.get("state") in OVER and self._whole.get(identity) != mark(row) and name not in waiting:
+            if (
+                identity
+                and row.get("state") in OVER
+                and self._whole.get(identity) != change_mark(row)
+                and name not in waiting
+            ):
                 self.due.append(name)
 
 
-def mark(row: Mapping[str, Any]) -> str:
+def change_mark(row: Mapping[str, Any]) -> str:
     """What changes when a run was resumed, or has ended."""
     return f"{row.get('state')} {row.get('started_at')} {row.get('step')}"

@@ -22,7 +22,7 @@ from grpo_train.run_dir.files import to_float
 from grpo_tui.box.asking import NOT_READ, seconds_waited
 from grpo_tui.box.charts import CHARTS, ChartEvents, Gap, Placed, RunLook, accuracies, gaps_of
 from grpo_tui.box.curves import Curve, Curves, Mark, left_out, percentiles
-from grpo_tui.box.events import Rule, RunEvent
+from grpo_tui.box.events import AlarmRule, RunEvent
 from grpo_tui.box.formatting import counted, extreme_labels, power_labels, tick_labels
 from grpo_tui.box.store import Store
 from grpo_tui.kit.panel import Panel, from_markup
@@ -35,8 +35,8 @@ from grpo_tui.kit.plot import (
     column_of,
     cut_off,
     evened,
+    event_legend,
     fitting_ticks,
-    legend,
     lines_in_blocks,
     only_line,
     point,
@@ -180,7 +180,7 @@ class CurveChart(ChartMouse):
         """A value far above the usual ones, and its step."""
         self.events = ChartEvents()
         """Of the run; shared by the charts of a view."""
-        self.rules: Sequence[Rule] = ()
+        self.rules: Sequence[AlarmRule] = ()
         """The alarms of the metric."""
         self.has_legend = False
         """Whether the frame says what the signs mean."""
@@ -270,7 +270,7 @@ class CurveChart(ChartMouse):
             below = from_markup("[$warning]$words[/]  ", words=rule.words) + below
         if self.has_legend and self._signs:
             shown = frozenset(sign.text for signs in self._signs.values() for sign in signs.values())
-            words = legend(shown, self.size.width - below.cell_length - 4)
+            words = event_legend(shown, self.size.width - below.cell_length - 4)
             below = Content("  ").join([words, below]) if words else below
         self.set_titles(title, below)
 

@@ -144,7 +144,7 @@ class MessageScreen(TextDialog[None]):
         self.query_one("#cancel").focus()
 
 
-class Question(TextDialog[bool]):
+class ConfirmDialog(TextDialog[bool]):
     """Two buttons, ``cancel`` and ``yes``."""
 
     FOCUS = "#cancel"
@@ -159,7 +159,7 @@ class Question(TextDialog[bool]):
         self.dismiss(False)
 
 
-class ConfirmScreen(Question):
+class ConfirmScreen(ConfirmDialog):
     """Confirmation of an irreversible action. Cancel has the focus."""
 
     TONE = "-danger"
@@ -183,7 +183,7 @@ class StopScreen(ConfirmScreen):
     TONE, FOCUS = "-warning", "#yes"
 
 
-class HostKeyScreen(Question):
+class HostKeyScreen(ConfirmDialog):
     """The key of an unknown box, for the user to compare."""
 
     heading = "unknown host key"
@@ -215,7 +215,7 @@ class HostKeyScreen(Question):
         yield Button("Accept and remember", id="yes", variant="warning", compact=True)
 
 
-class AttachScreen(Question):
+class AttachScreen(ConfirmDialog):
     """The command that takes over the terminal, and how to return."""
 
     heading = "attach"

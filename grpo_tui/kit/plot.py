@@ -314,7 +314,10 @@ def axis_labels(places: Sequence[float], axis: str, price: float | None) -> list
     if axis == "time":
         return time_labels(places)
     if axis == "seconds":
-        found, inner = [cost(place, price) for place in places], [dollars(price or 0.0, one) for one in places[1:-1]]
+        found, inner = (
+            [cost_text(place, price) for place in places],
+            [dollars(price or 0.0, one) for one in places[1:-1]],
+        )
         texts, base = tick_labels(inner) if len(inner) > 1 else ([], "x")
         return found if base else [found[0], *(f"${text}" for text in texts), found[-1]]
     return [axis_label(place, axis) for place in places]
@@ -323,7 +326,7 @@ def axis_labels(places: Sequence[float], axis: str, price: float | None) -> list
 def axis_label(value: float, axis: str, price: float | None = None) -> str:
     """A number below a chart; "" for one that would say nothing (half a step). ``price``: dollars per hour."""
     if axis == "seconds":
-        return cost(value, price)
+        return cost_text(value, price)
     if axis == "time":
         return time.strftime("%H:%M", time.localtime(value))
     if axis == ELAPSED:
@@ -335,7 +338,7 @@ def axis_label(value: float, axis: str, price: float | None = None) -> str:
     return f"{int(value):,}" if abs(value) < 1e6 else compact_number(value)
 
 
-def cost(seconds: float, price: float | None) -> str:
+def cost_text(seconds: float, price: float | None) -> str:
     """What seconds of the box cost, with two digits also below a cent."""
     return money(dollars(price or 0.0, seconds))
 
@@ -491,7 +494,7 @@ def signs_at(results: Mapping[Placed, Mark], view: View, columns: int, rows: int
 
 
 @functools.lru_cache(64)
-def legend(signs: frozenset[str], room: int) -> Content:
+def event_legend(signs: frozenset[str], room: int) -> Content:
     """``S stop R resume``, as far as there is room."""
     words = {**WORDS, SEVERAL: "several", NOT_FINITE: "NaN or Inf"}
     parts: list[Content] = []

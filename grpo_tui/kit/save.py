@@ -66,13 +66,13 @@ async def save_report(app: Desk) -> None:
         app.receipt(f"saved the report of {what}, {byte_size(len(reply['page']))}", str(file))
 
 
-def start(app: Desk) -> None:
+def start_report(app: Desk) -> None:
     """Save the report in the background."""
     app.work("report", partial(save_report, app))
 
 
 @dataclass(frozen=True)
-class Range:
+class SavedRange:
     """What to save of a run."""
 
     run: str
@@ -83,7 +83,7 @@ class Range:
     """On the axis ``x``."""
 
 
-async def save_charts(app: Desk, wanted: Range, svg: str, say: Callable[[str], None]) -> None:
+async def save_charts(app: Desk, wanted: SavedRange, svg: str, say: Callable[[str], None]) -> None:
     """Save the CSV of a range at full resolution, and its charts as SVG and PNG. ``say`` shows how far it is; "" at the
     end."""
     try:
@@ -100,7 +100,7 @@ async def save_charts(app: Desk, wanted: Range, svg: str, say: Callable[[str], N
         say("")
 
 
-async def _steps(app: Desk, wanted: Range) -> tuple[int, int]:
+async def _steps(app: Desk, wanted: SavedRange) -> tuple[int, int]:
     """First and last step of a range on any axis."""
     if wanted.x == "step":
         return steps_between(wanted.low, wanted.high)
@@ -112,14 +112,16 @@ async def _steps(app: Desk, wanted: Range) -> tuple[int, int]:
     return first, last
 
 
-async def _save_table(app: Desk, wanted: Range, first: int, last: int, file: Path, say: Callable[[str], None]) -> int:
+async def _save_table(
+    app: Desk, wanted: SavedRange, first: int, last: int, file: Path, say: Callable[[str], None]
+) -> int:
     """Write the CSV; returns its rows."""
     with _whole(file) as out:
         out.write(header_of(wanted.metrics))
         return await _write(app, wanted, first, last, "", out, say)
 
 
-async def save_runs(app: Desk, ranges: Sequence[Range], svg: str, say: Callable[[str], None]) -> None:
+async def save_runs(app: Desk, ranges: Sequence[SavedRange], svg: str, say: Callable[[str], None]) -> None:
     """Save every step of several runs, with the same metrics, as one CSV, and their charts as SVG and PNG. The first
     column is the run."""
     try:
@@ -174,7 +176,7 @@ def _whole(file: Path) -> Iterator[TextIO]:
 
 
 async def _write(
-    app: Desk, wanted: Range, first: int, last: int, prefix: str, out: TextIO, say: Callable[[str], None]
+    app: Desk, wanted: SavedRange, first: int, last: int, prefix: str, out: TextIO, say: Callable[[str], None]
 ) -> int:
     """Write the lines of a run, a page at a time; returns their number."""
     rows = 0
@@ -186,7 +188,7 @@ async def _write(
     return rows
 
 
-async def _page(app: Desk, wanted: Range, start: int, end: int, say: Callable[[str], None]) -> dict[str, Any]:
+async def _page(app: Desk, wanted: SavedRange, start: int, end: int, say: Callable[[str], None]) -> dict[str, Any]:
     """The reply for some steps, from the whole index."""
     while True:
         reply = await app.request("series", timeout=60.0, **request_of(wanted.run, wanted.metrics, start, end))

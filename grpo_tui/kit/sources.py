@@ -16,7 +16,7 @@ from grpo_train.run_dir.display import metric_text
 from grpo_tui.box.asking import NOT_READ
 from grpo_tui.box.events import records_of, tone_of_level
 from grpo_tui.box.formatting import metric_value, one_line
-from grpo_tui.box.log import Completion, Item, LineBuffer, RunLogs, TrainLogRow, row_time
+from grpo_tui.box.log import Item, LineBuffer, RolloutRow, RunLogs, TrainLogRow, row_time
 from grpo_tui.box.rows import CheckpointView
 from grpo_tui.box.store import Store
 from grpo_tui.kit.lists import LineSource, PageSource, Palette
@@ -127,7 +127,7 @@ def _console_line(line: str, width: int, palette: Palette) -> Text:
     return text
 
 
-def _completion_line(completion: Completion, width: int, palette: Palette) -> Text:
+def _completion_line(completion: RolloutRow, width: int, palette: Palette) -> Text:
     text = Text(clock(completion.time), style=palette["muted"], no_wrap=True)
     text.append(f"  step {completion.step:<5}", style="bold")
     text.append(" reward ", style=palette["muted"])
@@ -170,7 +170,7 @@ class CompletionSource(PageSource):
         return (one.offset, one.step, self.back) if one else self.store.connected
 
     @property
-    def completion(self) -> Completion | None:
+    def completion(self) -> RolloutRow | None:
         logs = self.store.logs
         if logs is None:
             return None
@@ -181,7 +181,7 @@ class CompletionSource(PageSource):
         return completion_page(one, width, palette) if one and width >= 4 else []
 
 
-def completion_page(one: Completion, width: int, palette: Palette) -> list[Text]:
+def completion_page(one: RolloutRow, width: int, palette: Palette) -> list[Text]:
     """A completion as lines of ``width`` cells."""
     good = one.reward is not None and one.reward > 0
     head = Text(no_wrap=True)

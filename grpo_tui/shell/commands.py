@@ -35,9 +35,9 @@ def _run(command: str, arguments: argparse.Namespace) -> int:
         from grpo_tui.shell.boxes import instances
 
         return instances(arguments)
-    from grpo_tui.cli import choose_box
+    from grpo_tui.cli import first_box
 
-    box = choose_box(arguments)
+    box = first_box(arguments)
     if command == "doctor":
         from grpo_tui.shell.doctor import doctor
 

@@ -86,9 +86,9 @@ def _parser(command: str) -> argparse.ArgumentParser:
 
 
 def _copy(command: str, arguments: argparse.Namespace) -> Copied:
-    from grpo_tui.cli import choose_box
+    from grpo_tui.cli import first_box
 
-    with copying(choose_box(arguments), command) as copier:
+    with copying(first_box(arguments), command) as copier:
         if command == "get":
             folder = Path(arguments.folder).expanduser().absolute()
             return copier.get(arguments.what, folder, arguments.steps)

@@ -37,7 +37,7 @@ def doctor(box: Box, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"box": box.name, "level": level, "checks": checks}, indent=1))
     else:
-        for line in lines_of(checks, in_color=sys.stdout.isatty()):
+        for line in finding_lines(checks, in_color=sys.stdout.isatty()):
             print(line)
     return EXIT_CODES[level]
 
@@ -119,7 +119,7 @@ def _clock(connection: ShellConnection) -> dict[str, Any]:
     return _here("clock", "warning", detail, "synchronize it", SET_CLOCK, where="box")
 
 
-def lines_of(checks: list[dict[str, Any]], *, in_color: bool) -> Iterator[str]:
+def finding_lines(checks: list[dict[str, Any]], *, in_color: bool) -> Iterator[str]:
     """The findings, one a line, each with its fix below."""
     width = max(len(check["name"]) for check in checks)
     for check in checks:

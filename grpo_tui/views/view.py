@@ -16,7 +16,7 @@ from textual.widgets import Input, Static
 from grpo_train.history.query import QueryError
 from grpo_train.run_dir.config_values import config_values
 from grpo_tui.actions import ACTIONS
-from grpo_tui.box.events import Tracking, tracking_of
+from grpo_tui.box.events import TrackedRun, tracking_of
 from grpo_tui.box.store import Store
 from grpo_tui.kit.bars import HeaderBar, KeyBar, StatusLine, ViewBar
 from grpo_tui.kit.desk import Desk
@@ -171,7 +171,7 @@ class ViewScreen(Screen[None]):
 
     # tracking ------------------------------------------------------------------------------------------
 
-    def tracking(self) -> Tracking | None:
+    def tracking(self) -> TrackedRun | None:
         """How the run that the keys are for is tracked by W&B; None without a run."""
         run, shown = self.store.selected or "", self.store.shown
         config = config_values(str(shown.get("config_text") or ""))

@@ -12,13 +12,13 @@ from contextlib import suppress
 
 from grpo_train.run_dir import open_run
 from grpo_train.run_dir.questions import ANSWERS, AskedQuestion, asks_folder, cancel, make_folder
-from grpo_train.run_dir.questions import ask as put
+from grpo_train.run_dir.questions import add_question as put
 from grpo_train.run_dir.sessions import session_name
 from grpo_train.run_dir.version import FORMAT
 from remote.agent.box import BoxContext
 from remote.agent.engine import find_engine, running_version
 from remote.agent.jobs import end_process, option, run_in_session
-from remote.agent.once import Record
+from remote.agent.once import RequestRecord
 from remote.agent.sessions import Sessions
 from remote.protocol import RemoteError
 from remote.protocol.jobs import (
@@ -33,7 +33,7 @@ from remote.protocol.jobs import (
 )
 
 
-def open_ask(box: BoxContext, request: OpenAskRequest, record: Record) -> OpenAskReply:
+def open_ask(box: BoxContext, request: OpenAskRequest, record: RequestRecord) -> OpenAskReply:
     """Start a process that loads checkpoints and waits for questions.
 
     Raises RemoteError: ``session_live`` when the run has one, ``too_old`` for an engine that cannot answer.
@@ -60,7 +60,7 @@ def open_ask(box: BoxContext, request: OpenAskRequest, record: Record) -> OpenAs
     return {**reply, "ask": record.key, "answers": str((folder / ANSWERS).relative_to(box.root))}
 
 
-def ask(box: BoxContext, request: AskRequest, record: Record) -> AskReply:
+def ask(box: BoxContext, request: AskRequest, record: RequestRecord) -> AskReply:
     """Pass a question on. Raises RemoteError ``ask_ended`` when the process is gone."""
     if not record.key:
         raise RemoteError("bad_request", "'idempotency_key' is required")
@@ -77,7 +77,7 @@ def ask(box: BoxContext, request: AskRequest, record: Record) -> AskReply:
     return {"question": record.key}
 
 
-def cancel_answer(box: BoxContext, request: CancelAnswerRequest, record: Record) -> CancelAnswerReply:
+def cancel_answer(box: BoxContext, request: CancelAnswerRequest, record: RequestRecord) -> CancelAnswerReply:
     """Stop the answer to one question. Raises RemoteError ``ask_ended`` when its process was closed."""
     record.begin()
     try:
@@ -87,7 +87,7 @@ def cancel_answer(box: BoxContext, request: CancelAnswerRequest, record: Record)
     return {"question": request.question}
 
 
-def close_ask(box: BoxContext, request: CloseAskRequest, record: Record) -> CloseAskReply:
+def close_ask(box: BoxContext, request: CloseAskRequest, record: RequestRecord) -> CloseAskReply:
     """End a process, and remove its session, questions and answers; done already is done."""
     record.begin()
     sessions, left = Sessions(box), []

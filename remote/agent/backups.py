@@ -29,7 +29,7 @@ from grpo_train.run_dir.status import read_state
 from remote.agent.box import BoxContext, look_at
 from remote.agent.engine import STORE_WAIT_S, ask_engine
 from remote.agent.jobs import option, run_in_session
-from remote.agent.once import Record
+from remote.agent.once import RequestRecord
 from remote.protocol import RemoteError
 from remote.protocol.backups import (
     ALL_RUNS,
@@ -161,7 +161,7 @@ DESCRIBE_WAIT_S = 30.0
 # --------------------------------------------------------------------------------------------------------- commands
 
 
-def back_up(box: BoxContext, request: BackUpRequest, record: Record) -> JobReply:
+def back_up(box: BoxContext, request: BackUpRequest, record: RequestRecord) -> JobReply:
     """Back up a run in a session ``backup_<run>``. Raises RemoteError ``not_ours`` for a run of another account.
 
     Its note cannot be written then, and the list would not show the backup.
@@ -173,12 +173,12 @@ def back_up(box: BoxContext, request: BackUpRequest, record: Record) -> JobReply
     return _start(box, "backup", run.name, arguments, request, record)
 
 
-def back_up_all(box: BoxContext, request: BackUpAllRequest, record: Record) -> JobReply:
+def back_up_all(box: BoxContext, request: BackUpAllRequest, record: RequestRecord) -> JobReply:
     """Back up everything below the root, one after the other, in a session ``backup_all-runs``."""
     return _start(box, "backup", ALL_RUNS, ["backup-all", *option(request, "to")], request, record)
 
 
-def restore(box: BoxContext, request: RestoreRequest, record: Record) -> JobReply:
+def restore(box: BoxContext, request: RestoreRequest, record: RequestRecord) -> JobReply:
     """Restore a run in a session ``restore_<run>``, or in the run's own where it is resumed then."""
     name = check_name(request.as_name or _IDENTITY.sub("", request.run))
     arguments = ["restore", "--training-run", request.run]
@@ -190,7 +190,7 @@ def restore(box: BoxContext, request: RestoreRequest, record: Record) -> JobRepl
     return _start(box, "restore", name, arguments, request, record)
 
 
-def archive(box: BoxContext, request: ArchiveRequest, record: Record) -> JobReply:
+def archive(box: BoxContext, request: ArchiveRequest, record: RequestRecord) -> JobReply:
     """Archive a run, or a copy of a checkpoint, in a session ``archive_<run>``."""
     run = open_run(box.root, request.run)
     arguments = ["archive", run.name]
@@ -199,20 +199,22 @@ def archive(box: BoxContext, request: ArchiveRequest, record: Record) -> JobRepl
     return _start(box, "archive", run.name, arguments, request, record)
 
 
-def clean_up(box: BoxContext, request: CleanUpRequest, record: Record) -> JobReply:
+def clean_up(box: BoxContext, request: CleanUpRequest, record: RequestRecord) -> JobReply:
     """Remove checkpoints that the backup holds, in a session ``cleanup_<run>``. The client has confirmed the plan."""
     run = open_run(box.root, request.run)
     arguments = ["cleanup", "--training-run", run.name, *option(request, "keep"), *option(request, "to"), "--yes"]
     return _start(box, "cleanup", run.name, arguments, request, record)
 
 
-def verify_backup(box: BoxContext, request: VerifyBackupRequest, record: Record) -> JobReply:
+def verify_backup(box: BoxContext, request: VerifyBackupRequest, record: RequestRecord) -> JobReply:
     """Read the backup of a run back in a session ``verify_<run>``."""
     run = open_run(box.root, request.run)
     return _start(box, "verify", run.name, ["verify-backup", run.name, *option(request, "to")], request, record)
 
 
-def _start(box: BoxContext, command: str, run: str, arguments: list[str], request: Any, record: Record) -> JobReply:
+def _start(
+    box: BoxContext, command: str, run: str, arguments: list[str], request: Any, record: RequestRecord
+) -> JobReply:
     """Start a command in the session ``COMMAND_<run>``, or in the run's own without a command."""
     record.begin()
     session = session_name(f"{command}_{run}" if command else run)

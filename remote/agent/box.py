@@ -39,7 +39,7 @@ _REFERENCE = re.compile(r"\$(?:\$|(\w+)|\{(\w+)\})")
 USUAL_PATH = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
 
 
-def clean(environment: Mapping[str, str]) -> dict[str, str]:
+def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The caller's PATH (or a usual one where it is empty), the variables in PASSED_ON, and a UTF-8 locale."""
     given = [folder for folder in environment.get("PATH", "").split(os.pathsep) if folder]
     path = given or (USUAL_PATH if os.name == "posix" else ())
@@ -203,13 +203,13 @@ TRANSFERS = "transfers"
 
 
 @dataclass(frozen=True)
-class Look:
+class RootLook:
     signature: str
     live: tuple[dict[str, Any], ...]
     """ObstacleRow of each run, evaluation and transfer at work."""
 
 
-def look_at(root: Path) -> Look:
+def look_at(root: Path) -> RootLook:
     """Look at a root, and at the descriptions of its backups. A directory that cannot be read is part of the look."""
     digest = hashlib.sha256()
     live: list[dict[str, Any]] = []
@@ -222,7 +222,7 @@ def look_at(root: Path) -> Look:
             _add(digest.update, entry, kind != "eval_runs")
     for file in _descriptions():
         digest.update(_facts(str(file), file))
-    return Look(digest.hexdigest(), tuple(live))
+    return RootLook(digest.hexdigest(), tuple(live))
 
 
 def _live_state(kind: str, folder: Path) -> str | None:

@@ -49,10 +49,10 @@ _OPTIONS = (
 _NEVER_ASK = {"GIT_TERMINAL_PROMPT": "0", "GIT_SSH_COMMAND": "ssh -o BatchMode=yes", "GIT_ASKPASS": "/bin/false"}
 
 
-def git(folder: Path, *arguments: str) -> str:
+def checkout_git(folder: Path, *arguments: str) -> str:
     """What git prints in a folder that is the top of its repository, or bare; it never asks anything.
 
-    Raises RemoteError: ``no_git``, ``git`` with git's own words.
+    Raises RemoteError: ``no_git``, ``checkout_git`` with git's own words.
     """
     program = shutil.which("git")
     if program is None:
@@ -131,7 +131,7 @@ def known_commits() -> list[str]:
     if not _store().is_dir():
         return []
     newest = ("--sort=-creatordate", f"--count={MAX_KNOWN}")
-    return git(_store(), "for-each-ref", *newest, "--format=%(objectname)", "refs/synced").split()
+    return checkout_git(_store(), "for-each-ref", *newest, "--format=%(objectname)", "refs/synced").split()
 
 
 def require_sync(box: BoxContext) -> Path:
@@ -154,13 +154,13 @@ def require_sync(box: BoxContext) -> Path:
 def _is_ours(place: Path) -> bool:
     if not os.path.lexists(place / ".git"):
         return False
-    store = git(place, "rev-parse", "--path-format=absolute", "--git-common-dir")
+    store = checkout_git(place, "rev-parse", "--path-format=absolute", "--git-common-dir")
     return os.path.realpath(store) == os.path.realpath(_store())
 
 
 def _edited(place: Path) -> list[str]:
     """Files that are neither as committed nor as patched (a patch is in the index)."""
-    rows = git(place, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=normal").split("\0")
+    rows = checkout_git(place, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=normal").split("\0")
     return [row[3:] for row in rows if row[1:2] not in ("", " ")]
 
 
@@ -173,25 +173,25 @@ def accept(place: Path, code: Code, bundle: Path | None, patch: Path | None) -> 
     with _alone():
         if not (store / "HEAD").is_file():
             remove_tree(store)
-            git(folder(), "init", "--quiet", "--bare", "--template=", store.name)
+            checkout_git(folder(), "init", "--quiet", "--bare", "--template=", store.name)
         _remove_stale_locks()
         if bundle is not None:
-            git(store, "fetch", "--quiet", str(bundle), f"HEAD:refs/synced/{code.commit}")
-        git(store, "update-ref", f"refs/synced/{code.commit}", code.commit)
+            checkout_git(store, "fetch", "--quiet", str(bundle), f"HEAD:refs/synced/{code.commit}")
+        checkout_git(store, "update-ref", f"refs/synced/{code.commit}", code.commit)
         if patch is not None:
             _keep_patch(code, patch)
         _tree(code)  # tried first: a patch that does not apply leaves the checkout as it was
         before = Code.from_json(read_json(folder() / CODE_FILE))
         if place.exists():
-            git(place, "checkout", "--quiet", "--force", "--detach", code.commit)
+            checkout_git(place, "checkout", "--quiet", "--force", "--detach", code.commit)
         else:
             _add_tree(place, Code(code.commit))
         if code.patch:
-            git(place, "apply", "--index", "--whitespace=nowarn", str(_patch(code.patch)))
+            checkout_git(place, "apply", "--index", "--whitespace=nowarn", str(_patch(code.patch)))
         atomic_write(folder() / CODE_FILE, to_json({**code.to_json(), "synced_at": utc_now()}) + "\n")
     if before is None or not (place / ".venv").is_dir():
         return True
-    return bool(git(place, "diff-index", "--cached", "--name-only", before.commit, "--", *SETUP_FILES))
+    return bool(checkout_git(place, "diff-index", "--cached", "--name-only", before.commit, "--", *SETUP_FILES))
 
 
 def pull(box: BoxContext) -> Code:
@@ -199,8 +199,8 @@ def pull(box: BoxContext) -> Code:
     if box.repo is None or not box.repo.is_dir():
         missing = f"{box.repo} does not exist" if box.repo else "no checkout is configured for this box"
         raise RemoteError("no_repo", missing, "'code: clone' needs 'repo' in boxes.yaml: a clone on the box")
-    git(box.repo, "pull", "--quiet", "--ff-only")
-    return Code(git(box.repo, "rev-parse", "HEAD"))
+    checkout_git(box.repo, "pull", "--quiet", "--ff-only")
+    return Code(checkout_git(box.repo, "rev-parse", "HEAD"))
 
 
 # ----------------------------------------------------------------------------------------------------- working trees
@@ -282,12 +282,12 @@ def _add_tree(place: Path, code: Code) -> None:
     """Make a working tree, and put it in place by a rename."""
     part = place.with_name(f".new-{place.name}")
     remove_tree(part)  # of an agent that was killed, whose git has left it locked: the second --force
-    git(_store(), "worktree", "prune")
-    git(_store(), "worktree", "add", "--quiet", "--force", "--force", "--detach", str(part), code.commit)
+    checkout_git(_store(), "worktree", "prune")
+    checkout_git(_store(), "worktree", "add", "--quiet", "--force", "--force", "--detach", str(part), code.commit)
     try:
         if code.patch:
-            git(part, "apply", "--index", "--whitespace=nowarn", str(_patch(code.patch)))
-        git(_store(), "worktree", "move", str(part), str(place))
+            checkout_git(part, "apply", "--index", "--whitespace=nowarn", str(_patch(code.patch)))
+        checkout_git(_store(), "worktree", "move", str(part), str(place))
     except RemoteError:
         remove_tree(part)
         raise
@@ -303,7 +303,7 @@ def _remove_stale_locks() -> None:
 
 def _has(commit: str) -> bool:
     """Whether a commit was synced, alone or with a later one."""
-    return bool(git(_store(), "rev-list", "--no-walk", "--ignore-missing", f"{commit}^{{commit}}"))
+    return bool(checkout_git(_store(), "rev-list", "--no-walk", "--ignore-missing", f"{commit}^{{commit}}"))
 
 
 def _uses(code: Code) -> Path:
@@ -344,7 +344,7 @@ def prune(now: float) -> list[str]:
         ]
         for name in old:
             with suppress(RemoteError):
-                git(_store(), "worktree", "remove", "--force", str(trees / name))
+                checkout_git(_store(), "worktree", "remove", "--force", str(trees / name))
             shutil.rmtree(trees / name, ignore_errors=True)
             if not (trees / name).exists():
                 (trees / f"{name}.runs").unlink(missing_ok=True)

@@ -65,7 +65,7 @@ class _Importer:
         return zipimporter("/".join((sys.argv[0], *fullname.split(".")[:-1]))).get_source(fullname)
 
 
-def store() -> None:
+def store_compiled() -> None:
     """Write the file of the running bundle unless it has most of the loaded modules; a full disk does not matter."""
     bundle = sys.argv[0]
     loaders = {name: getattr(module, "__loader__", None) for name, module in list(sys.modules.items())}

@@ -23,12 +23,12 @@ problems: list[str] = []
 """Why no place accepted the bundle: the place and the reason, one each."""
 
 
-def start(data: bytes, name: str, places: Sequence[str]) -> None:
+def start_from_memory(data: bytes, name: str, places: Sequence[str]) -> None:
     """Become the stored agent, or return with its modules in memory. ``name``: hash of the bundle."""
     failed = []
     for place in places:
         try:
-            store(data, Path(place))
+            store_bundle(data, Path(place))
             os.execv(sys.executable, [sys.executable, "-I", "-S", place, "serve"])
         except OSError as error:
             failed.append(f"{place}: {error.strerror or error}")
@@ -38,7 +38,7 @@ def start(data: bytes, name: str, places: Sequence[str]) -> None:
     from_memory.bundle, from_memory.sha256, from_memory.problems = data, name, failed
 
 
-def store(data: bytes, place: Path) -> None:
+def store_bundle(data: bytes, place: Path) -> None:
     """Store the bundle, whole or not at all. Raises OSError."""
     place.parent.mkdir(0o700, parents=True, exist_ok=True)
     part = place.with_name(f"{place.name}.{os.getpid()}.tmp")

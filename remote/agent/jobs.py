@@ -41,7 +41,7 @@ from remote.agent.box import BoxContext
 from remote.agent.code import for_resume, for_session, worktree
 from remote.agent.code import record as record_code
 from remote.agent.engine import ask_engine, find_engine, not_installed
-from remote.agent.once import Record
+from remote.agent.once import RequestRecord
 from remote.agent.sessions import Sessions, socket_path
 from remote.agent.slurm import is_slurm, job_of, kill_job, launch_job, on_a_node, resume_job, stop_job
 from remote.agent.start import NOT_STARTED, UNCHECKED, check_launch, examine, launch_lock, not_checked, require_free
@@ -74,7 +74,7 @@ SIGKILL_WAIT_S = 2.0
 # ----------------------------------------------------------------------------------------------------------- launch
 
 
-def launch(box: BoxContext, request: LaunchRequest, record: Record) -> LaunchReply:
+def launch(box: BoxContext, request: LaunchRequest, record: RequestRecord) -> LaunchReply:
     """Create a run and start its supervisor in a session of the same name.
 
     A repeated idempotency key returns its run and starts nothing (unless its session never came up).
@@ -167,7 +167,7 @@ def set_options(overrides: list[str]) -> list[str]:
 # --------------------------------------------------------------------------------------------------------- evaluate
 
 
-def evaluate(box: BoxContext, request: EvaluateRequest, record: Record) -> JobReply:
+def evaluate(box: BoxContext, request: EvaluateRequest, record: RequestRecord) -> JobReply:
     """Evaluate checkpoints of a run, or one given by path, in a session ``eval_<run>``.
 
     On a SLURM cluster the session waits for a job of one node, which has the options of the box and ends with it.
@@ -205,7 +205,7 @@ def run_in_session(
     arguments: list[str],
     run: str,
     dry_run: bool,
-    record: Record,
+    record: RequestRecord,
     started_before: bool = False,
     node: Sequence[str] = (),
 ) -> JobReply:
@@ -230,7 +230,7 @@ def run_in_session(
 # ---------------------------------------------------------------------------------------------------- stop and kill
 
 
-def stop(box: BoxContext, request: StopRequest, record: Record) -> StopReply:
+def stop(box: BoxContext, request: StopRequest, record: RequestRecord) -> StopReply:
     """Ask a run to save and stop after the current step. Where a full disk takes no request, end it by SIGTERM."""
     run = open_run(box.root, request.run)
     if (job := job_of(box, run)) is not None:
@@ -256,7 +256,7 @@ def stop(box: BoxContext, request: StopRequest, record: Record) -> StopReply:
     return reply
 
 
-def kill(box: BoxContext, request: KillRequest, record: Record) -> KillReply:
+def kill(box: BoxContext, request: KillRequest, record: RequestRecord) -> KillReply:
     """End a run now, without saving (see :func:`grpo_train.run_dir.kill.kill_run`), or an evaluation's session."""
     if request.session:
         return _kill_session(box, request.session, record)
@@ -285,7 +285,7 @@ def kill(box: BoxContext, request: KillRequest, record: Record) -> KillReply:
     return {**reply, "run": run.name, "state": "killed" if killed.unrecorded and not killed.left else state}
 
 
-def _kill_session(box: BoxContext, name: str, record: Record) -> KillReply:
+def _kill_session(box: BoxContext, name: str, record: RequestRecord) -> KillReply:
     """End the process of a session that an agent started; the dead pane keeps its last output."""
     row = Sessions(box).find(name)
     process = {} if row is None else {"pid": row["pid"], "pid_start": row["start"], "boot_id": boot_id()}
@@ -325,7 +325,7 @@ def end_process(pid: int, start: int | None) -> ProcessEnd:
     return ProcessEnd(alive, number == signal.SIGKILL)
 
 
-def started_since(run: RunDir, record: Record) -> bool:
+def started_since(run: RunDir, record: RequestRecord) -> bool:
     """Whether the run was resumed after an earlier agent got the same request."""
     before = (record.found or {}).get("started_at")
     return bool(before) and before != started_at(run)
@@ -351,7 +351,7 @@ PLAN_WAIT_S = 45.0
 """The engine imports torch to check the GPUs."""
 
 
-def resume(box: BoxContext, request: ResumeRequest, record: Record) -> ResumeReply:
+def resume(box: BoxContext, request: ResumeRequest, record: RequestRecord) -> ResumeReply:
     """Resume a run from a checkpoint, in the run's session.
 
     Raises RemoteError: ``code_differs`` where the synced code is not that of the run and ``request.code`` chooses none;
@@ -434,7 +434,7 @@ SETUP_SESSION = "setup"
 SCRIPT = "scripts/setup.sh"
 
 
-def place_env(box: BoxContext, request: PlaceEnvRequest, record: Record) -> PlaceEnvReply:
+def place_env(box: BoxContext, request: PlaceEnvRequest, record: RequestRecord) -> PlaceEnvReply:
     """Put the variables where every job of this account reads them, readable by this account only.
 
     Raises RemoteError ``bad_request`` for a text that is too long.
@@ -450,7 +450,7 @@ def place_env(box: BoxContext, request: PlaceEnvRequest, record: Record) -> Plac
     return {"path": str(file), "replaced": replaced}
 
 
-def set_up(box: BoxContext, request: SetUpRequest, record: Record) -> JobReply:
+def set_up(box: BoxContext, request: SetUpRequest, record: RequestRecord) -> JobReply:
     """Run the checkout's setup script in the session ``setup``; one that is running already is left to it.
 
     Raises RemoteError: ``bad_request`` for a box with an environment of its own, ``no_repo`` without a checkout,
@@ -483,7 +483,7 @@ POLL_S = 0.1
 OUTPUT_LINES = 5
 
 
-def open_tensorboard(box: BoxContext, request: OpenTensorBoardRequest, record: Record) -> OpenTensorBoardReply:
+def open_tensorboard(box: BoxContext, request: OpenTensorBoardRequest, record: RequestRecord) -> OpenTensorBoardReply:
     """Start TensorBoard, and wait until it listens. Raises RemoteError ``no_tensorboard`` with what it said."""
     run = open_run(box.root, request.run)
     sessions, session = Sessions(box), session_name(f"tensorboard_{run.name}")
@@ -514,7 +514,7 @@ def _wait_for(file: Path, sessions: Sessions, session: str) -> tuple[int, str]:
     raise RemoteError("no_tensorboard", f"TensorBoard did not start within {START_S:.0f} s", f"attach to {session}")
 
 
-def note(box: BoxContext, request: NoteRequest, record: Record) -> NoteReply:
+def note(box: BoxContext, request: NoteRequest, record: RequestRecord) -> NoteReply:
     """Put a note on a run, in place of its last one; an empty text removes it."""
     run = open_run(box.root, request.run)
     record.begin()

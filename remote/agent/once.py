@@ -31,7 +31,7 @@ KEPT_S = 86_400.0
 """A record is kept at least this long, however many there are."""
 
 
-class Record:
+class RequestRecord:
     """What is known of one key. Nothing is kept without a file: no key, or a disk that takes none."""
 
     def __init__(self, key: str, descriptor: int | None = None) -> None:
@@ -67,7 +67,9 @@ class Record:
             os.fsync(self._descriptor)
 
 
-def once(op: str, handler: Callable[[BoxContext, Request, Record], Reply]) -> Callable[[BoxContext, Request], Reply]:
+def once(
+    op: str, handler: Callable[[BoxContext, Request, RequestRecord], Reply]
+) -> Callable[[BoxContext, Request], Reply]:
     """Answer a repeated idempotency key from the record of the first request. ``op``: the operation's name, under which
     requests are recorded; agents of other versions read the records, too.
 
@@ -94,12 +96,12 @@ def once(op: str, handler: Callable[[BoxContext, Request, Record], Reply]) -> Ca
 
 
 @contextmanager
-def _record(root: Path, op: str, key: str) -> Iterator[Record]:
+def _record(root: Path, op: str, key: str) -> Iterator[RequestRecord]:
     """The record of a key, locked."""
     digest = hashlib.sha256(key.encode()).hexdigest()[:32] if key else ""
     descriptor = _open(root / "training_runs", f"{op}-{digest}.jsonl") if key else None
     try:
-        yield Record(digest, descriptor)
+        yield RequestRecord(digest, descriptor)
     finally:
         if descriptor is not None:
             os.close(descriptor)

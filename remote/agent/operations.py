@@ -35,7 +35,7 @@ from remote.agent.box import BoxContext, box_facts
 from remote.agent.checkpoints import check_weights, list_weights
 from remote.agent.engine import ask_engine, report
 from remote.agent.jobs import note, open_tensorboard, place_env, plan_resume, resume, set_up
-from remote.agent.once import Record, once
+from remote.agent.once import RequestRecord, once
 from remote.agent.sessions import Sessions
 from remote.agent.topics import RunTable, run_facts
 from remote.protocol import RemoteError
@@ -266,7 +266,7 @@ READS: dict[str, Callable[[BoxContext, Any], Any]] = {
     **{op: index.handler(op) for op in INDEXED},
 }
 """Handlers of the operations that only read."""
-CHANGES: dict[str, Callable[[BoxContext, Any, Record], Any]] = {
+CHANGES: dict[str, Callable[[BoxContext, Any, RequestRecord], Any]] = {
     "launch": jobs.launch,
     "resume": resume,
     "evaluate": jobs.evaluate,

@@ -11,7 +11,7 @@ import os
 import sys
 
 from grpo_train.run_dir.clock import CLOCK
-from remote.agent.box import clean
+from remote.agent.box import clean_environment
 from remote.agent.outbox import Outbox
 from remote.agent.serve import Agent, Handlers, as_remote_error
 from remote.protocol import AGENT_SILENCE_S, ProtocolError
@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
         return 2
     silence_s = float(arguments[2]) if arguments[1:2] == ["--silence"] else AGENT_SILENCE_S
     source, sink = _take_streams()
-    environment = clean(os.environ)  # without a UTF-8 locale tmux's output cannot be read
+    environment = clean_environment(os.environ)  # without a UTF-8 locale tmux's output cannot be read
     os.environ.clear()
     os.environ.update(environment)
     agent = Agent(source, Outbox(sink, CLOCK), silence_s, CLOCK, handlers)

@@ -61,7 +61,7 @@ _BUNDLE = re.compile(r"[0-9a-f]{64}\.(name|pyz(\.\d+\.tmp|\.[a-z]+-\d+)?)")
 """The last is its compiled modules (:mod:`remote.agent.compiled`)."""
 
 
-def start(root: Path, ended: threading.Event, clock: Clock) -> None:
+def start_cleaning(root: Path, ended: threading.Event, clock: Clock) -> None:
     """Clean up on a thread, because the disk may hang, until ``ended`` is set."""
 
     def work() -> None:
@@ -71,7 +71,7 @@ def start(root: Path, ended: threading.Event, clock: Clock) -> None:
             remove_bundles(Path(sys.argv[0]))
             with suppress(OSError, UserError):
                 code.prune(clock.time())
-            compiled.store()
+            compiled.store_compiled()
             if clock.wait(ended, EVERY_S):
                 return
 
@@ -223,7 +223,7 @@ class Agent:
             self.copies = box
         else:
             if not box.settings.readonly:
-                start(box.root, self._outbox.broken, self._clock)
+                start_cleaning(box.root, self._outbox.broken, self._clock)
             self._watcher = Watcher(box, self._outbox)
         self._outbox.put(
             {

@@ -39,8 +39,8 @@ from grpo_train.run_dir.sessions import (
     way_back,
     write_environment,
 )
-from remote.agent.box import BoxContext, clean
-from remote.agent.once import Record
+from remote.agent.box import BoxContext, clean_environment
+from remote.agent.once import RequestRecord
 from remote.protocol import RemoteError
 from remote.protocol.jobs import OpenShellReply, OpenShellRequest, SendLineReply, SendLineRequest
 
@@ -181,7 +181,7 @@ class Sessions:
         self.make_room(name)
         marks = {RUN_OPTION: run, KEY_OPTION: key, OUR_OPTION: "1", ROOT_OPTION: self._root}
         variables = box.session_environment()
-        environment = write_environment({**clean(os.environ), **variables})
+        environment = write_environment({**clean_environment(os.environ), **variables})
         command = argv or [os.environ.get("SHELL") or "/bin/sh", "-l"]
         keep = bool(argv)
         call = new_session(name, command, str(directory), environment, variables, marks, keep=keep)
@@ -353,7 +353,7 @@ def _signal_name(value: str) -> str:
 SHELL_SESSION = "shell"
 
 
-def open_shell(box: BoxContext, request: OpenShellRequest, record: Record) -> OpenShellReply:
+def open_shell(box: BoxContext, request: OpenShellRequest, record: RequestRecord) -> OpenShellReply:
     """Open a session named ``shell``, ``shell_2`` …, which ends with its shell. Raises RemoteError."""
     sessions = Sessions(box)
     sessions.require()
@@ -371,7 +371,7 @@ def _name(number: int) -> str:
     return SHELL_SESSION if number == 1 else f"{SHELL_SESSION}_{number}"
 
 
-def send_line(box: BoxContext, request: SendLineRequest, record: Record) -> SendLineReply:
+def send_line(box: BoxContext, request: SendLineRequest, record: RequestRecord) -> SendLineReply:
     """Type a line and Enter into a session.
 
     Raises RemoteError: ``no_session``; ``secret`` for a line that holds one, as other accounts of the box could read

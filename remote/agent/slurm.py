@@ -31,7 +31,7 @@ from grpo_train.run_dir.status import END_STATES, REQUEUED
 from remote.agent.box import BoxContext
 from remote.agent.code import record as record_code
 from remote.agent.engine import Engine, find_engine
-from remote.agent.once import Record
+from remote.agent.once import RequestRecord
 from remote.agent.start import check_launch, examine, launch_lock, require_free
 from remote.protocol import RemoteError
 from remote.protocol.jobs import (
@@ -255,7 +255,7 @@ UNKNOWN_AFTER_S = 600.0
 TAIL_LINES, MAX_TAIL_BYTES = 20, 8_192
 
 
-class Failure(NamedTuple):
+class JobFailure(NamedTuple):
     """Error of a run whose job ended by itself."""
 
     code: str
@@ -263,12 +263,12 @@ class Failure(NamedTuple):
 
 
 FAILURES = {
-    "OUT_OF_MEMORY": Failure(code="out_of_memory", words="out of memory"),
-    "TIMEOUT": Failure(code="time_limit", words="the time limit ended it before it had saved"),
-    "DEADLINE": Failure(code="time_limit", words="its deadline ended it before it had saved"),
-    "NODE_FAIL": Failure(code="node_failed", words="its node failed"),
-    "BOOT_FAIL": Failure(code="node_failed", words="its node did not boot"),
-    "PREEMPTED": Failure(code="preempted", words="preempted, and not requeued"),
+    "OUT_OF_MEMORY": JobFailure(code="out_of_memory", words="out of memory"),
+    "TIMEOUT": JobFailure(code="time_limit", words="the time limit ended it before it had saved"),
+    "DEADLINE": JobFailure(code="time_limit", words="its deadline ended it before it had saved"),
+    "NODE_FAIL": JobFailure(code="node_failed", words="its node failed"),
+    "BOOT_FAIL": JobFailure(code="node_failed", words="its node did not boot"),
+    "PREEMPTED": JobFailure(code="preempted", words="preempted, and not requeued"),
 }
 """SLURM's word for the end of a job, and the error."""
 
@@ -352,7 +352,7 @@ def _record_end(run: RunDir, job_id: str, *, is_late: bool = False) -> bool:
     word, unasked = final_state(job_id)
     if word is None and not is_late:
         return False
-    code, words = FAILURES.get(word or "", Failure(code="internal", words="it ended without a status"))
+    code, words = FAILURES.get(word or "", JobFailure(code="internal", words="it ended without a status"))
     try:
         if word == "CANCELLED":
             return record_end(run, "killed", by="SLURM")
@@ -408,7 +408,7 @@ def on_a_node(box: BoxContext, name: str) -> list[str]:
 
 
 def launch_job(
-    box: BoxContext, request: LaunchRequest, record: Record, launch: dict[str, object], shell_argv: list[str]
+    box: BoxContext, request: LaunchRequest, record: RequestRecord, launch: dict[str, object], shell_argv: list[str]
 ) -> LaunchReply:
     """Create a run and submit its job. A refusal leaves nothing behind."""
     name = check_name(request.run_name) if request.run_name else ""
@@ -512,7 +512,7 @@ def _queued(box: BoxContext, run: RunDir) -> str:
 
 
 def resume_job(
-    box: BoxContext, run: RunDir, arguments: list[str], dry_run: bool, record: Record, started_before: bool
+    box: BoxContext, run: RunDir, arguments: list[str], dry_run: bool, record: RequestRecord, started_before: bool
 ) -> JobReply:
     """Submit a job that resumes a run; ``arguments`` are those of the engine."""
     engine = find_engine(box)
@@ -542,7 +542,7 @@ def job_of(box: BoxContext, run: RunDir) -> QueuedJob | None:
     return queue(box.root).get(run.name) if is_slurm(box) and read_job(run.path) else None
 
 
-def stop_job(run: RunDir, job: QueuedJob, request: StopRequest, record: Record, root: Path) -> StopReply:
+def stop_job(run: RunDir, job: QueuedJob, request: StopRequest, record: RequestRecord, root: Path) -> StopReply:
     """Save and stop; a job that is pending is cancelled: there is nothing to save.
 
     A job may start or end after it was seen; what SLURM answers then does not say so, and the queue is asked again.
@@ -573,7 +573,7 @@ def stop_job(run: RunDir, job: QueuedJob, request: StopRequest, record: Record, 
     return {"run": run.name, "state": state}
 
 
-def kill_job(run: RunDir, job: QueuedJob, request: KillRequest, record: Record, root: Path) -> KillReply:
+def kill_job(run: RunDir, job: QueuedJob, request: KillRequest, record: RequestRecord, root: Path) -> KillReply:
     """Cancel a job without saving, and record the end."""
     record.begin(started_at=started_at(run))
     run.log_event("kill_asked", by=request.by, started_at=started_at(run))

@@ -38,7 +38,7 @@ _NOT_EXECUTED = (126, 127)
 """Exit status of a shell that cannot execute a command, or cannot find it."""
 
 
-class Ends:
+class EndRecorder:
     """Records missing ends; remembers when it last looked at a lost run."""
 
     def __init__(self, box: BoxContext) -> None:

@@ -38,7 +38,7 @@ from remote.agent.checkpoints import HeldOutResults
 from remote.agent.outbox import Outbox
 from remote.agent.sessions import Sessions
 from remote.agent.slurm import Jobs
-from remote.agent.start import Ends
+from remote.agent.start import EndRecorder
 from remote.agent.verdicts import Verdicts
 from remote.protocol import VALUE_TOPICS, RemoteError
 from remote.protocol.rows import UNREADABLE
@@ -112,7 +112,7 @@ class RunTable:
         """Run name to (signature of its files, row)."""
         self._directories: dict[str, RunDir] = {}
         self._older: tuple[float, list[dict[str, Any]]] = (0.0, [])
-        self._ends = Ends(box)
+        self._ends = EndRecorder(box)
         self._held_out = HeldOutResults(box.root, box.clock)
         self._transfers = Transfers(box.root, box.clock)
         self.verdicts = Verdicts(box)

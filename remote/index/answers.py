@@ -20,11 +20,11 @@ from remote.agent.follow import open_log, resolve_log
 from remote.index import rollout_answers, store
 from remote.index.lines import MAX_LINE, read_line
 from remote.index.log_answers import LogAnswers
-from remote.index.log_index import LogIndex, Source
+from remote.index.log_index import LogIndex, OpenLog
 from remote.index.rollouts import EvaluationIndex, RolloutIndex
 from remote.index.series import MAX_X, axis_of, level_changes, levels_before, metrics, nearest, run_seconds, series
-from remote.index.store import Busy, NoIndex, Store, Unwritable
-from remote.index.train_log import OFFSET, STEP, Probes, Snapshot, TrainLogIndex
+from remote.index.store import Busy, IndexStore, NoIndex, Unwritable
+from remote.index.train_log import OFFSET, STEP, KnownColumns, Probes, TrainLogIndex
 from remote.protocol import RemoteError
 from remote.protocol.logs import (
     LevelChangesRequest,
@@ -96,7 +96,7 @@ class Shelf(Generic[Index]):
     @contextmanager
     def opened(
         self, root: Path, run: Path, follow_links: bool, goes_on: Callable[[], bool]
-    ) -> Iterator[tuple[Index, Source | None]]:
+    ) -> Iterator[tuple[Index, OpenLog | None]]:
         """A run's index, extended while ``goes_on()`` and held, and its log; None if there is no log.
 
         Raises RemoteError, also where no place accepts the index, and OSError for a log that cannot be read.
@@ -118,7 +118,7 @@ class Shelf(Generic[Index]):
                 self._in_progress[key] = None
             yield index, source
 
-    def _extended(self, index: Index, source: Source, goes_on: Callable[[], bool]) -> ExitStack:
+    def _extended(self, index: Index, source: OpenLog, goes_on: Callable[[], bool]) -> ExitStack:
         """Hold an index in the first place that accepts it, extended."""
         for place in self._places:
             try:
@@ -132,14 +132,14 @@ class Shelf(Generic[Index]):
             "no_index", f"no folder accepts the index: {reasons}", "make room in one of them, or set TMPDIR"
         )
 
-    def _extended_in(self, place: Path, index: Index, source: Source, goes_on: Callable[[], bool]) -> ExitStack:
+    def _extended_in(self, place: Path, index: Index, source: OpenLog, goes_on: Callable[[], bool]) -> ExitStack:
         """As ``_extended``. Raises Unwritable."""
         store.check(place)
         name = store.folder_name(self._kind.file, source.device, source.inode)
         for folder in (place / name, place / f"{name}-{os.getpid()}"):  # its own where another one holds the first
             if not folder.exists():
-                store.prune(place)
-            index.store = Store(folder, clock=self._clock)
+                store.prune_indexes(place)
+            index.store = IndexStore(folder, clock=self._clock)
             with ExitStack() as stack:
                 try:
                     stack.enter_context(index.store.locked())
@@ -178,7 +178,7 @@ MAX_PROBED = 8
 
 SEARCH_S = 0.25
 """Of one page of a search."""
-Handler = Callable[[Index, "Source | None", Any], dict[str, Any]]
+Handler = Callable[[Index, "OpenLog | None", Any], dict[str, Any]]
 
 
 class IndexAnswers:
@@ -239,7 +239,7 @@ class IndexAnswers:
             return _answer(self._rollouts, self._of_rollouts[op], root, run, follow_links, request)
         return _answer(self._train_logs, self._of_train_logs[op], root, run, follow_links, request)
 
-    def _snapshot(self, index: TrainLogIndex, source: Source | None) -> Snapshot:
+    def _snapshot(self, index: TrainLogIndex, source: OpenLog | None) -> KnownColumns:
         probes = None
         if source is not None and not index.whole:
             key = source.device, source.inode
@@ -251,17 +251,17 @@ class IndexAnswers:
                 self._probes.popitem(last=False)
         elif source is not None:
             self._probes.pop((source.device, source.inode), None)
-        return Snapshot(index, probes)
+        return KnownColumns(index, probes)
 
-    def _series(self, index: TrainLogIndex, source: Source | None, request: SeriesRequest) -> dict[str, Any]:
+    def _series(self, index: TrainLogIndex, source: OpenLog | None, request: SeriesRequest) -> dict[str, Any]:
         snapshot = self._snapshot(index, source)
         return {**_common(snapshot), "cursor": snapshot.cursor.to_json(), **series(snapshot, request)}
 
-    def _metrics(self, index: TrainLogIndex, source: Source | None, request: MetricsRequest) -> dict[str, Any]:
+    def _metrics(self, index: TrainLogIndex, source: OpenLog | None, request: MetricsRequest) -> dict[str, Any]:
         snapshot = self._snapshot(index, source)
         return {**_common(snapshot), **metrics(snapshot)}
 
-    def _show_step(self, index: TrainLogIndex, source: Source | None, request: ShowStepRequest) -> dict[str, Any]:
+    def _show_step(self, index: TrainLogIndex, source: OpenLog | None, request: ShowStepRequest) -> dict[str, Any]:
         snapshot = self._snapshot(index, source)
         axis, offsets = axis_of(snapshot, request.x), snapshot.column(OFFSET)
         if source is None or not axis.xs:
@@ -292,21 +292,21 @@ class IndexAnswers:
         }
 
     def _level_changes(
-        self, index: TrainLogIndex, source: Source | None, request: LevelChangesRequest
+        self, index: TrainLogIndex, source: OpenLog | None, request: LevelChangesRequest
     ) -> dict[str, Any]:
         snapshot = self._snapshot(index, source)
         return {"state": _common(snapshot)["state"], "levels": level_changes(snapshot, request)}
 
 
-def _verdict(index: TrainLogIndex, source: Source | None, request: VerdictRequest) -> dict[str, Any]:
+def _verdict(index: TrainLogIndex, source: OpenLog | None, request: VerdictRequest) -> dict[str, Any]:
     if source is not None and not index.whole:
         return {"is_known": False, "verdict": None}
-    rows = Snapshot(index, None)
+    rows = KnownColumns(index, None)
     found = judge_run(index.run, rows.column(STEP), rows.column)
     return {"is_known": True, "verdict": found and found.to_json()}
 
 
-def _search(index: RolloutIndex, source: Source | None, request: SearchRolloutsRequest) -> dict[str, Any]:
+def _search(index: RolloutIndex, source: OpenLog | None, request: SearchRolloutsRequest) -> dict[str, Any]:
     return rollout_answers.search(index, source, request, within(SEARCH_S))
 
 
@@ -328,7 +328,7 @@ def within(seconds: float, also: Callable[[], bool] = lambda: True) -> Callable[
     return lambda: time.monotonic() < deadline and also()
 
 
-def _common(snapshot: Snapshot) -> dict[str, Any]:
+def _common(snapshot: KnownColumns) -> dict[str, Any]:
     return {
         "state": "whole" if snapshot.is_whole else "coarse",
         "progress": snapshot.progress,

@@ -54,7 +54,7 @@ def number(value: Any) -> float:
     return _SPECIAL.get(value, MISSING) if isinstance(value, str) else MISSING
 
 
-def shown(value: float) -> float | str | None:
+def logged_number(value: float) -> float | str | None:
     """A number of a column as the logs write it; None for MISSING."""
     if value == MISSING:
         return None

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from grpo_train.run_dir import list_evaluations
 from remote.agent.follow import open_log, resolve_log
 from remote.index.lines import MISSING, number, read_line, time_of
-from remote.index.log_index import Source
-from remote.index.log_scan import LineCount, Matches, Reader, Scan, line_start
+from remote.index.log_index import OpenLog
+from remote.index.log_scan import LineCount, LineReader, Matches, Scan, line_start
 from remote.index.patterns import Levels, Pattern, levels_of
 from remote.protocol import RemoteError
 from remote.protocol.box import NO_VALUE, GpuHistoryRequest
@@ -46,7 +46,7 @@ def gpu_history(root: Path, run: Path, follow_links: bool, request: GpuHistoryRe
         descriptor = open_log(resolve_log(root, path), root, follow_links)
     except (FileNotFoundError, NotADirectoryError):
         return {"run": request.run, "histories": []}
-    source = Source(descriptor, path)
+    source = OpenLog(descriptor, path)
     try:
         sums = _summed(source, request)
     finally:
@@ -62,7 +62,7 @@ def gpu_history(root: Path, run: Path, follow_links: bool, request: GpuHistoryRe
     return {"run": request.run, "histories": rows}
 
 
-def _summed(source: Source, request: GpuHistoryRequest) -> dict[int, dict[int, list[float]]]:
+def _summed(source: OpenLog, request: GpuHistoryRequest) -> dict[int, dict[int, list[float]]]:
     """GPU → column → time of the last sample, then sum and count of each field."""
     found: dict[int, dict[int, list[float]]] = {}
     span = max(1e-9, request.high - request.low)
@@ -90,7 +90,7 @@ def _summed(source: Source, request: GpuHistoryRequest) -> dict[int, dict[int, l
     return found
 
 
-def _first_line(source: Source, low: float) -> int:
+def _first_line(source: OpenLog, low: float) -> int:
     """Where a line begins that is not after the first one of a time or later; times rise."""
     first = max(0, source.size - MAX_BYTES)
     blocks = range(first, source.size, CHUNK)
@@ -118,7 +118,7 @@ class LogAnswers:
 
     def __init__(self) -> None:
         self._scans: OrderedDict[tuple[object, ...], Scan] = OrderedDict()
-        self._wanted: dict[tuple[object, ...], tuple[float, Callable[[], Source]]] = {}
+        self._wanted: dict[tuple[object, ...], tuple[float, Callable[[], OpenLog]]] = {}
         """Scans in progress: when each was last asked for, and how its file is opened."""
         self.handlers: dict[str, Callable[[Path, Path, bool, Any, Goes], dict[str, Any]]] = {
             "log_files": log_files,
@@ -190,7 +190,7 @@ class LogAnswers:
             if request.level:
                 found[order[1]] = self._matches(order[1], order[1], levels, opened, goes_on)
             pattern = Pattern(request.pattern) if request.pattern else None
-            reader = Reader(source, levels, pattern, request.characters)
+            reader = LineReader(source, levels, pattern, request.characters)
             at = _place(source, count, request)
             if request.level:
                 lines, end, first, last = reader.of_level(found[request.level], at, request.before, request.after)
@@ -246,9 +246,9 @@ class _Opened:
         self._arguments = (root, follow_links, path)
         self.source = self.again()
 
-    def again(self) -> Source:
+    def again(self) -> OpenLog:
         root, follow_links, path = self._arguments
-        return Source(open_log(resolve_log(root, path), root, follow_links), path)
+        return OpenLog(open_log(resolve_log(root, path), root, follow_links), path)
 
 
 @contextmanager
@@ -261,7 +261,7 @@ def _opened(root: Path, follow_links: bool, path: str) -> Iterator[_Opened]:
         yield opened
 
 
-def _place(source: Source, count: LineCount, request: ReadLogRequest) -> int:
+def _place(source: OpenLog, count: LineCount, request: ReadLogRequest) -> int:
     """Where the line begins that is asked for; the file's size for its end."""
     if request.at is not None:
         at = request.at
@@ -274,7 +274,7 @@ def _place(source: Source, count: LineCount, request: ReadLogRequest) -> int:
     return source.size if at >= source.size else line_start(source, at)
 
 
-def _about(request: Any, source: Source) -> dict[str, Any]:
+def _about(request: Any, source: OpenLog) -> dict[str, Any]:
     return {
         "run": request.run, "path": request.path, "file": f"{source.device:x}-{source.inode:x}", "size": source.size,
     }  # fmt: skip

@@ -18,7 +18,7 @@ from typing import Any
 from grpo_train.run_dir import RunDir
 from remote.agent.follow import open_log, sha256
 from remote.index.lines import MAX_LINE
-from remote.index.store import NoIndex, Store
+from remote.index.store import IndexStore, NoIndex
 from remote.protocol import HEAD_BYTES, Cursor
 
 USUAL = 1 << 18
@@ -70,7 +70,7 @@ def range_end(offset: int, ranges: Ranges) -> int:
     return ranges[place][1] if place >= 0 and offset < ranges[place][1] else offset
 
 
-class Source:
+class OpenLog:
     """The opened log."""
 
     def __init__(self, descriptor: int, path: str) -> None:
@@ -106,7 +106,7 @@ class LogIndex:
     file = ""
     """Name of the log in the run's ``logs/``."""
 
-    store: Store
+    store: IndexStore
     """Where it is kept; set before it is used."""
 
     def __init__(self, run: RunDir, root: Path, follow_links: bool) -> None:
@@ -156,11 +156,11 @@ class LogIndex:
         """The log."""
         return self.run.logs / self.file
 
-    def open(self) -> Source | None:
+    def open(self) -> OpenLog | None:
         """The log; None if there is none. Raises RemoteError for what is not a log, and OSError."""
         return self._opened(self.path, self.relative_path)
 
-    def open_log(self, file: str) -> Source | None:
+    def open_log(self, file: str) -> OpenLog | None:
         """Another log of the run, as :meth:`open`."""
         return self._opened(self.run.logs / file, file)
 
@@ -168,9 +168,9 @@ class LogIndex:
         """Superseded ranges of another log of the run."""
         return self._superseded.of(file)
 
-    def _opened(self, path: Path, name: str) -> Source | None:
+    def _opened(self, path: Path, name: str) -> OpenLog | None:
         try:
-            return Source(open_log(str(path), self._root, self._follow_links), name)
+            return OpenLog(open_log(str(path), self._root, self._follow_links), name)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -203,7 +203,7 @@ class LogIndex:
         """There is no log."""
         self.header, self.size, self.whole = self.empty(), 0, True
 
-    def advance(self, source: Source, goes_on: Callable[[], bool]) -> None:
+    def advance(self, source: OpenLog, goes_on: Callable[[], bool]) -> None:
         """Extend the index by a block, and further while ``goes_on()``; the store is locked.
 
         Raises Unwritable, and OSError for a log that cannot be read.
@@ -240,7 +240,7 @@ class LogIndex:
         if offset != self.offset:
             self._commit(source, offset, tail, skipped, inside)
 
-    def _commit(self, source: Source, offset: int, tail: bytes, skipped: int, inside: bool) -> None:
+    def _commit(self, source: OpenLog, offset: int, tail: bytes, skipped: int, inside: bool) -> None:
         # examined after the lines were read: a file that was truncated and written again meanwhile is not mixed
         if not source.fits(self.cursor):
             self.reset()
@@ -257,7 +257,7 @@ class LogIndex:
         self.store.replace_header(changed)
         self.header = changed
 
-    def _load(self, source: Source) -> None:
+    def _load(self, source: OpenLog) -> None:
         """The header on disk, if it is of this log and these superseded ranges; else as much as can be kept."""
         self.size = source.size
         # after the size: whatever superseded the rows before it is in the events

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
 
-from remote.index.log_index import Source
+from remote.index.log_index import OpenLog
 from remote.index.patterns import Levels, Pattern
 from remote.protocol import Cursor
 from remote.protocol.logs import MAX_KEPT
@@ -32,11 +32,11 @@ class Scan:
         self._known = Cursor("")
         self.size = 0
 
-    def fits(self, source: Source) -> bool:
+    def fits(self, source: OpenLog) -> bool:
         """Whether the bytes that were scanned are this file's."""
         return source.fits(self._known)
 
-    def advance(self, source: Source, goes_on: Goes) -> None:
+    def advance(self, source: OpenLog, goes_on: Goes) -> None:
         """Scan at least a block, unless all is scanned, and further while ``goes_on()``."""
         raise NotImplementedError
 
@@ -63,7 +63,7 @@ class LineCount(Scan):
         whole = self.size - self.size % BLOCK
         return min(1.0, self._scanned / whole) if whole else 1.0
 
-    def advance(self, source: Source, goes_on: Goes) -> None:
+    def advance(self, source: OpenLog, goes_on: Goes) -> None:
         self.size = source.size
         began = self._scanned
         while self._scanned + BLOCK <= source.size and (self._scanned == began or goes_on()):
@@ -72,7 +72,7 @@ class LineCount(Scan):
         if self._scanned != began:
             self._known = source.cursor(self._scanned)
 
-    def total(self, source: Source) -> int:
+    def total(self, source: OpenLog) -> int:
         """Lines of the file, one without its end included; an estimate while not all are counted."""
         if self.share < 1:
             return self._estimate(source.size)
@@ -80,14 +80,14 @@ class LineCount(Scan):
         last = rest[-1:] or (os.pread(source.descriptor, 1, source.size - 1) if source.size else b"\n")
         return self._before[-1] + rest.count(b"\n") + (last != b"\n")
 
-    def number(self, source: Source, offset: int) -> int:
+    def number(self, source: OpenLog, offset: int) -> int:
         """The number, from 1, of the line that begins at an offset; an estimate where it is not counted."""
         block = offset // BLOCK
         if block >= len(self._before):
             return self._estimate(offset) + 1
         return self._before[block] + os.pread(source.descriptor, offset - block * BLOCK, block * BLOCK).count(b"\n") + 1
 
-    def offset(self, source: Source, number: int) -> int:
+    def offset(self, source: OpenLog, number: int) -> int:
         """A byte of the line with a number, from 1; an estimate where it is not counted."""
         wanted = max(0, number - 1)  # ends of lines before it
         block = bisect_left(self._before, wanted) - 1
@@ -103,7 +103,7 @@ class LineCount(Scan):
                 return source.size  # there are fewer lines
         return min(source.size, place + at + 1)
 
-    def _bytes_per_line(self, source: Source) -> float:
+    def _bytes_per_line(self, source: OpenLog) -> float:
         if self._before[-1]:
             return self._scanned / self._before[-1]
         first = os.pread(source.descriptor, BLOCK, 0)
@@ -137,7 +137,7 @@ class Matches(Scan):
         end = self.size if self._is_behind else self._high
         return (self._high - self._low) / end if end else 1.0
 
-    def advance(self, source: Source, goes_on: Goes) -> None:
+    def advance(self, source: OpenLog, goes_on: Goes) -> None:
         grown, self.size = self._is_behind or source.size != self.size, source.size
         self._is_behind = False
         if self._low is None:
@@ -153,7 +153,7 @@ class Matches(Scan):
         while self._low and (self._low == began or goes_on()):
             self._backward(source, self._low)
 
-    def _forward(self, source: Source, goes_on: Goes) -> None:
+    def _forward(self, source: OpenLog, goes_on: Goes) -> None:
         began, length = self._high, BLOCK
         while self._high < source.size and (self._high == began or goes_on()):
             data = os.pread(source.descriptor, min(length, source.size - self._high), self._high)
@@ -167,7 +167,7 @@ class Matches(Scan):
             self._high += end
         self._is_behind = self._high < source.size
 
-    def _backward(self, source: Source, low: int) -> None:
+    def _backward(self, source: OpenLog, low: int) -> None:
         length, begin, data = BLOCK, 0, b""
         while True:
             start = max(0, low - length)
@@ -223,7 +223,7 @@ class Matches(Scan):
         return [self._at(index) for index in range(max(0, first), min(end, self._count))]
 
 
-def line_start(source: Source, offset: int) -> int:
+def line_start(source: OpenLog, offset: int) -> int:
     """The last place at or before an offset where a line begins; within a line that is too long, the offset."""
     end = min(offset, source.size)
     length = 1 << 13
@@ -249,10 +249,10 @@ Found = tuple[list[Row], int, bool, bool]
 """Lines, where the next one begins, and whether there are none before and none after."""
 
 
-class Reader:
+class LineReader:
     """Reads lines of one file."""
 
-    def __init__(self, source: Source, levels: Levels, pattern: Pattern | None, characters: int) -> None:
+    def __init__(self, source: OpenLog, levels: Levels, pattern: Pattern | None, characters: int) -> None:
         self._source, self._levels, self._pattern, self._characters = source, levels, pattern, characters
         self._room = MOST
 

@@ -48,7 +48,7 @@ def main(arguments: list[str], clock: Clock = CLOCK) -> int:
     pending, heard, answered, stored = b"", clock.monotonic(), False, False
     while True:
         if answered and not stored and not answers.is_busy:
-            compiled.store()  # the next one starts in half the time
+            compiled.store_compiled()  # the next one starts in half the time
             stored = True
         signal.alarm(0)
         ready = clock.select([source], 0.0 if answers.is_busy else IDLE_S)

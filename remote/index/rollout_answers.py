@@ -18,8 +18,8 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from grpo_train.run_dir.tokens import FILE as TOKENS
-from remote.index.lines import MAX_LINE, MISSING, number, read_completion, read_line, shown
-from remote.index.log_index import Ranges, Source, range_end
+from remote.index.lines import MAX_LINE, MISSING, logged_number, number, read_completion, read_line
+from remote.index.log_index import OpenLog, Ranges, range_end
 from remote.index.rollouts import (
     COLUMNS,
     FLAGS,
@@ -67,7 +67,7 @@ MAX_TOKEN_LINES = 10_000
 class Lines:
     """Lines at offsets, read in blocks of which the last one is kept."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: OpenLog) -> None:
         self._source = source
         self._start, self._data = 0, b""
 
@@ -106,7 +106,7 @@ def full_row(offset: int, line: bytes | None, characters: int) -> dict[str, Any]
         found[name] = str(value)[:SHORT] if is_text else None
     rewards = row.get("rewards")
     if isinstance(rewards, dict):
-        found["rewards"] = {name: shown(number(value)) for name, value in list(rewards.items())[:MAX_REWARDS]}
+        found["rewards"] = {name: logged_number(number(value)) for name, value in list(rewards.items())[:MAX_REWARDS]}
     if isinstance(row.get("facts"), dict) and len(json.dumps(row["facts"])) <= MAX_FACTS:
         found["facts"] = row["facts"]
     return found
@@ -115,7 +115,12 @@ def full_row(offset: int, line: bytes | None, characters: int) -> dict[str, Any]
 def sample_row(sample: Sample, reasons: list[str]) -> dict[str, Any]:
     """A row of the columns as a reply has it."""
     offset, step, group, place, reward, advantage, length, bits, reason, problem = sample
-    row: dict[str, Any] = {"offset": offset, "step": step, "reward": shown(reward), "advantage": shown(advantage)}
+    row: dict[str, Any] = {
+        "offset": offset,
+        "step": step,
+        "reward": logged_number(reward),
+        "advantage": logged_number(advantage),
+    }
     for key, value in (("group", group), ("sample", place), ("length", length), ("problem", problem)):
         row[key] = None if value < 0 else value
     for at, flag in enumerate(FLAGS):
@@ -154,7 +159,7 @@ def _shared(texts: list[str]) -> int:
 class Unindexed:
     """Samples of a file whose steps rise, found by bisection."""
 
-    def __init__(self, source: Source, ranges: Ranges) -> None:
+    def __init__(self, source: OpenLog, ranges: Ranges) -> None:
         self._source, self._ranges = source, ranges
 
     def step(self, wanted: int) -> tuple[int, int | None, list[Sample], list[str]] | None:
@@ -408,7 +413,7 @@ MAX_SAMPLES = 10_000
 """Of one step; the first ones."""
 
 
-def rollout_steps(index: RolloutIndex, source: Source | None, request: RolloutStepsRequest) -> dict[str, Any]:
+def rollout_steps(index: RolloutIndex, source: OpenLog | None, request: RolloutStepsRequest) -> dict[str, Any]:
     """The reply to a ``rollout_steps`` request."""
     segments = index.segments() if source else []
     if source and not index.whole:
@@ -437,7 +442,7 @@ def rollout_steps(index: RolloutIndex, source: Source | None, request: RolloutSt
     }
 
 
-def _of_tail(index: RolloutIndex, source: Source) -> list[Segment]:
+def _of_tail(index: RolloutIndex, source: OpenLog) -> list[Segment]:
     """The segments of the file's last bytes but for the first, which may have begun before."""
     start = max(index.offset, source.size - TAIL)
     samples = Unindexed(source, index.ranges).samples(start)
@@ -445,7 +450,7 @@ def _of_tail(index: RolloutIndex, source: Source) -> list[Segment]:
     return segments_of(0, columns[1], columns[2], columns[4], columns[7])[0 if start == index.offset else 1 :]
 
 
-def rollout_step(index: RolloutIndex, source: Source | None, request: RolloutStepRequest) -> dict[str, Any]:
+def rollout_step(index: RolloutIndex, source: OpenLog | None, request: RolloutStepRequest) -> dict[str, Any]:
     """The reply to a ``rollout_step`` request: the last step with samples that is not after the one asked for, else the
     first one."""
     if source is not None:
@@ -468,7 +473,7 @@ def rollout_step(index: RolloutIndex, source: Source | None, request: RolloutSte
 MOST_PROBLEMS = 5
 
 
-def problem_changes(index: RolloutIndex, source: Source | None, request: ProblemChangesRequest) -> dict[str, Any]:
+def problem_changes(index: RolloutIndex, source: OpenLog | None, request: ProblemChangesRequest) -> dict[str, Any]:
     """The reply to a ``problem_changes`` request: each problem against the last step that sampled it before."""
     found = _indexed_step(index, request.step) if source is not None and index.whole else None
     state = {"state": "whole" if index.whole else "coarse"}
@@ -559,7 +564,7 @@ def _indexed_step(index: RolloutIndex, wanted: int) -> Found | None:
     return step, before, after, samples, index.header["reasons"]
 
 
-def _unindexed_step(index: RolloutIndex, source: Source, wanted: int) -> Found | None:
+def _unindexed_step(index: RolloutIndex, source: OpenLog, wanted: int) -> Found | None:
     rows = Unindexed(source, index.ranges)
     found = rows.step(wanted)
     if found is None:
@@ -568,7 +573,7 @@ def _unindexed_step(index: RolloutIndex, source: Source, wanted: int) -> Found |
     return step, rows.step_before(step), after, samples, reasons
 
 
-def samples(index: RolloutIndex, source: Source | None, request: SamplesRequest) -> dict[str, Any]:
+def samples(index: RolloutIndex, source: OpenLog | None, request: SamplesRequest) -> dict[str, Any]:
     """The reply to a ``samples`` request."""
     rows = []
     characters = min(request.characters, MAX_TEXTS // max(1, len(request.offsets)))
@@ -603,7 +608,7 @@ def tokens_of(index: RolloutIndex, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def search(
-    index: RolloutIndex, source: Source | None, request: SearchRolloutsRequest, goes_on: Callable[[], bool]
+    index: RolloutIndex, source: OpenLog | None, request: SearchRolloutsRequest, goes_on: Callable[[], bool]
 ) -> dict[str, Any]:
     """The reply to a ``search_rollouts`` request: the newest samples first, as many as are examined while
     ``goes_on()``."""
@@ -632,7 +637,7 @@ Rows = Iterator[tuple[Sample, Callable[[], "bytes | None"]]]
 
 
 def _indexed_rows(
-    index: RolloutIndex, source: Source, request: SearchRolloutsRequest
+    index: RolloutIndex, source: OpenLog, request: SearchRolloutsRequest
 ) -> tuple[int, int, Rows, list[str]]:
     """What a search examines: how many samples in all, on this page and the next ones, these, and their reasons."""
     spans = [(0, index.rows)] if index.rows else []
@@ -648,7 +653,7 @@ def _indexed_rows(
 
 
 def _unindexed_rows(
-    index: RolloutIndex, source: Source, request: SearchRolloutsRequest
+    index: RolloutIndex, source: OpenLog, request: SearchRolloutsRequest
 ) -> tuple[int, int, Rows, list[str]]:
     """The same for a step of a file that is not indexed to its end."""
     assert request.step is not None
@@ -661,7 +666,7 @@ def _unindexed_rows(
     return len(found[3]), len(rows), pairs, found[4]
 
 
-def _backwards(index: RolloutIndex, source: Source, spans: list[tuple[int, int]], end: int) -> Rows:
+def _backwards(index: RolloutIndex, source: OpenLog, spans: list[tuple[int, int]], end: int) -> Rows:
     """Samples before a row, the last one first, and how to read the line of each."""
     lines = Lines(source)
     for first, last in reversed(spans):
@@ -673,7 +678,7 @@ def _backwards(index: RolloutIndex, source: Source, spans: list[tuple[int, int]]
             last = start
 
 
-def _common(index: RolloutIndex, source: Source | None) -> dict[str, Any]:
+def _common(index: RolloutIndex, source: OpenLog | None) -> dict[str, Any]:
     return {
         "state": "whole" if index.whole else "coarse",
         "progress": 1.0 if index.whole or not index.size else index.offset / index.size,

@@ -10,8 +10,8 @@ from statistics import median
 from typing import Any
 
 from grpo_train.run_dir.curves import largest_changes
-from remote.index.lines import MISSING, shown
-from remote.index.train_log import STEP, TIME, Snapshot, finite_of, is_sorted
+from remote.index.lines import MISSING, logged_number
+from remote.index.train_log import STEP, TIME, KnownColumns, finite_of, is_sorted
 from remote.protocol.frames import pack
 from remote.protocol.logs import COLUMNS, HUGE, LevelChangesRequest, SeriesRequest
 
@@ -19,12 +19,12 @@ AXES = {"step": STEP, "time": TIME, "tokens": "num_tokens"}
 MAX_X = 1e15
 
 
-def axis_of(snapshot: Snapshot, name: str) -> Axis:
+def axis_of(snapshot: KnownColumns, name: str) -> Axis:
     """One of X_AXES."""
     return Axis(run_seconds(snapshot) if name == "seconds" else snapshot.column(AXES[name]))
 
 
-def run_seconds(snapshot: Snapshot) -> array[float]:
+def run_seconds(snapshot: KnownColumns) -> array[float]:
     """Duration of the steps up to each row; of a log without it, the time since its first row."""
     took = [value if 0 <= value < HUGE else 0.0 for value in snapshot.column("time/step")]
     if any(took):
@@ -76,13 +76,13 @@ def nearest(xs: array[float], x: float) -> int:
     return after - 1
 
 
-def levels_before(snapshot: Snapshot, metrics: Sequence[str], rows: Sequence[int]) -> dict[str, float]:
+def levels_before(snapshot: KnownColumns, metrics: Sequence[str], rows: Sequence[int]) -> dict[str, float]:
     """The median of the finite values of each metric in some rows. Reads no column whole."""
     found = {name: finite_of(array("d", [snapshot.at(name, row) for row in rows])) for name in metrics}
     return {name: median(values) for name, values in found.items() if values}
 
 
-def level_changes(snapshot: Snapshot, request: LevelChangesRequest) -> list[dict[str, Any]]:
+def level_changes(snapshot: KnownColumns, request: LevelChangesRequest) -> list[dict[str, Any]]:
     """The rows of the reply to a ``level_changes`` request."""
     axis, values, steps = axis_of(snapshot, request.x), snapshot.column(request.metric), snapshot.column(STEP)
     low = 0 if request.low is None else bisect_left(axis.xs, request.low)
@@ -131,7 +131,7 @@ def _usable(values: array[float]) -> tuple[Sequence[float], float, int]:
     return kept, sum(kept), len(values) - len(kept) - values.count(MISSING)
 
 
-def series(snapshot: Snapshot, request: SeriesRequest) -> dict[str, Any]:
+def series(snapshot: KnownColumns, request: SeriesRequest) -> dict[str, Any]:
     """The reply to a ``series`` request, without what all replies have."""
     axis = axis_of(snapshot, request.x)
     xs = axis.xs
@@ -148,7 +148,7 @@ def series(snapshot: Snapshot, request: SeriesRequest) -> dict[str, Any]:
             {
                 "metric": metric,
                 "columns": pack(columns),
-                "last": shown(snapshot.at(metric, at)) if at >= 0 else None,
+                "last": logged_number(snapshot.at(metric, at)) if at >= 0 else None,
                 "last_step": snapshot.at(STEP, at) if at >= 0 else None,
             }
         )
@@ -169,7 +169,7 @@ SAMPLE = 2_000
 MOST = 1e6
 
 
-def metrics(snapshot: Snapshot) -> dict[str, Any]:
+def metrics(snapshot: KnownColumns) -> dict[str, Any]:
     """The reply to a ``metrics`` request, without what all replies have."""
     steps = snapshot.column(STEP)
     rows = []
@@ -182,7 +182,7 @@ def metrics(snapshot: Snapshot) -> dict[str, Any]:
         rows.append(
             {
                 "name": name,
-                "last": shown(values[stats.last_row]),
+                "last": logged_number(values[stats.last_row]),
                 "last_step": steps[stats.last_row],
                 "count": stats.count,
                 "gaps": stats.gaps,

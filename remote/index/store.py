@@ -47,7 +47,7 @@ class Unwritable(Exception):
     """The disk does not take an index: it is full, read-only or has no locks."""
 
 
-class Store:
+class IndexStore:
     """The index in one folder. Only the lock's holder may call anything but :meth:`locked`."""
 
     def __init__(self, folder: Path, wait_s: float = LOCK_WAIT_S, clock: Clock = CLOCK) -> None:
@@ -206,7 +206,7 @@ def folder_name(kind: str, device: int, inode: int) -> str:
     return hashlib.sha256(f"{VERSION} {kind} {device} {inode} {boot}".encode()).hexdigest()[:32]
 
 
-def prune(place: Path, limit: int = MAX_CACHE_BYTES) -> None:
+def prune_indexes(place: Path, limit: int = MAX_CACHE_BYTES) -> None:
     """Remove the indexes used longest ago until the rest is within the limit, but none that is in use."""
     sizes: dict[Path, int] = {}
     for folder in place.iterdir():
@@ -218,7 +218,7 @@ def prune(place: Path, limit: int = MAX_CACHE_BYTES) -> None:
         if total <= limit:
             return
         with suppress(OSError, Busy):
-            with Store(folder, wait_s=0).locked():
+            with IndexStore(folder, wait_s=0).locked():
                 shutil.rmtree(folder)
             total -= sizes[folder]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from grpo_train.run_dir.formats import RENAMED_KEYS
 from remote.index.lines import MISSING, number, read_line, step_of, time_of
-from remote.index.log_index import LogIndex, Ranges, Source, is_within
+from remote.index.log_index import LogIndex, OpenLog, Ranges, is_within
 from remote.index.store import MAX_INDEX_BYTES
 from remote.protocol import Cursor, RemoteError
 from remote.protocol.logs import HUGE
@@ -29,7 +29,7 @@ _NUMBERS = {float, int}
 Values = tuple[Any, ...]
 
 
-class Layout:
+class ColumnLayout:
     """How the rows with some keys become columns."""
 
     def __init__(self, row: dict[str, Any], columns: dict[str, int]) -> None:
@@ -137,7 +137,7 @@ class TrainLogIndex(LogIndex):
 
     def begin(self) -> None:
         self._columns = {name: place for place, name in enumerate(self.names)}
-        self._layouts: dict[tuple[str, ...], Layout] = {}
+        self._layouts: dict[tuple[str, ...], ColumnLayout] = {}
         self._batch: list[Values] = []
         self._taken: list[array[Any]] = [array("q"), array("d"), array("d")]
         self._values: list[array[float]] = [array("d") for _ in self._columns]
@@ -166,7 +166,7 @@ class TrainLogIndex(LogIndex):
         known = len(self._columns)
         if len(self._layouts) >= MAX_LAYOUTS:
             self._layouts.clear()
-        layout = self._layouts[keys] = Layout(row, self._columns)
+        layout = self._layouts[keys] = ColumnLayout(row, self._columns)
         if len(self._columns) > known:
             self._flush()
             rows = self.rows + len(self._taken[0])
@@ -243,7 +243,7 @@ TAIL = 1 << 16
 class Probes:
     """Rows of a log that is not indexed yet."""
 
-    def __init__(self, source: Source, ranges: Ranges) -> None:
+    def __init__(self, source: OpenLog, ranges: Ranges) -> None:
         self.end = 0
         """Offset after the last whole line."""
         self._found: dict[int, dict[str, Any]] = {}
@@ -255,11 +255,11 @@ class Probes:
         self._found.clear()
         self._ranges, self.cursor = ranges, source.cursor(self.end)
 
-    def fit(self, source: Source, ranges: Ranges) -> bool:
+    def fit(self, source: OpenLog, ranges: Ranges) -> bool:
         """Whether they are still rows of the log, and none is superseded since."""
         return ranges == self._ranges and source.fits(self.cursor)
 
-    def _probe(self, source: Source, place: int, ranges: Ranges) -> None:
+    def _probe(self, source: OpenLog, place: int, ranges: Ranges) -> None:
         """Read the first whole line behind a place."""
         size, data = CHUNK, b""
         while size <= LONGEST:
@@ -273,7 +273,7 @@ class Probes:
                 return
             size *= 8
 
-    def _read_tail(self, source: Source, start: int, ranges: Ranges) -> None:
+    def _read_tail(self, source: OpenLog, start: int, ranges: Ranges) -> None:
         data = os.pread(source.descriptor, source.size - start, start)
         position = data.find(b"\n") + 1 if start else 0
         while (end := data.find(b"\n", position)) >= 0:
@@ -288,7 +288,7 @@ class Probes:
                 self._found[offset] = row
 
 
-class Snapshot:
+class KnownColumns:
     """Columns that a question is answered from: those of the index or, while it is in progress, those of probes."""
 
     def __init__(self, index: TrainLogIndex, probes: Probes | None) -> None:
@@ -330,7 +330,7 @@ class Snapshot:
 
 def _columns_of(rows: list[tuple[int, dict[str, Any]]]) -> dict[str, array[Any]]:
     places: dict[str, int] = {}
-    layouts = [Layout(row, places) for _, row in rows]
+    layouts = [ColumnLayout(row, places) for _, row in rows]
     found: dict[str, array[Any]] = {
         OFFSET: array("q", [offset for offset, _ in rows]),
         STEP: array("d", [step_of(row) or 0.0 for _, row in rows]),

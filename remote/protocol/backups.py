@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeAlias, TypedDict
 
-from remote.protocol.check import Count, Label, Name, Quantity, Rule, Time
+from remote.protocol.check import Count, Label, Name, Quantity, Time, ValueRule
 from remote.protocol.jobs import CommandRequest, Text
 from remote.protocol.jobs import Count as Positive
 from remote.protocol.record import record
 
-Step: TypeAlias = Annotated[int, Rule("an integer of 0 or more", lambda value: value >= 0)]
+Step: TypeAlias = Annotated[int, ValueRule("an integer of 0 or more", lambda value: value >= 0)]
 Row: TypeAlias = dict[str, Any]
 
 

@@ -7,7 +7,7 @@ import binascii
 import zlib
 from typing import Annotated, Any, TypeAlias, TypedDict
 
-from remote.protocol.check import Rule
+from remote.protocol.check import ValueRule
 from remote.protocol.frames import unpack
 from remote.protocol.logs import Bound, Row, Text
 from remote.protocol.record import record
@@ -19,9 +19,9 @@ NO_VALUE = -1.0
 """Stands for a value that the driver did not report."""
 
 Columns: TypeAlias = Annotated[
-    int, Rule(f"an integer from 1 to {MAX_COLUMNS}", lambda value: 1 <= value <= MAX_COLUMNS)
+    int, ValueRule(f"an integer from 1 to {MAX_COLUMNS}", lambda value: 1 <= value <= MAX_COLUMNS)
 ]
-Amount: TypeAlias = Annotated[float, Rule("a number from 0 to 10^15", lambda value: 0 <= value <= 1e15)]
+Amount: TypeAlias = Annotated[float, ValueRule("a number from 0 to 10^15", lambda value: 0 <= value <= 1e15)]
 
 
 @record(frozen=True)
@@ -77,7 +77,7 @@ class _GpuHistory(TypedDict):
 class GpuHistoryRow(_GpuHistory, total=False):
     """A GPU's samples: one per column that has any, in order of time."""
 
-    length: Annotated[int, Rule(f"an integer from 0 to {MAX_COLUMNS}", lambda value: 0 <= value <= MAX_COLUMNS)]
+    length: Annotated[int, ValueRule(f"an integer from 0 to {MAX_COLUMNS}", lambda value: 0 <= value <= MAX_COLUMNS)]
     columns: str
     """Packed; unpacked, GPU_COLUMNS lists. Time is that of a column's last sample, the other values are means."""
 
@@ -97,10 +97,10 @@ MAX_PAGE = 32 << 20
 """Bytes of a page."""
 
 Runs: TypeAlias = Annotated[
-    list[Annotated[str, Rule("a non-empty string", bool)]],
-    Rule(f"a list of 1 to {MAX_RUNS} run names", lambda value: 1 <= len(value) <= MAX_RUNS),
+    list[Annotated[str, ValueRule("a non-empty string", bool)]],
+    ValueRule(f"a list of 1 to {MAX_RUNS} run names", lambda value: 1 <= len(value) <= MAX_RUNS),
 ]
-Price: TypeAlias = Annotated[float, Rule("a number of 0 or more", lambda value: value >= 0)]
+Price: TypeAlias = Annotated[float, ValueRule("a number of 0 or more", lambda value: value >= 0)]
 
 
 @record(frozen=True)

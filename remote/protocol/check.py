@@ -1,7 +1,7 @@
 """Validation of JSON against declared types: of requests, and of what a box sends.
 
 Supported types: str, int (64 bits), float (finite), bool, None, Any, ``list[...]`` and ``dict[str, ...]`` (at most
-:data:`MAX_ITEMS` items), unions, literals of strings, TypedDicts, and ``Annotated`` with a :class:`Rule`. Unknown
+:data:`MAX_ITEMS` items), unions, literals of strings, TypedDicts, and ``Annotated`` with a :class:`ValueRule`. Unknown
 keys are ignored: the other end may be newer.
 """
 
@@ -26,7 +26,7 @@ SECRET: Mapping[str, bool] = types.MappingProxyType({"secret": True})
 
 
 @record(frozen=True)
-class Rule:
+class ValueRule:
     """A restriction on a value, and the description of what it allows."""
 
     description: str
@@ -93,7 +93,7 @@ def _checker(kind: Any) -> Callable[[Any], bool]:
     return lambda value: known and isinstance(value, kind)
 
 
-def _restricted(fits: Callable[[Any], bool], rule: Rule) -> Callable[[Any], bool]:
+def _restricted(fits: Callable[[Any], bool], rule: ValueRule) -> Callable[[Any], bool]:
     return lambda value: fits(value) and rule.allows(value)
 
 
@@ -175,10 +175,12 @@ def _is_time(value: str) -> bool:
     return True
 
 
-Label: TypeAlias = Annotated[str, Rule(f"at most {NAME_LENGTH} printable characters", _is_label)]
-Name: TypeAlias = Annotated[str, Rule(f"1 to {NAME_LENGTH} printable characters", lambda v: bool(v) and _is_label(v))]
-Quantity: TypeAlias = Annotated[float, Rule("a number within ±10^15", lambda value: abs(value) <= 1e15)]
-Count: TypeAlias = Annotated[float, Rule("a number from 0 to 10^15", lambda value: 0 <= value <= 1e15)]
-Metric: TypeAlias = float | Annotated[str, Rule("NaN or Infinity", lambda value: value in SPECIAL)]
+Label: TypeAlias = Annotated[str, ValueRule(f"at most {NAME_LENGTH} printable characters", _is_label)]
+Name: TypeAlias = Annotated[
+    str, ValueRule(f"1 to {NAME_LENGTH} printable characters", lambda v: bool(v) and _is_label(v))
+]
+Quantity: TypeAlias = Annotated[float, ValueRule("a number within ±10^15", lambda value: abs(value) <= 1e15)]
+Count: TypeAlias = Annotated[float, ValueRule("a number from 0 to 10^15", lambda value: 0 <= value <= 1e15)]
+Metric: TypeAlias = float | Annotated[str, ValueRule("NaN or Infinity", lambda value: value in SPECIAL)]
 ConfigValue: TypeAlias = Label | float | bool | None
-Time: TypeAlias = Annotated[str, Rule("a time such as 2026-11-22T08:30:00Z", _is_time)]
+Time: TypeAlias = Annotated[str, ValueRule("a time such as 2026-11-22T08:30:00Z", _is_time)]

@@ -8,7 +8,7 @@ from dataclasses import field, fields, replace
 from typing import Annotated, Any, TypeAlias, TypedDict
 
 from grpo_train.run_dir.suggest import did_you_mean
-from remote.protocol.check import SECRET, Label, Quantity, Rule
+from remote.protocol.check import SECRET, Label, Quantity, ValueRule
 from remote.protocol.copies import NOW, THEN
 from remote.protocol.frames import RemoteError
 from remote.protocol.record import record
@@ -91,11 +91,11 @@ def _is_option(value: Any) -> bool:
     return isinstance(value, str) and value.startswith("-") and value.isprintable() and not set(value) & set("\"'\\")
 
 
-Text: TypeAlias = Annotated[str, Rule("a non-empty string", bool)]
-Count: TypeAlias = Annotated[int, Rule("an integer of 1 or more", lambda value: value >= 1)]
-Fraction: TypeAlias = Annotated[float, Rule("a number above 0 and at most 1", lambda value: 0 < value <= 1)]
-Choice: TypeAlias = Annotated[str, Rule("then, now or empty", lambda value: value in ("", THEN, NOW))]
-NonNegative: TypeAlias = Annotated[float, Rule("a number of 0 or more", lambda value: value >= 0)]
+Text: TypeAlias = Annotated[str, ValueRule("a non-empty string", bool)]
+Count: TypeAlias = Annotated[int, ValueRule("an integer of 1 or more", lambda value: value >= 1)]
+Fraction: TypeAlias = Annotated[float, ValueRule("a number above 0 and at most 1", lambda value: 0 < value <= 1)]
+Choice: TypeAlias = Annotated[str, ValueRule("then, now or empty", lambda value: value in ("", THEN, NOW))]
+NonNegative: TypeAlias = Annotated[float, ValueRule("a number of 0 or more", lambda value: value >= 0)]
 
 
 @record(frozen=True, kw_only=True)
@@ -302,17 +302,20 @@ MAX_PROMPT = 65_536
 MAX_COUNT = 64
 """Completions of each checkpoint."""
 _ID = re.compile(r"[0-9a-f]{32}")
-AskId: TypeAlias = Annotated[str, Rule("the id of an opened process", lambda value: bool(_ID.fullmatch(value)))]
-QuestionId: TypeAlias = Annotated[str, Rule("the id of a question", lambda value: bool(_ID.fullmatch(value)))]
+AskId: TypeAlias = Annotated[str, ValueRule("the id of an opened process", lambda value: bool(_ID.fullmatch(value)))]
+QuestionId: TypeAlias = Annotated[str, ValueRule("the id of a question", lambda value: bool(_ID.fullmatch(value)))]
 Prompt: TypeAlias = Annotated[
-    str, Rule(f"a question of at most {MAX_PROMPT:,} characters", lambda value: len(value) <= MAX_PROMPT)
+    str, ValueRule(f"a question of at most {MAX_PROMPT:,} characters", lambda value: len(value) <= MAX_PROMPT)
 ]
-Samples: TypeAlias = Annotated[int, Rule(f"an integer from 1 to {MAX_COUNT}", lambda value: 1 <= value <= MAX_COUNT)]
-Number: TypeAlias = Annotated[int, Rule("an integer of 0 or more", lambda value: value >= 0)]
+Samples: TypeAlias = Annotated[
+    int, ValueRule(f"an integer from 1 to {MAX_COUNT}", lambda value: 1 <= value <= MAX_COUNT)
+]
+Number: TypeAlias = Annotated[int, ValueRule("an integer of 0 or more", lambda value: value >= 0)]
 Checkpoints: TypeAlias = Annotated[
-    list[Number], Rule("a list of 1 or 2 steps", lambda value: 1 <= len(value) <= 2 and len(set(value)) == len(value))
+    list[Number],
+    ValueRule("a list of 1 or 2 steps", lambda value: 1 <= len(value) <= 2 and len(set(value)) == len(value)),
 ]
-Device: TypeAlias = Annotated[str, Rule("'cpu', 'cuda' or ''", lambda value: value in ("", "cpu", "cuda"))]
+Device: TypeAlias = Annotated[str, ValueRule("'cpu', 'cuda' or ''", lambda value: value in ("", "cpu", "cuda"))]
 
 
 @record(frozen=True)
@@ -382,7 +385,9 @@ class CloseAskReply(TypedDict):
 MAX_LINE = 2_000
 Line: TypeAlias = Annotated[
     str,
-    Rule(f"1 to {MAX_LINE:,} printable characters", lambda value: 0 < len(value) <= MAX_LINE and value.isprintable()),
+    ValueRule(
+        f"1 to {MAX_LINE:,} printable characters", lambda value: 0 < len(value) <= MAX_LINE and value.isprintable()
+    ),
 ]
 
 
@@ -407,7 +412,7 @@ class SendLineReply(TypedDict):
     session: Label
 
 
-Port: TypeAlias = Annotated[int, Rule("a port number", lambda value: 0 < value < 65_536)]
+Port: TypeAlias = Annotated[int, ValueRule("a port number", lambda value: 0 < value < 65_536)]
 
 
 @record(frozen=True)

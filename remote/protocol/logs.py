@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Annotated, Any, TypeAlias, TypedDict
 
-from remote.protocol.check import ConfigValue, Rule
+from remote.protocol.check import ConfigValue, ValueRule
 from remote.protocol.frames import Cursor, RemoteError, pack, unpack
 from remote.protocol.record import record
 
@@ -47,22 +47,22 @@ X_AXES = ("step", "tokens", "time", "seconds")
 UNREADABLE = "unreadable"
 
 Row: TypeAlias = dict[str, Any]
-Text: TypeAlias = Annotated[str, Rule("a non-empty string", bool)]
-Axis: TypeAlias = Annotated[str, Rule(f"one of {', '.join(X_AXES)}", lambda value: value in X_AXES)]
-Bound: TypeAlias = Annotated[float, Rule("a number within ±10^15", lambda value: abs(value) <= 1e15)]
-Width: TypeAlias = Annotated[int, Rule(f"an integer from 1 to {MAX_WIDTH}", lambda value: 1 <= value <= MAX_WIDTH)]
+Text: TypeAlias = Annotated[str, ValueRule("a non-empty string", bool)]
+Axis: TypeAlias = Annotated[str, ValueRule(f"one of {', '.join(X_AXES)}", lambda value: value in X_AXES)]
+Bound: TypeAlias = Annotated[float, ValueRule("a number within ±10^15", lambda value: abs(value) <= 1e15)]
+Width: TypeAlias = Annotated[int, ValueRule(f"an integer from 1 to {MAX_WIDTH}", lambda value: 1 <= value <= MAX_WIDTH)]
 Names: TypeAlias = Annotated[
-    list[str], Rule(f"a list of at most {MAX_METRICS} strings", lambda value: len(value) <= MAX_METRICS)
+    list[str], ValueRule(f"a list of at most {MAX_METRICS} strings", lambda value: len(value) <= MAX_METRICS)
 ]
-Offset: TypeAlias = Annotated[int, Rule("an integer from 0 to 2^62", lambda value: 0 <= value <= 2**62)]
+Offset: TypeAlias = Annotated[int, ValueRule("an integer from 0 to 2^62", lambda value: 0 <= value <= 2**62)]
 Offsets: TypeAlias = Annotated[
-    list[Offset], Rule(f"a list of at most {MAX_OFFSETS} offsets", lambda value: len(value) <= MAX_OFFSETS)
+    list[Offset], ValueRule(f"a list of at most {MAX_OFFSETS} offsets", lambda value: len(value) <= MAX_OFFSETS)
 ]
-Folder: TypeAlias = Annotated[str, Rule("at most 1,000 characters", lambda value: len(value) <= 1_000)]
+Folder: TypeAlias = Annotated[str, ValueRule("at most 1,000 characters", lambda value: len(value) <= 1_000)]
 """Of an evaluated step, relative to the root: its ``completions.jsonl`` is read; "" = the run's ``rollouts.jsonl``."""
-State: TypeAlias = Annotated[str, Rule("'whole' or 'coarse'", lambda value: value in ("whole", "coarse"))]
-Share: TypeAlias = Annotated[float, Rule("a number from 0 to 1", lambda value: 0 <= value <= 1)]
-Hash: TypeAlias = Annotated[str, Rule("a hash", lambda value: (len(value) <= 64 and value.isalnum()) or not value)]
+State: TypeAlias = Annotated[str, ValueRule("'whole' or 'coarse'", lambda value: value in ("whole", "coarse"))]
+Share: TypeAlias = Annotated[float, ValueRule("a number from 0 to 1", lambda value: 0 <= value <= 1)]
+Hash: TypeAlias = Annotated[str, ValueRule("a hash", lambda value: (len(value) <= 64 and value.isalnum()) or not value)]
 
 
 # --------------------------------------------------------------------------------------------------------- requests
@@ -145,7 +145,7 @@ class RolloutStepRequest:
 class SamplesRequest:
     run: Text
     offsets: Offsets
-    characters: Annotated[int, Rule("an integer from 0 to 131,072", lambda value: 0 <= value <= 131_072)] = 32_768
+    characters: Annotated[int, ValueRule("an integer from 0 to 131,072", lambda value: 0 <= value <= 131_072)] = 32_768
     """Maximum of each text; a longer prompt keeps its end, another text its beginning."""
     folder: Folder = ""
 
@@ -165,7 +165,7 @@ class SearchRolloutsRequest:
     """Only this step; None = the whole file."""
     before: Offset | None = None
     """``next`` of the previous page."""
-    limit: Annotated[int, Rule("an integer from 1 to 1,000", lambda value: 1 <= value <= 1_000)] = 200
+    limit: Annotated[int, ValueRule("an integer from 1 to 1,000", lambda value: 1 <= value <= 1_000)] = 200
     folder: Folder = ""
 
 
@@ -267,7 +267,7 @@ class RolloutStepsReply(_IndexReply):
     last_step: Bound | None
     total: Offset
     """Steps of the file that have rollouts."""
-    length: Annotated[int, Rule(f"an integer from 0 to {MAX_STEPS}", lambda value: 0 <= value <= MAX_STEPS)]
+    length: Annotated[int, ValueRule(f"an integer from 0 to {MAX_STEPS}", lambda value: 0 <= value <= MAX_STEPS)]
     """Steps in this reply."""
     table: str
     """Packed; unpacked, a :class:`StepTable`."""
@@ -395,18 +395,22 @@ MAX_KEPT = 1_000_000
 LEVELS = ("", "warning", "error")
 """``""`` = every line."""
 
-Level: TypeAlias = Annotated[str, Rule(f"one of {', '.join(map(repr, LEVELS))}", lambda value: value in LEVELS)]
-Lines: TypeAlias = Annotated[int, Rule(f"an integer from 0 to {MAX_LINES}", lambda value: 0 <= value <= MAX_LINES)]
+Level: TypeAlias = Annotated[str, ValueRule(f"one of {', '.join(map(repr, LEVELS))}", lambda value: value in LEVELS)]
+Lines: TypeAlias = Annotated[int, ValueRule(f"an integer from 0 to {MAX_LINES}", lambda value: 0 <= value <= MAX_LINES)]
 Characters: TypeAlias = Annotated[
-    int, Rule(f"an integer from 1 to {MAX_CHARACTERS}", lambda value: 1 <= value <= MAX_CHARACTERS)
+    int, ValueRule(f"an integer from 1 to {MAX_CHARACTERS}", lambda value: 1 <= value <= MAX_CHARACTERS)
 ]
-Pattern: TypeAlias = Annotated[str, Rule(f"at most {MAX_PATTERN} characters", lambda value: len(value) <= MAX_PATTERN)]
+Pattern: TypeAlias = Annotated[
+    str, ValueRule(f"at most {MAX_PATTERN} characters", lambda value: len(value) <= MAX_PATTERN)
+]
 SearchedPattern: TypeAlias = Annotated[
-    str, Rule(f"1 to {MAX_PATTERN} characters", lambda value: 1 <= len(value) <= MAX_PATTERN)
+    str, ValueRule(f"1 to {MAX_PATTERN} characters", lambda value: 1 <= len(value) <= MAX_PATTERN)
 ]
-ByteCount: TypeAlias = Annotated[int, Rule(f"an integer from 1 to {MAX_BYTES}", lambda value: 1 <= value <= MAX_BYTES)]
+ByteCount: TypeAlias = Annotated[
+    int, ValueRule(f"an integer from 1 to {MAX_BYTES}", lambda value: 1 <= value <= MAX_BYTES)
+]
 Around: TypeAlias = Annotated[
-    list[Offset], Rule(f"a list of at most {2 * AROUND} offsets", lambda value: len(value) <= 2 * AROUND)
+    list[Offset], ValueRule(f"a list of at most {2 * AROUND} offsets", lambda value: len(value) <= 2 * AROUND)
 ]
 
 
@@ -473,7 +477,7 @@ class _File(TypedDict):
 
     run: str
     path: str
-    file: Annotated[str, Rule("at most 64 characters", lambda value: len(value) <= 64)]
+    file: Annotated[str, ValueRule("at most 64 characters", lambda value: len(value) <= 64)]
     size: Offset
 
 
@@ -532,7 +536,7 @@ class LogFile(_LogFile, total=False):
     group: str
     """``logs``, or the name of an evaluation."""
     size: Offset
-    modified: Annotated[float, Rule("a number within ±10^15", lambda value: abs(value) <= 1e15)]
+    modified: Annotated[float, ValueRule("a number within ±10^15", lambda value: abs(value) <= 1e15)]
     """Seconds since the epoch on the box's clock."""
 
 
@@ -552,7 +556,7 @@ class LogLine(_LogLine, total=False):
     open: bool
     """Whether its end is not written yet."""
     level: Level
-    marks: Annotated[list[list[int]], Rule("at most 1,000 pairs", lambda value: len(value) <= 1_000)]
+    marks: Annotated[list[list[int]], ValueRule("at most 1,000 pairs", lambda value: len(value) <= 1_000)]
     """First and last character, not included, of each match of the pattern."""
 
 

@@ -47,7 +47,7 @@ from remote.protocol.box import (
     unpack_gpu_history,
     unpack_page,
 )
-from remote.protocol.check import Rule
+from remote.protocol.check import ValueRule
 from remote.protocol.jobs import (
     AskReply,
     AskRequest,
@@ -125,9 +125,9 @@ from remote.protocol.runs import (
 MAX_COMPARED = 32
 """Runs that one is compared with."""
 Others: TypeAlias = Annotated[
-    list[Text], Rule(f"a list of 1 to {MAX_COMPARED} run names", lambda value: 1 <= len(value) <= MAX_COMPARED)
+    list[Text], ValueRule(f"a list of 1 to {MAX_COMPARED} run names", lambda value: 1 <= len(value) <= MAX_COMPARED)
 ]
-Steps: TypeAlias = Annotated[list[int], Rule("a list of at most 64 steps", lambda value: len(value) <= 64)]
+Steps: TypeAlias = Annotated[list[int], ValueRule("a list of at most 64 steps", lambda value: len(value) <= 64)]
 Row: TypeAlias = dict[str, Any]
 
 

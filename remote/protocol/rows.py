@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeAlias, TypedDict
 
 from remote.protocol.backups import BackupRow, DestinationRow, ObstacleRow, PlannedRow, RecordRow, SizeRow, SpareRow
 from remote.protocol.box import DiskRow, GpuHistoryRow
-from remote.protocol.check import Count, Label, Metric, Name, Quantity, Rule, Time
+from remote.protocol.check import Count, Label, Metric, Name, Quantity, Time, ValueRule
 from remote.protocol.jobs import StageRow
 from remote.protocol.logs import LogFile, LogLine
 from remote.protocol.record import record
@@ -24,7 +24,7 @@ UNREADABLE = "unreadable"
 # ---------------------------------------------------------------------------------------------------------- frames
 
 
-Id: TypeAlias = Annotated[int, Rule("an integer from 0 to 2^62", lambda value: 0 <= value <= 2**62)]
+Id: TypeAlias = Annotated[int, ValueRule("an integer from 0 to 2^62", lambda value: 0 <= value <= 2**62)]
 
 
 class _Numbered(TypedDict):
@@ -129,7 +129,7 @@ class Gpu(TypedDict, total=False):
 CHECK_LEVELS = ("ok", "warning", "error")
 """An error is what keeps the box from training."""
 CheckLevel: TypeAlias = Annotated[
-    str, Rule(f"one of {', '.join(map(repr, CHECK_LEVELS))}", lambda value: value in CHECK_LEVELS)
+    str, ValueRule(f"one of {', '.join(map(repr, CHECK_LEVELS))}", lambda value: value in CHECK_LEVELS)
 ]
 
 
@@ -236,7 +236,7 @@ class _Config(TypedDict):
     name: Name
 
 
-class Config(_Config, total=False):
+class ConfigFile(_Config, total=False):
     """A training config on the box."""
 
     size: Count
@@ -418,7 +418,7 @@ ROWS: dict[str, RowKind] = {
     "evaluations": RowKind(Evaluation, "name", _named),
     "baselines": RowKind(Evaluation, "name", _named),
     "events": RowKind(Event, "event", lambda name, reason: {"event": UNREADABLE, UNREADABLE: reason}),
-    "configs": RowKind(Config, "name", _named, unique=True),
+    "configs": RowKind(ConfigFile, "name", _named, unique=True),
     "series": RowKind(SeriesRow, "metric", lambda name, reason: {"metric": name, UNREADABLE: reason}),
     "metrics": RowKind(MetricRow, "name", _named, unique=True),
     "samples": RowKind(SampleRow, "offset", _unreadable_place),

@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import Annotated, Any, TypeAlias, TypedDict
 
 from grpo_train.run_dir.notes import MAX_NOTE
-from remote.protocol.check import ConfigValue, Count, Label, Metric, Name, Quantity, Rule, Time
+from remote.protocol.check import ConfigValue, Count, Label, Metric, Name, Quantity, Time, ValueRule
 from remote.protocol.jobs import ChangeRequest
 from remote.protocol.logs import Names
 from remote.protocol.record import record
@@ -152,13 +152,15 @@ class RunFacts(_RunFacts, total=False):
     metrics: dict[str, Metric]
 
 
-Text: TypeAlias = Annotated[str, Rule("a non-empty string", bool)]
+Text: TypeAlias = Annotated[str, ValueRule("a non-empty string", bool)]
 Row: TypeAlias = dict[str, Any]
-Note: TypeAlias = Annotated[str, Rule(f"a text of at most {MAX_NOTE} characters", lambda value: len(value) <= MAX_NOTE)]
+Note: TypeAlias = Annotated[
+    str, ValueRule(f"a text of at most {MAX_NOTE} characters", lambda value: len(value) <= MAX_NOTE)
+]
 MAX_FACTS = 100
 """Runs of one ``run_facts`` request."""
 Runs: TypeAlias = Annotated[
-    list[Text], Rule(f"a list of at most {MAX_FACTS} names", lambda value: len(value) <= MAX_FACTS)
+    list[Text], ValueRule(f"a list of at most {MAX_FACTS} names", lambda value: len(value) <= MAX_FACTS)
 ]
 
 

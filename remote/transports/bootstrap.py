@@ -187,7 +187,7 @@ _NEW_ENOUGH = {"debian": 12.0, "ubuntu": 22.04}
 """Releases whose own Python is 3.10 or newer."""
 
 
-def start(box: Box, shell: BoxShell, greeting: bytes, wait_ready: Callable[[], None]) -> None:
+def start_agent(box: Box, shell: BoxShell, greeting: bytes, wait_ready: Callable[[], None]) -> None:
     """Start the agent, which reads ``greeting`` first; its frames follow. ``wait_ready``: waits for the shell.
 
     Raises Refused, and Unreachable for an incomplete answer.

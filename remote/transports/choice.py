@@ -72,7 +72,7 @@ def attach_argv(box: Box, session: str) -> list[str]:
     from remote.transports import paramiko
 
     box = known(box)
-    argv = paramiko.attach_argv(box, session)
+    argv = paramiko.paramiko_attach_argv(box, session)
     connected = live(box)
     return list(argv) if connected is None else connected.attach(argv[-1])
 
@@ -167,10 +167,12 @@ class TransportChoice:
         """The link is connected: note the transport and the machine for the next program."""
         seen = last_seen(self._box)
         instance = seen.id if seen is not None else ""
-        if not self._box.is_local and identities.remember(self._box.name, address, machine_of(hello), instance):
+        if not self._box.is_local and identities.remember_identity(
+            self._box.name, address, machine_of(hello), instance
+        ):
             self._announce(MachineChanged(address))
         if self._ssh_refused is not None and self._ssh is not None:
-            fallback.remember(self._box, self._ssh.program)
+            fallback.remember_fallback(self._box, self._ssh.program)
 
     def close(self) -> None:
         """Remove what the connections have left on this machine."""

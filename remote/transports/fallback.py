@@ -12,7 +12,7 @@ import time
 from remote.base import Refused, Unreachable
 from remote.boxes import Box
 from remote.transports.identities import Notes
-from remote.transports.openssh_setup import BoxSsh, Program
+from remote.transports.openssh_setup import BoxSsh, OpenSshClient
 from remote.transports.ssh_config import Configuration, read_configuration
 
 ALGORITHMS = {"kexalgorithms": "KexAlgorithms", "hostkeyalgorithms": "HostKeyAlgorithms", "ciphers": "Ciphers"}
@@ -49,7 +49,7 @@ def _objection(ssh: BoxSsh, configuration: Configuration) -> str:
     return ""
 
 
-def taken_over(box: Box, program: Program) -> bool:
+def taken_over(box: Box, program: OpenSshClient) -> bool:
     """Whether paramiko connected this box, with this ssh on this machine, in the last 30 days."""
     entry = _notes.read().get(box.name)
     if not isinstance(entry, dict) or (entry.get("address"), entry.get("ssh")) != (box.address(), program.name):
@@ -60,7 +60,7 @@ def taken_over(box: Box, program: Program) -> bool:
         return False
 
 
-def remember(box: Box, program: Program) -> None:
+def remember_fallback(box: Box, program: OpenSshClient) -> None:
     """Store that paramiko connects this box. A disk that does not take it costs two attempts at the next start."""
     _notes.write(_notes.read() | {box.name: {"address": box.address(), "ssh": program.name, "time": time.time()}})
 

@@ -55,7 +55,7 @@ _notes = Notes("machines.json")
 _lock = threading.Lock()
 
 
-def remember(box: str, address: str, machine: str, instance: str = "") -> str:
+def remember_identity(box: str, address: str, machine: str, instance: str = "") -> str:
     """Note the address, machine id and instance id of a box that has connected.
 
     Returns the machine id of the last time if it is another one, else "". What is not known now stays as it was.
@@ -123,7 +123,7 @@ def _of(notes: dict[str, Any], box: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Line:
+class KnownHostLine:
     """A line of a known_hosts file, under another name."""
 
     file: Path
@@ -133,7 +133,7 @@ class Line:
     """``@revoked`` or ``@cert-authority``."""
 
 
-def renamed(file: Path, name: str, lookup: str) -> list[Line]:
+def renamed(file: Path, name: str, lookup: str) -> list[KnownHostLine]:
     """The lines for ``name``, with ``lookup`` instead."""
     found = []
     for number, text in enumerate(_lines(file), start=1):
@@ -143,14 +143,14 @@ def renamed(file: Path, name: str, lookup: str) -> list[Line]:
             continue
         names = fields[0].split(",")
         if name in names or (marker and "*" in names):
-            found.append(Line(file, number, " ".join([*marker, lookup, *fields[1:3]]), bool(marker)))
+            found.append(KnownHostLine(file, number, " ".join([*marker, lookup, *fields[1:3]]), bool(marker)))
     return found
 
 
-def marked(files: Iterable[Path]) -> list[Line]:
+def marked(files: Iterable[Path]) -> list[KnownHostLine]:
     """Every ``@revoked`` and ``@cert-authority`` line."""
     return [
-        Line(file, number, text.strip(), True)
+        KnownHostLine(file, number, text.strip(), True)
         for file in files
         for number, text in enumerate(_lines(file), start=1)
         if text.lstrip().startswith("@")
@@ -169,7 +169,7 @@ def _lines(file: Path) -> list[str]:
         return []
 
 
-class Verdict(Enum):
+class HostKeyState(Enum):
     KNOWN = "known"
     UNKNOWN = "unknown"
     CHANGED = "changed"
@@ -218,16 +218,16 @@ class HostKeys:
                 continue
         return found
 
-    def check(self, name: str, key_type: str, blob: bytes) -> tuple[Verdict, Entry | None]:
+    def check(self, name: str, key_type: str, blob: bytes) -> tuple[HostKeyState, Entry | None]:
         """Verdict on a key that ``name`` presents, and the entry it is based on."""
         known = self.entries(name)
         for entry in known:
             if entry.key_type == key_type and entry.blob == blob:
-                return Verdict.KNOWN, entry
+                return HostKeyState.KNOWN, entry
         for entry in known:
             if entry.key_type == key_type:
-                return Verdict.CHANGED, entry
-        return (Verdict.OTHER_TYPE, known[0]) if known else (Verdict.UNKNOWN, None)
+                return HostKeyState.CHANGED, entry
+        return (HostKeyState.OTHER_TYPE, known[0]) if known else (HostKeyState.UNKNOWN, None)
 
     def add(self, name: str, key_type: str, blob: bytes) -> None:
         """Store a key."""
@@ -238,10 +238,12 @@ class HostKeys:
         old += "" if not old or old.endswith("\n") else "\n"
         atomic_write(self.path, f"{old}{name} {key_type} {base64.b64encode(blob).decode()}\n", mode=0o600)
 
-    def refusal(self, verdict: Verdict, entry: Entry, box: str, key_type: str, blob: bytes, address: str = "") -> str:
+    def refusal(
+        self, verdict: HostKeyState, entry: Entry, box: str, key_type: str, blob: bytes, address: str = ""
+    ) -> str:
         """Message for a refused key: the reason, and what to do. ``address``: where the box was reached."""
         where = f"{self.path} line {entry.line}"
-        if verdict is Verdict.CHANGED:
+        if verdict is HostKeyState.CHANGED:
             stored, presented = f"{entry.key_type} {entry.fingerprint}", f"{key_type} {fingerprint(blob)}"
             return changed_key(box, where, stored, presented, f"delete line {entry.line} of {self.path}", address)
         return (

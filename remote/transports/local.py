@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping
 
 from grpo_train.run_dir.clock import CLOCK, Clock
-from remote.agent.box import clean
+from remote.agent.box import clean_environment
 from remote.base import Refused, Unreachable
 from remote.transports.bootstrap import build, receiving_argv, start_marker, stored
 from remote.transports.transport import EXIT_S, ErrorTail, Waker
@@ -44,7 +44,7 @@ class LocalTransport:
     def __init__(self, environment: Mapping[str, str] | None = None, clock: Clock = CLOCK) -> None:
         self.address = ""
         self._clock = clock
-        self._environment = clean(os.environ if environment is None else environment)
+        self._environment = clean_environment(os.environ if environment is None else environment)
         self._process: subprocess.Popen[bytes] | None = None
         self._errors = ErrorTail(clock)
         self._waker = Waker(clock)

@@ -295,7 +295,7 @@ class OpenSshTransport:
         self._ssh.resolve(lambda: self._closed)
         try:
             self._start()
-            bootstrap.start(self._box, self._shell, greeting, self._wait_ready)
+            bootstrap.start_agent(self._box, self._shell, greeting, self._wait_ready)
         except Unreachable:
             self._ssh.failed()
             raise

@@ -8,7 +8,7 @@ from grpo_train.run_dir.clock import Clock
 from remote.base import Refused, Unreachable
 from remote.events import HostKeyAsked, MachineChanged, QuestionAsked, QuestionWithdrawn
 from remote.transports.openssh_setup import BoxSsh
-from remote.transports.questions import Prompt
+from remote.transports.questions import PendingQuestion
 from remote.transports.transport import AskHostKey
 
 AskQuestion = Callable[[QuestionAsked], "str | None"]
@@ -33,7 +33,7 @@ class LoginQuestions:
         """Answers in this login; kept if it succeeds, or gets as far as a question of the box."""
         self._answered: set[str] = set()
         """Questions of this login."""
-        self._notices: list[Prompt] = []
+        self._notices: list[PendingQuestion] = []
 
     def descriptors(self) -> list[int]:
         """What becomes readable when ssh asks something or ends a notice."""
@@ -67,7 +67,7 @@ class LoginQuestions:
         for notice in list(self._notices):
             self._withdraw(notice)
 
-    def _answer(self, prompt: Prompt) -> float:
+    def _answer(self, prompt: PendingQuestion) -> float:
         if prompt.kind == "touch":
             self._notices.append(prompt)
             self._ask(QuestionAsked(prompt.text.strip(), False, "touch"))
@@ -76,7 +76,7 @@ class LoginQuestions:
         prompt.answer(self._answer_to(prompt))
         return self._clock.monotonic() - began
 
-    def _answer_to(self, prompt: Prompt) -> str | None:
+    def _answer_to(self, prompt: PendingQuestion) -> str | None:
         if prompt.kind == "host key":
             return self._host_key(prompt)
         if prompt.kind == "passphrase":
@@ -102,14 +102,14 @@ class LoginQuestions:
             self._passphrases[prompt.text] = answer
         return answer
 
-    def _text(self, prompt: Prompt) -> str:
+    def _text(self, prompt: PendingQuestion) -> str:
         """The question; ssh asks again without a word about the last answer."""
         again = prompt.text in self._answered
         self._answered.add(prompt.text)
         wrong = "Wrong passphrase." if prompt.kind == "passphrase" else "Asked again: the last answer may be wrong."
         return f"{wrong}\n{prompt.text.strip()}" if again else prompt.text.strip()
 
-    def _host_key(self, prompt: Prompt) -> str | None:
+    def _host_key(self, prompt: PendingQuestion) -> str | None:
         found = prompt.host_key()
         if found is None:
             return "no"
@@ -125,7 +125,7 @@ class LoginQuestions:
             self.accepted_key = True
         return fingerprint
 
-    def _withdraw(self, notice: Prompt) -> None:
+    def _withdraw(self, notice: PendingQuestion) -> None:
         """ssh has ended a notice."""
         self._notices.remove(notice)
         notice.connection.close()

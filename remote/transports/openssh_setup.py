@@ -25,9 +25,9 @@ from pathlib import Path
 
 from remote.base import Refused
 from remote.boxes import Box
-from remote.transports.identities import HostKeys, Line, marked, renamed
+from remote.transports.identities import HostKeys, KnownHostLine, marked, renamed
 from remote.transports.identities import fingerprint as fingerprint_of
-from remote.transports.questions import Questions
+from remote.transports.questions import QuestionSocket
 from remote.transports.ssh_config import Configuration, parse_jump, read_configuration
 from remote.transports.transport import CONNECT_S
 
@@ -72,7 +72,7 @@ OLDEST = (8, 5)
 
 
 @dataclass(frozen=True)
-class Program:
+class OpenSshClient:
     """An OpenSSH client."""
 
     path: str
@@ -82,7 +82,7 @@ class Program:
 
 
 @functools.cache
-def find_program(path: str = "ssh") -> Program | None:
+def find_program(path: str = "ssh") -> OpenSshClient | None:
     """The OpenSSH client on this machine, of any version; None without one."""
     found = shutil.which(path)
     if found is None:
@@ -92,14 +92,14 @@ def find_program(path: str = "ssh") -> Program | None:
     except (OSError, subprocess.SubprocessError):
         return None
     version = re.match(r"OpenSSH\S*?_(\d+)\.(\d+)[^\s,]*", done.stderr or done.stdout)
-    return Program(found, (int(version[1]), int(version[2])), version[0]) if version else None
+    return OpenSshClient(found, (int(version[1]), int(version[2])), version[0]) if version else None
 
 
 class BoxSsh:
     """One box's use of ssh, for all connections of one client."""
 
     def __init__(
-        self, box: Box, program: Program, *, host_keys_file: str | Path | None = None, config: str | None = None
+        self, box: Box, program: OpenSshClient, *, host_keys_file: str | Path | None = None, config: str | None = None
     ) -> None:
         self.box = box
         self.program = program
@@ -107,7 +107,7 @@ class BoxSsh:
         self.configuration = Configuration()
         self.resolved_in_s = 0.0
         self.folder = private_folder()
-        self.questions = Questions(self.folder / "questions")
+        self.questions = QuestionSocket(self.folder / "questions")
         self.log = self.folder / "log"
         os.mkfifo(self.log, 0o600)
         self.accepted: set[tuple[str, str]] = set()
@@ -117,7 +117,7 @@ class BoxSsh:
         self.asked = False
         """Whether a person was asked to log in, and no connection has succeeded since."""
         self._config = config
-        self._ours: list[Line] = []
+        self._ours: list[KnownHostLine] = []
         self._hops: list[tuple[str, Configuration]] = []
         self._users_master = False
         self._avoids_users_master = False

@@ -26,8 +26,8 @@ from remote.events import HostKeyAsked
 from remote.protocol import Flood
 from remote.transports import bootstrap
 from remote.transports.bootstrap import MAX_ANSWER, BoxShell
-from remote.transports.identities import HostKeys, Verdict, fingerprint
-from remote.transports.ssh_config import Target, resolve, resolve_jump
+from remote.transports.identities import HostKeys, HostKeyState, fingerprint
+from remote.transports.ssh_config import SshTarget, resolve, resolve_jump
 from remote.transports.transport import CONNECT_S, POLL_S, SEND_S, AskHostKey, ErrorTail, Timing, Waker
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ MAX_TRIES = 5
 """sshd's default MaxAuthTries is 6; it then disconnects without a message."""
 
 
-def log_in(wire: SshConnection, target: Target, box: Box) -> None:
+def log_in(wire: SshConnection, target: SshTarget, box: Box) -> None:
     """Authenticate. Raises Refused with every key that was tried and why it failed; link faults pass through.
 
     paramiko reports a timeout and a broken connection as a failed authentication, too: only an answer that arrived on a
@@ -68,7 +68,7 @@ def log_in(wire: SshConnection, target: Target, box: Box) -> None:
     raise _refusal(target, box, tried or ["no key found in the SSH agent or ~/.ssh"])
 
 
-def _refusal(target: Target, box: Box, tried: list[str]) -> Refused:
+def _refusal(target: SshTarget, box: Box, tried: list[str]) -> Refused:
     return Refused(
         f"{target.host} refused the login of {target.user}. Tried: {'; '.join(tried)}. "
         f"Correct 'user' or 'key' of '{box.name}' in boxes.yaml, or add the public key to ~/.ssh/authorized_keys on "
@@ -77,7 +77,7 @@ def _refusal(target: Target, box: Box, tried: list[str]) -> Refused:
 
 
 def _candidates(
-    target: Target, box: Box, in_agent: list[paramiko.PKey], problems: list[str]
+    target: SshTarget, box: Box, in_agent: list[paramiko.PKey], problems: list[str]
 ) -> list[tuple[str, paramiko.PKey]]:
     """(name, key) in the order to try; unusable keys are added to ``problems``."""
     found: list[tuple[str, paramiko.PKey]] = []
@@ -178,7 +178,7 @@ class SshTransport:
         self._shell = BoxShell(self)
         self._ready = False
         self._deadline = 0.0
-        self._target: Target | None = None
+        self._target: SshTarget | None = None
         self._wire: SshConnection | None = None
 
     # ------------------------------------------------------------------------------------------------- opening
@@ -193,7 +193,7 @@ class SshTransport:
         with self._step(self._step_s, "starting a session"):
             self._channel = wire.session(self._step_s)
             self._channel.exec_command(self._shell.command)
-        bootstrap.start(box, self._shell, greeting, self._wait_ready)
+        bootstrap.start_agent(box, self._shell, greeting, self._wait_ready)
         self._errors.add(bytes(self._stderr[-ErrorTail.KEPT :]))
         self._channel.settimeout(SEND_S)
         for link in self._links:
@@ -203,7 +203,7 @@ class SshTransport:
     def _is_closed(self) -> bool:
         return self._closed
 
-    def _connect(self, target: Target) -> SshConnection:
+    def _connect(self, target: SshTarget) -> SshConnection:
         """Log in to the target, through its jump hosts."""
         through: SshConnection | None = None
         hops = [resolve_jump(jump, self._ssh_config, self._is_closed) for jump in target.jumps]
@@ -217,7 +217,7 @@ class SshTransport:
         assert through is not None
         return through
 
-    def _socket(self, target: Target, through: SshConnection | None) -> Any:
+    def _socket(self, target: SshTarget, through: SshConnection | None) -> Any:
         where, limit = f"{target.host}:{target.port}", self._step_s
         if through is not None:
             with self._step(limit, f"reaching {where} through the jump host", f"the jump host cannot reach {where}"):
@@ -243,7 +243,7 @@ class SshTransport:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 15_000)
         return sock
 
-    def _secure(self, sock: Any, target: Target, name: str) -> SshConnection:
+    def _secure(self, sock: Any, target: SshTarget, name: str) -> SshConnection:
         """Negotiate, and verify the host key."""
         from paramiko.ssh_exception import IncompatiblePeer
 
@@ -272,11 +272,11 @@ class SshTransport:
         self._verify(wire, target, name)
         return wire
 
-    def _verify(self, wire: SshConnection, target: Target, name: str) -> None:
+    def _verify(self, wire: SshConnection, target: SshTarget, name: str) -> None:
         key: Any = wire.host_key  # its signature was verified
         key_type, blob = key.get_name(), key.asbytes()
         verdict, entry = self._host_keys.check(name, key_type, blob)
-        if verdict is Verdict.KNOWN:
+        if verdict is HostKeyState.KNOWN:
             return
         if entry is not None:
             address = "" if target.jumps else self.address
@@ -472,7 +472,7 @@ _KNOWN_TERMINAL = (
 """Executes its arguments; on a machine that does not know the terminal, where tmux would refuse it, as a usual one."""
 
 
-def attach_argv(box: Box, session: str, *, host_keys_file: str | Path | None = None) -> list[str]:
+def paramiko_attach_argv(box: Box, session: str, *, host_keys_file: str | Path | None = None) -> list[str]:
     """The command that attaches this terminal to a session of the box (``=``: exactly this name).
 
     It uses the user's ssh, with the host keys of grpo-tui. A local box needs no ssh; ``TMUX`` is unset so that it works

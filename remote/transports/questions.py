@@ -26,7 +26,7 @@ _FINGERPRINT = re.compile(r"^(?P<type>\S+) key fingerprint is (?P<fingerprint>\S
 
 
 @dataclass
-class Prompt:
+class PendingQuestion:
     """One question, and the connection that its answer goes to."""
 
     text: str
@@ -56,7 +56,7 @@ class Prompt:
         self.connection.close()
 
 
-class Questions:
+class QuestionSocket:
     """The app's end of the socket."""
 
     def __init__(self, path: Path) -> None:
@@ -69,7 +69,7 @@ class Questions:
     def fileno(self) -> int:
         return self._listener.fileno()
 
-    def take(self) -> Prompt | None:
+    def take(self) -> PendingQuestion | None:
         """The next question, if there is one."""
         try:
             connection, _ = self._listener.accept()
@@ -79,7 +79,7 @@ class Questions:
             connection.settimeout(READ_S)
             with connection.makefile("rb") as lines:
                 question = json.loads(lines.readline(LONGEST))
-            return Prompt(str(question["prompt"]), str(question["hint"]), connection)
+            return PendingQuestion(str(question["prompt"]), str(question["hint"]), connection)
         except (OSError, ValueError, KeyError, TypeError):
             connection.close()
             return None

@@ -23,7 +23,7 @@ _USUAL_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 
 
 @dataclass(frozen=True)
-class Target:
+class SshTarget:
     """Where to connect, and as which user."""
 
     host: str
@@ -85,7 +85,7 @@ def resolve(
     config: str | None = None,
     closing: Callable[[], bool] = lambda: False,
     clock: Clock = CLOCK,
-) -> Target:
+) -> SshTarget:
     """The target of a host name or alias; arguments take precedence over the user's SSH configuration.
 
     Raises Refused when the configuration is invalid, needs something unsupported or cannot be read within RESOLVE_S:
@@ -104,7 +104,9 @@ def resolve(
     files = [key] if key else found.values.get("identityfile", [])
     jumps = [jump for jump in found.one("proxyjump").split(",") if jump]
     paths = [Path(name).expanduser() for name in files]
-    return Target(found.one("hostname") or host, int(found.one("port") or 22), found.one("user") or user, paths, jumps)
+    return SshTarget(
+        found.one("hostname") or host, int(found.one("port") or 22), found.one("user") or user, paths, jumps
+    )
 
 
 def read_configuration(command: list[str], host: str, closing: Callable[[], bool], clock: Clock = CLOCK) -> str:
@@ -157,12 +159,12 @@ def _kill(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-def _plain(host: str, user: str, port: int, key: str) -> Target:
+def _plain(host: str, user: str, port: int, key: str) -> SshTarget:
     files = [Path(key).expanduser()] if key else [Path(name).expanduser() for name in _USUAL_KEYS]
-    return Target(host, port or 22, user or getpass.getuser(), files)
+    return SshTarget(host, port or 22, user or getpass.getuser(), files)
 
 
-def resolve_jump(jump: str, config: str | None, closing: Callable[[], bool]) -> Target:
+def resolve_jump(jump: str, config: str | None, closing: Callable[[], bool]) -> SshTarget:
     """The target of a jump host, which is looked up in the user's SSH configuration, too."""
     user, host, port = parse_jump(jump)
     return resolve(host, user=user, port=port, config=config, closing=closing)

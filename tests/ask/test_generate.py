@@ -16,12 +16,12 @@ import pytest
 from grpo_train.ask import checkpoint, folder
 from grpo_train.ask.output import FLUSH_S, MAX_CHARACTERS, FolderOutput
 from grpo_train.ask.questions import lines_of
-from grpo_train.ask.session import Session, open_session
+from grpo_train.ask.session import AskSession, open_session
 from grpo_train.cli.generate import IDLE_S
 from grpo_train.evaluation.request import EvalError, EvalRequest
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.questions import ANSWERS, QUESTIONS, AskedQuestion, append_row, cancel, make_folder
-from grpo_train.run_dir.questions import ask as put
+from grpo_train.run_dir.questions import add_question as put
 from tests.support.clock import LeapingClock
 from tests.support.engine import REPOSITORY, command_here, environment, train_here, write_config
 from tests.support.evaluating import evaluate_here
@@ -160,7 +160,7 @@ def test_waiting_for_questions_ends() -> None:
     os.close(receiver)
 
 
-def opened(run: RunDir, steps: str = "0,2") -> Session:
+def opened(run: RunDir, steps: str = "0,2") -> AskSession:
     return open_session(run.root, EvalRequest(run.name, steps=steps, num_problems=1, num_samples=1), None)
 
 
@@ -181,7 +181,7 @@ def test_a_folder_of_questions_is_answered(run: RunDir, tmp_path: Path) -> None:
     append_row(asked / QUESTIONS, {"id": "e", "prompt": "12+30", "from_the_future": 1})
     with (asked / QUESTIONS).open("a") as file:
         file.write("no JSON\n{half")
-    events = answered(asked, lambda: folder.serve(asked, lambda: opened(run), 60.0, LeapingClock()))
+    events = answered(asked, lambda: folder.serve_questions(asked, lambda: opened(run), 60.0, LeapingClock()))
     assert [each["event"] for each in events[:3]] == ["starting", "ready", "question"]
     assert events[-1] == {"event": "ended", "message": "no question for 1 minutes", "code": "idle"}
     both = [each for each in named(events, "completion") if each["id"] == "a"]
@@ -215,7 +215,7 @@ def test_a_cancelled_answer_leaves_the_process(run: RunDir, tmp_path: Path, monk
 
     clock = LeapingClock()
     monkeypatch.setattr(FolderOutput, "text", cancelled_after_the_first_text)
-    events = answered(asked, lambda: folder.serve(asked, lambda: opened(run), 60.0, clock))
+    events = answered(asked, lambda: folder.serve_questions(asked, lambda: opened(run), 60.0, clock))
     assert [each["id"] for each in named(events, "done")] == ["a", "b", "c"]
     assert [each["id"] for each in named(events, "completion")] == ["c", "c"], "both checkpoints of the last one"
     assert {(each["id"], each["checkpoint"]) for each in named(events, "text") if each["id"] != "c"} == {
@@ -232,28 +232,28 @@ def test_what_ends_a_process_is_its_last_event(run: RunDir, tmp_path: Path, monk
 
     def fail(asked: Path) -> None:
         with pytest.raises(EvalError):
-            folder.serve(asked, lambda: opened(run, "7"), IDLE_S)
+            folder.serve_questions(asked, lambda: opened(run, "7"), IDLE_S)
 
     failed = end("missing", fail)
     assert failed["event"] == "failed"
     assert "no checkpoint step_7" in failed["message"]
 
-    def busy(session: Session) -> None:
+    def busy(session: AskSession) -> None:
         raise EvalError("run b is training", code="gpu_busy")
 
     session = opened(run, "2")
     with monkeypatch.context() as patch:
-        patch.setattr(Session, "check_gpu", busy)
-        ended = end("busy", lambda asked: folder.serve(asked, lambda: session, IDLE_S, LeapingClock()))
+        patch.setattr(AskSession, "check_gpu", busy)
+        ended = end("busy", lambda asked: folder.serve_questions(asked, lambda: session, IDLE_S, LeapingClock()))
     assert (ended["event"], ended["code"]) == ("ended", "gpu_busy")
     gone = tmp_path / "gone"
     make_folder(gone)
 
-    def remove(session: Session) -> None:
+    def remove(session: AskSession) -> None:
         shutil.rmtree(gone, ignore_errors=True)
 
-    monkeypatch.setattr(Session, "check_gpu", remove)
-    folder.serve(gone, lambda: session, IDLE_S, LeapingClock())  # returns
+    monkeypatch.setattr(AskSession, "check_gpu", remove)
+    folder.serve_questions(gone, lambda: session, IDLE_S, LeapingClock())  # returns
     assert not gone.exists()
 
 

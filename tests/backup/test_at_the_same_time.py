@@ -14,9 +14,9 @@ import pytest
 from grpo_train.backup import collect, plan
 from grpo_train.backup.layout import Home
 from grpo_train.backup.logs import LogPlan
-from grpo_train.backup.needs import Needs
+from grpo_train.backup.needs import BackupNeeds
 from grpo_train.backup.record import read_record
-from grpo_train.backup.restore import restore
+from grpo_train.backup.restore import restore_folder
 from grpo_train.backup.snapshots import StoredRun
 from grpo_train.backup.take import BackupResult, back_up
 from grpo_train.backup.verify import verify
@@ -63,7 +63,7 @@ def test_backups_beside_a_trainer_are_right(tmp_path: Path) -> None:
     home = Home("training_runs", "one", read_record(run.path).identity)
     assert verify(tmp_path / "nowhere", home, disk).is_sound
     for number in made:
-        restore(tmp_path / "b", home, disk, number=number)
+        restore_folder(tmp_path / "b", home, disk, number=number)
         there = RunDir(tmp_path / "b" / "training_runs" / "one")
         point = there.checkpoint("latest", deep=True)
         logged = max(row["step"] for row in there.read_log("train_log.jsonl"))
@@ -87,7 +87,7 @@ def test_a_step_that_is_saved_again_is_not_taken_for_the_first(tmp_path: Path, m
             rewind(run, 1)
         return plan_log(*arguments, **options)
 
-    def needs_before_a_save(*arguments: Any) -> Needs:
+    def needs_before_a_save(*arguments: Any) -> BackupNeeds:
         if train_to in waiting:
             waiting.remove(train_to)
             train_to(run, 3, "again")
@@ -97,7 +97,7 @@ def test_a_step_that_is_saved_again_is_not_taken_for_the_first(tmp_path: Path, m
     monkeypatch.setattr(plan, "plan_log", logs_after_a_rewind)
     monkeypatch.setattr(plan, "needs_of", needs_before_a_save)
     assert back_up(run.root, "training_runs", "one", disk).is_new
-    restore(tmp_path / "b", Home("training_runs", "one", read_record(run.path).identity), disk)
+    restore_folder(tmp_path / "b", Home("training_runs", "one", read_record(run.path).identity), disk)
     there = RunDir(tmp_path / "b" / "training_runs" / "one")
     assert [row["step"] for row in there.read_log("train_log.jsonl")] == [1, 2, 3]
     assert b"again" in (there.checkpoint("latest").path / "optimizer.pt").read_bytes()

@@ -15,7 +15,7 @@ from grpo_train.backup.destinations import Destination
 from grpo_train.backup.job import working_on
 from grpo_train.backup.layout import Home
 from grpo_train.backup.record import read_record
-from grpo_train.backup.restore import restore
+from grpo_train.backup.restore import restore_folder
 from grpo_train.backup.store import Trust
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.backup_state import LastBackup, parse_last_backup
@@ -111,9 +111,9 @@ def test_a_restored_run_is_known_to_be_in_the_backup(root: Path, disk: Destinati
     backup(run, disk)
     home = Home("training_runs", "one", read_record(run.path).identity)
     shutil.rmtree(run.path)
-    restore(root, home, disk)
+    restore_folder(root, home, disk)
     assert step_and_behind(root) == (4, 0)
-    restore(root, home, disk, as_name="two")
+    restore_folder(root, home, disk, as_name="two")
     assert state(root, "two") is None  # a run of its own
 
 

@@ -15,7 +15,7 @@ from grpo_train.backup.destinations import Destination
 from grpo_train.backup.layout import Home
 from grpo_train.backup.overview import lag_of
 from grpo_train.backup.record import read_record
-from grpo_train.backup.restore import restore
+from grpo_train.backup.restore import restore_folder
 from grpo_train.backup.snapshots import StoredRun
 from grpo_train.backup.take import back_up
 from grpo_train.run_dir import RunDir, RunDirError, StatusWriter, create_run
@@ -65,7 +65,7 @@ def test_backed_up_steps_go_and_come_back(run: RunDir, disk: Destination) -> Non
     with pytest.raises(RunDirError, match="it is in backup: grpo-train restore --training-run one --steps 20 --from"):
         run.checkpoint(20)
     back_up(run.root, "training_runs", "one", disk)
-    restore(run.root, Home("training_runs", "one", read_record(run.path).identity), disk)
+    restore_folder(run.root, Home("training_runs", "one", read_record(run.path).identity), disk)
     assert contents(run.training_state) == before
 
 
@@ -200,7 +200,7 @@ def test_superseded_steps_go_too(run: RunDir, disk: Destination) -> None:
     assert sorted(spare.step for spare in result.removed) == [10, 20, 30, 40]
     assert steps(run) == [25]
     back_up(run.root, "training_runs", "one", disk)
-    restore(run.root, Home("training_runs", "one", read_record(run.path).identity), disk)
+    restore_folder(run.root, Home("training_runs", "one", read_record(run.path).identity), disk)
     assert steps(run) == [10, 20, 25]
     assert run.checkpoint("latest", deep=True).step == 25
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from grpo_train.backup.runs import back_up_run
-from grpo_train.evaluation.regrade import regrade
+from grpo_train.evaluation.regrade import regrade_evaluations
 from grpo_train.evaluation.report.compare import compare_steps
 from grpo_train.run_dir import RunDir, list_evaluations
 from tests.support.backups import folder_destination
@@ -38,4 +38,4 @@ def test_a_damaged_status_hides_no_evaluation(golden: Callable[[str], RunDir], t
     assert (len(comparisons), errors) == (1, [])
     done = back_up_run(run.root, "training_runs", "first", folder_destination(tmp_path / "disk"))
     assert [each.name for each in done.evaluations] == ["first_addition"]
-    assert [one.name for one in regrade(run.root, "first")] == ["step_0", "step_2"]
+    assert [one.name for one in regrade_evaluations(run.root, "first")] == ["step_0", "step_2"]

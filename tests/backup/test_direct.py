@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grpo_train.backup import direct
-from grpo_train.backup.direct import BLOCK, Output, read_from_disk
+from grpo_train.backup.direct import BLOCK, DirectFile, read_from_disk
 from tests.support.mounts import small_disk
 from tests.support.stores import content, on_a_disk
 
@@ -59,7 +59,7 @@ def aligned(data: bytes) -> memoryview:
 
 
 def write(file: Path, data: bytes | memoryview, step: int, expected: int | None = None) -> None:
-    with Output(open_new(file), len(data) if expected is None else expected) as output:
+    with DirectFile(open_new(file), len(data) if expected is None else expected) as output:
         for start in range(0, len(data), step):
             output.write(data[start : start + step])
         assert output.tell() == len(data)
@@ -97,7 +97,7 @@ def test_any_order_of_writes_and_rewinds(tmp_path: Path, steps: list[tuple[str, 
         patch.setattr(direct, "LEAST", least)
         patch.setattr(direct, "BUFFER", 2 * BLOCK)
         expected = b""
-        with Output(open_new(file), 0) as output:
+        with DirectFile(open_new(file), 0) as output:
             for act, size, share in steps:
                 if act == "rewind":
                     expected = expected[: int(share * len(expected))]

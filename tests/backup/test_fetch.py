@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from grpo_train.backup.fetch import fetch, source_of
+from grpo_train.backup.fetch import fetch, store_of_url
 from grpo_train.backup.layout import Home
-from grpo_train.backup.restore import restore
+from grpo_train.backup.restore import restore_folder
 from grpo_train.backup.store import StoreError
 from grpo_train.backup.take import back_up
 from grpo_train.run_dir import RunDirError
@@ -36,7 +36,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def test_weights_are_fetched_whole(source: Path, tmp_path: Path) -> None:
-    store, prefix = source_of(str(source), None)
+    store, prefix = store_of_url(str(source), None)
     target = tmp_path / "root" / "checkpoints" / "mine"
     result = fetch(tmp_path / "root", store, prefix, target)
     assert (result.files, result.checked) == (2, "headers")
@@ -49,7 +49,7 @@ def test_weights_are_fetched_whole(source: Path, tmp_path: Path) -> None:
 def test_damaged_weights_do_not_appear(source: Path, tmp_path: Path, damage: object) -> None:
     file = source / "model.safetensors"
     file.write_bytes(damage(tensors()))  # type: ignore[operator]
-    store, prefix = source_of(str(source), None)
+    store, prefix = store_of_url(str(source), None)
     target = tmp_path / "root" / "checkpoints" / "mine"
     with pytest.raises(StoreError, match=r"model.safetensors"):
         fetch(tmp_path / "root", store, prefix, target)
@@ -62,7 +62,7 @@ def test_damaged_weights_do_not_appear(source: Path, tmp_path: Path, damage: obj
 def test_checkpoints_are_checked_by_their_manifest(source: Path, tmp_path: Path) -> None:
     run = make_run(tmp_path / "box", "one", 10)
     shutil.copytree(run.training_state / "step_10", source / "step_10")
-    store, prefix = source_of(str(source / "step_10"), None)
+    store, prefix = store_of_url(str(source / "step_10"), None)
     data = (source / "step_10" / "optimizer.pt").read_bytes()
     (source / "step_10" / "optimizer.pt").write_bytes(b"!" + data[1:])
     with pytest.raises(StoreError, match=r"optimizer\.pt has the wrong checksum"):
@@ -99,11 +99,11 @@ def test_weights_are_fetched_from_a_bucket(kind: str, source: Path, tmp_path: Pa
 
 def test_empty_sources_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    store, prefix = source_of(str(tmp_path / "empty"), None)
+    store, prefix = store_of_url(str(tmp_path / "empty"), None)
     with pytest.raises(StoreError, match="no objects there"):
         fetch(tmp_path / "root", store, prefix, tmp_path / "root" / "w")
     with pytest.raises(StoreError, match="neither s3"):
-        source_of(str(tmp_path / "missing"), None)
+        store_of_url(str(tmp_path / "missing"), None)
 
 
 def test_run_that_trains_elsewhere_is_not_resumed(tmp_path: Path) -> None:
@@ -113,8 +113,8 @@ def test_run_that_trains_elsewhere_is_not_resumed(tmp_path: Path) -> None:
     set_state(run, "running", pid=me.pid, pid_start=me.pid_start, host=me.host, boot_id=me.boot_id)
     home = Home("training_runs", "one", back_up(run.root, "training_runs", "one", disk).identity)
     with pytest.raises(RunDirError, match=r"was running on .* s ago"):
-        restore(tmp_path / "b", home, disk, must_be_idle=True)
+        restore_folder(tmp_path / "b", home, disk, must_be_idle=True)
     assert not (tmp_path / "b" / "training_runs" / "one").exists()
     set_state(run, "stopped")
     back_up(run.root, "training_runs", "one", disk)
-    assert restore(tmp_path / "b", home, disk, must_be_idle=True).steps == (10,)
+    assert restore_folder(tmp_path / "b", home, disk, must_be_idle=True).steps == (10,)

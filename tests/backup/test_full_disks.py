@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from grpo_train.backup.destinations import Destination
-from grpo_train.backup.fetch import fetch, source_of
+from grpo_train.backup.fetch import fetch, store_of_url
 from grpo_train.backup.job import Progress
-from grpo_train.backup.restore import restore
+from grpo_train.backup.restore import restore_folder
 from grpo_train.backup.terminate import safe_to_terminate
 from grpo_train.run_dir import RunDir, RunDirError
 from tests.support.backups import backup, bytes_of, contents, folder_destination, home_of, make_run, save, train_to
@@ -54,18 +54,18 @@ def test_restore_continues_after_a_full_disk(here: str, tmp_path: Path, disk: De
     backup(run, disk)
     there = RunDir(small / "training_runs" / "one")
     if here == "logs":
-        restore(small, home_of(run), disk, steps="logs")
+        restore_folder(small, home_of(run), disk, steps="logs")
     before = contents(there.path) if here == "logs" else {}
     filler = Filler(small)
     with pytest.raises(OSError, match="No space left") as caught:
-        restore(small, home_of(run), disk, transfers=1, show=filler)
+        restore_folder(small, home_of(run), disk, transfers=1, show=filler)
     assert caught.value.errno == errno.ENOSPC
     assert (contents(there.path) if there.path.exists() else {}) == before, "nothing half-visible"
     with pytest.raises(RunDirError, match=r"free [\d,]+ bytes") as refused:
-        restore(small, home_of(run), disk)
+        restore_folder(small, home_of(run), disk)
     assert refused.value.code == "disk_full"
     filler.file.unlink()
-    restore(small, home_of(run), disk)
+    restore_folder(small, home_of(run), disk)
     assert bytes_of(there.path) == bytes_of(run.path)
     assert not list(small.rglob(".*restore*"))
 
@@ -126,7 +126,7 @@ def test_read_only_root_is_named(small: Path, tmp_path: Path) -> None:
 
 def test_fetch_continues_after_a_full_disk(tmp_path: Path, small: Path) -> None:
     source = make_run(tmp_path / "root", "one", 10).training_state / "step_10"
-    store, prefix = source_of(str(source), None)
+    store, prefix = store_of_url(str(source), None)
     target, filler = small / "checkpoints" / "mine", Filler(small)
     with pytest.raises(OSError, match="No space left") as caught:
         fetch(small, store, prefix, target, transfers=1, show=filler)

@@ -13,7 +13,7 @@ from hypothesis import given
 from grpo_train.backup.destinations import Destination
 from grpo_train.backup.layout import Home
 from grpo_train.backup.record import read_record
-from grpo_train.backup.restore import restore
+from grpo_train.backup.restore import restore_folder
 from grpo_train.backup.snapshot import Snapshot, parse_snapshot
 from grpo_train.backup.snapshots import StoredRun, completion_of, homes
 from grpo_train.backup.take import back_up
@@ -128,7 +128,7 @@ def test_restore_of_a_hostile_snapshot_writes_nothing(
     rewrite(disk, home, **changes)
     (tmp_path / "b").mkdir()
     with pytest.raises(RunDirError, match="no complete snapshot"):
-        restore(tmp_path / "b", home, disk)
+        restore_folder(tmp_path / "b", home, disk)
     assert {name.split("/")[0] for name in contents(tmp_path / "b")} <= {"transfers"}
     assert not (tmp_path / "escaped").exists()
     found = StoredRun(disk.store, home).snapshot(1)

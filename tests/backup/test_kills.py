@@ -15,13 +15,13 @@ from grpo_train.backup.cleanup import clean_up
 from grpo_train.backup.layout import Home
 from grpo_train.backup.prune import prune
 from grpo_train.backup.record import read_record
-from grpo_train.backup.restore import restore
+from grpo_train.backup.restore import restore_folder
 from grpo_train.backup.snapshots import StoredRun, homes
 from grpo_train.backup.take import back_up
 from grpo_train.backup.terminate import safe_to_terminate
 from grpo_train.backup.verify import verify
 from grpo_train.run_dir import RunDir
-from grpo_train.run_dir.removal import remove_leftovers
+from grpo_train.run_dir.removal import remove_hidden
 from tests.support.backups import contents, folder_destination, make_run, object_files, objects, save, train_to
 from tests.support.killing import Points, five_of
 from tests.support.tracing import killed_before, trace
@@ -78,7 +78,7 @@ def kill_restores(kept: Path, tmp_path: Path, points: Points) -> None:
     run = RunDir(there / "training_runs" / "one")
 
     def bring() -> None:
-        restore(there, home, to, transfers=1)
+        restore_folder(there, home, to, transfers=1)
 
     touches = trace(bring)
     expected = contents(run.path)
@@ -117,7 +117,7 @@ def kill_cleanups(kept: Path, tmp_path: Path, points: Points) -> None:
         clean()
         assert set(contents(run.path)) | {"removed"} == expected, where
         if run.training_state.exists():
-            remove_leftovers(run)
+            remove_hidden(run)
         assert not list(run.training_state.glob(".*")), where
 
 

@@ -10,7 +10,7 @@ import pytest
 from grpo_train.backup.cleanup import clean_up
 from grpo_train.backup.destinations import Destination
 from grpo_train.backup.prune import prune
-from grpo_train.backup.restore import restore
+from grpo_train.backup.restore import restore_folder
 from grpo_train.backup.snapshots import StoredRun
 from grpo_train.backup.store import Trust
 from grpo_train.backup.take import back_up
@@ -97,7 +97,7 @@ def kill_backups(bucket: Bucket, tmp_path: Path, points: Points) -> None:
     assert "complete" in seen
     assert points is not range or "incomplete" in seen
     assert max(bucket.steps()) == bucket.step
-    restore(tmp_path / "there", home_of(bucket.run), bucket.to(), transfers=1)
+    restore_folder(tmp_path / "there", home_of(bucket.run), bucket.to(), transfers=1)
     assert contents(tmp_path / "there" / "training_runs" / "one") == contents(bucket.run.path)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from grpo_train.backup.destinations import Destination
-from grpo_train.backup.restore import restore
+from grpo_train.backup.restore import restore_folder
 from grpo_train.backup.runs import restore_run
 from grpo_train.backup.take import back_up
 from grpo_train.backup.verify import verify
@@ -29,7 +29,7 @@ def test_copy_that_went_on_elsewhere_becomes_a_run(root: Path, disk: Destination
     run = make_run(root, "one", 10)
     backup(run, disk)
     first = home_of(run)
-    restore(tmp_path / "b", first, disk)
+    restore_folder(tmp_path / "b", first, disk)
     there = RunDir(tmp_path / "b" / "training_runs" / "one")
     train_to(there, 20, "there")
     save(there, 20, "there")
@@ -51,7 +51,7 @@ def test_copy_that_went_on_elsewhere_becomes_a_run(root: Path, disk: Destination
 def test_run_restored_under_another_name_is_a_run(root: Path, disk: Destination) -> None:
     run = make_run(root, "one", 10)
     backup(run, disk)
-    done = restore(root, home_of(run), disk, as_name="two")
+    done = restore_folder(root, home_of(run), disk, as_name="two")
     assert done.identity != home_of(run).identity
     again = back_up(root, "training_runs", "two", disk)
     assert (again.identity, again.parent) == (done.identity, home_of(run).identity)

@@ -9,8 +9,8 @@ import pytest
 
 from grpo_train.backup.content import RateLimit
 from grpo_train.backup.folder import FolderStore
-from grpo_train.backup.s3_requests import Body, Timing
-from grpo_train.backup.store import Store
+from grpo_train.backup.s3_requests import Body, S3Timing
+from grpo_train.backup.store import ObjectStore
 from tests.support.clock import LeapingClock
 from tests.support.s3_faults import FaultyRequests
 from tests.support.s3_servers import running_rclone
@@ -29,7 +29,7 @@ def many(folder: Path) -> list[str]:
     return keys
 
 
-def listed_and_deleted(store: Store, keys: list[str]) -> None:
+def listed_and_deleted(store: ObjectStore, keys: list[str]) -> None:
     assert [entry.key for entry in store.entries("")] == keys
     assert [entry.key for entry in store.entries("1/")] == [key for key in keys if key.startswith("1/")]
     assert store.folders("") == ["0", "1", "2"]
@@ -67,7 +67,7 @@ def test_the_wait_for_the_limit_is_not_the_store_s() -> None:
     """A request ends when the store takes too long, also within a limit."""
     clock, size = LeapingClock(), 1 << 20
     began = clock.monotonic()
-    body = Body(bytes(size), RateLimit(size / 200, clock), Timing(), threading.Event(), clock)
+    body = Body(bytes(size), RateLimit(size / 200, clock), S3Timing(), threading.Event(), clock)
     assert sum(len(block) for block in iter(body.read, b"")) == size
     assert clock.monotonic() - began == pytest.approx(200), "more than the 124 s that a store has for these bytes"
     body.seek(0)

@@ -19,7 +19,7 @@ from grpo_train.backup.peek import look, newest_manifest, runs_in
 from grpo_train.backup.runs import back_up_run
 from grpo_train.cli import history
 from grpo_train.history.database import Database
-from grpo_train.history.fields import value_of
+from grpo_train.history.fields import field_value
 from grpo_train.history.news import news_from, plain_news, read_root
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.identity import older_identity, run_identity
@@ -54,7 +54,7 @@ def test_a_run_that_is_only_in_a_backup(root: Path, tmp_path: Path) -> None:
     found = {record.name: record for record in database.records()}
     done = found["done"]
     assert (done.identity, done.box, done.state, done.backup) == (identity, "disk", "finished", "complete")
-    values = [value_of(done, name) for name in ("reward", "step", "held_out", "max.loss", "lr", "hours")]
+    values = [field_value(done, name) for name in ("reward", "step", "held_out", "max.loss", "lr", "hours")]
     assert values == [0.7, 10, 0.62, 1.0, 1e-5, 1.0]
     assert found["live"].state == "lost", "nobody knows how it went on"
     assert (found["old"].identity, found["old"].number("step")) == (older_identity("old", [40]), 40)

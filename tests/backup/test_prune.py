@@ -11,7 +11,7 @@ import pytest
 
 from grpo_train.backup.destinations import Destination
 from grpo_train.backup.prune import PruneResult, prune
-from grpo_train.backup.restore import restore
+from grpo_train.backup.restore import restore_folder
 from grpo_train.backup.snapshots import StoredRun
 from grpo_train.backup.store import StoreError
 from grpo_train.backup.verify import verify
@@ -85,7 +85,7 @@ def test_contained_snapshots_go_after_a_day(run: RunDir, disk: Destination, tmp_
 
 
 def restored(run: RunDir, to: Destination, root: Path) -> dict[str, str]:
-    restore(root, home_of(run), to)
+    restore_folder(root, home_of(run), to)
     return contents(root / "training_runs" / "one")
 
 

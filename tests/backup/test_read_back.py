@@ -16,7 +16,7 @@ from grpo_train.backup.destinations import Destination
 from grpo_train.backup.prune import prune
 from grpo_train.backup.read_back import unread
 from grpo_train.backup.record import read_record
-from grpo_train.backup.restore import restore
+from grpo_train.backup.restore import restore_folder
 from grpo_train.backup.snapshots import StoredRun
 from grpo_train.backup.store import Trust
 from grpo_train.backup.terminate import safe_to_terminate
@@ -94,7 +94,7 @@ def test_only_new_objects_are_read_again(run: RunDir, tmp_path: Path) -> None:
 
 
 def test_other_box_knows_what_was_read(run: RunDir, disk: Destination, tmp_path: Path) -> None:
-    restore(tmp_path / "b", home_of(run), disk)
+    restore_folder(tmp_path / "b", home_of(run), disk)
     assert codes(tmp_path / "b", disk) == []
     other = RunDir(tmp_path / "b" / "training_runs" / "one")
     grow(other, 30)

@@ -13,7 +13,7 @@ from grpo_train.backup.destinations import Destination
 from grpo_train.backup.peek import look
 from grpo_train.backup.restore import RestoreResult
 from grpo_train.backup.runs import back_up_run, restore_run
-from grpo_train.backup.snapshots import evaluations_of
+from grpo_train.backup.snapshots import stored_evaluations
 from grpo_train.evaluation.report.step import write_step
 from grpo_train.evaluation.report.table import consolidate
 from grpo_train.run_dir import RunDir, StatusWriter, list_evaluations, read_table
@@ -144,7 +144,7 @@ def test_a_snapshot_without_evaluations_is_that_of_an_older_cleanup(
         set_state(run, "finished")
         assert backup(run, to).snapshot == 2
     assert not newest(run, to).evaluations
-    (home,) = evaluations_of(to.store, home_of(run))
+    (home,) = stored_evaluations(to.store, home_of(run))
     assert home.name == "one_addition"
     with look(to.store, home_of(run), newest(run, to)) as found:
         assert [row["name"] for row in list_evaluations(found.run.root, "one")] == ["one_addition"]

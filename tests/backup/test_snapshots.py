@@ -12,7 +12,7 @@ import pytest
 from grpo_train.backup.destinations import Destination
 from grpo_train.backup.job import working_on
 from grpo_train.backup.overview import list_backups
-from grpo_train.backup.restore import restore
+from grpo_train.backup.restore import restore_folder
 from grpo_train.backup.runs import back_up_all, back_up_run, restore_run
 from grpo_train.backup.snapshot import parse_snapshot
 from grpo_train.backup.verify import verify
@@ -155,7 +155,7 @@ def test_damage_here_keeps_the_good_copy(root: Path, disk: Destination, tmp_path
     backup(run, disk)
     (run.training_state / "step_10" / "MANIFEST.json").write_text("{}")
     assert backup(run, disk).steps == (10, 20)
-    restore(tmp_path / "b", home_of(run), disk)
+    restore_folder(tmp_path / "b", home_of(run), disk)
     assert contents(tmp_path / "b/training_runs/one/training_state/step_10") == good
 
 
@@ -174,7 +174,7 @@ def test_damaged_objects_spoil_only_their_step(root: Path, disk: Destination, tm
     else:
         (other,) = Path(disk.store.url).glob("training_runs/*/training_state/step_10--*/optimizer.pt")
         shutil.copy(other, file)
-    result = restore(tmp_path / "b", home, disk)
+    result = restore_folder(tmp_path / "b", home, disk)
     assert result.steps == (10,)
     assert [each.path for each in result.omitted] == ["training_state/step_20"]
     there = RunDir(tmp_path / "b" / "training_runs" / "one")
@@ -185,7 +185,7 @@ def test_damaged_objects_spoil_only_their_step(root: Path, disk: Destination, tm
     assert not found.damaged[0].repaired, "not on this machine"
     assert verify(root, home, disk).is_sound, "stored again from the run"
     assert verify(tmp_path / "b", home, disk).damaged == ()
-    again = restore(tmp_path / "b", home, disk)
+    again = restore_folder(tmp_path / "b", home, disk)
     assert (again.steps, again.is_new) == ((20,), False)
     assert there.checkpoint("latest", deep=True).step == 20
 
@@ -229,7 +229,7 @@ def test_removed_steps_are_carried_forward(root: Path, disk: Destination, tmp_pa
     assert [(step.step, step.on_box) for step in newest(run, disk).steps] == [
         (30, True), (40, True), (20, False), (10, False),
     ]  # fmt: skip
-    restore(tmp_path / "b", home_of(run), disk)
+    restore_folder(tmp_path / "b", home_of(run), disk)
     after = contents(tmp_path / "b/training_runs/one/training_state")
     assert {name: value for name, value in after.items() if name in good} == good | {"step_latest": "-> step_40"}
 
@@ -247,7 +247,7 @@ def test_rewound_steps_do_not_come_back_as_latest(root: Path, disk: Destination,
     save(run, 20, "again")
     result = backup(run, disk)
     assert result.steps == (10, 15, 20, 30, 40)
-    restore(tmp_path / "b", home_of(run), disk)
+    restore_folder(tmp_path / "b", home_of(run), disk)
     there = RunDir(tmp_path / "b" / "training_runs" / "one")
     assert [c.step for c in there.checkpoints()] == [10, 15, 20]
     assert there.checkpoint("latest", deep=True).step == 20
@@ -336,13 +336,13 @@ def test_other_runs_are_never_replaced(root: Path, disk: Destination, tmp_path: 
     other = make_run(tmp_path / "b", "one", 5)
     before = contents(other.path)
     with pytest.raises(RunDirError, match="is another run") as caught:
-        restore(tmp_path / "b", home_of(run), disk)
+        restore_folder(tmp_path / "b", home_of(run), disk)
     assert caught.value.code == "name_taken"
     train_to(run, 20)
     backup(run, disk)
-    restore(tmp_path / "c", home_of(run), disk, number=1)
+    restore_folder(tmp_path / "c", home_of(run), disk, number=1)
     with pytest.raises(RunDirError, match="lacks log lines"):
-        restore(tmp_path / "c", home_of(run), disk)
+        restore_folder(tmp_path / "c", home_of(run), disk)
     assert contents(other.path) == before
 
 
@@ -374,7 +374,7 @@ def test_damaged_small_files_leave_nothing_behind(root: Path, disk: Destination,
     backup(run, disk)
     (stored,) = Path(disk.store.url).glob("training_runs/*/files/*-config.yaml")
     flip(stored)
-    result = restore(tmp_path / "b", home_of(run), disk)
+    result = restore_folder(tmp_path / "b", home_of(run), disk)
     assert [each.path for each in result.omitted] == ["config.yaml"]
     there = tmp_path / "b" / "training_runs" / "one"
     assert (there / long_name).read_text() == "mine"

@@ -15,7 +15,7 @@ from grpo_train.backup.destinations import Destination
 from grpo_train.backup.layout import Home
 from grpo_train.backup.runs import back_up_run, restore_run
 from grpo_train.backup.snapshots import StoredRun
-from grpo_train.backup.store import Store, StoreError, Trust
+from grpo_train.backup.store import ObjectStore, StoreError, Trust
 from grpo_train.backup.take import back_up
 from grpo_train.backup.verify import verify
 from tests.support.backups import contents, make_evaluation, make_run, save, train_to
@@ -29,7 +29,7 @@ from tests.support.stores import bucket_store, describe_bucket, new_store, whole
 SERVERS = ["rclone", "moto"]
 
 
-def destination(store: Store) -> Destination:
+def destination(store: ObjectStore) -> Destination:
     return Destination("s3", store, Trust("store-1", False, False, False), None)
 
 

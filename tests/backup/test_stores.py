@@ -12,17 +12,17 @@ import pytest
 
 from grpo_train.backup.content import RateLimit
 from grpo_train.backup.s3 import S3Store
-from grpo_train.backup.store import Piece, Store, StoreError
+from grpo_train.backup.store import FilePart, ObjectStore, StoreError
 from tests.support.clock import LeapingClock
 from tests.support.stores import KINDS, content, new_store, piece_of, whole
 
 
 @pytest.fixture(params=KINDS)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     return new_store(request.param, tmp_path / "store")
 
 
-def test_objects_are_read_as_written(store: Store, tmp_path: Path) -> None:
+def test_objects_are_read_as_written(store: ObjectStore, tmp_path: Path) -> None:
     for size in (0, 1, 70_000):
         data = content(size)
         moved: list[int] = []
@@ -34,15 +34,15 @@ def test_objects_are_read_as_written(store: Store, tmp_path: Path) -> None:
         store.prove(f"a/{size}", size, hashlib.sha256(data).hexdigest())
 
 
-def test_a_piece_is_a_part_of_a_file(store: Store, tmp_path: Path) -> None:
+def test_a_piece_is_a_part_of_a_file(store: ObjectStore, tmp_path: Path) -> None:
     data = content(50_000)
     (tmp_path / "log").write_bytes(data)
     part = data[1_000:41_000]
-    store.write("part", Piece(tmp_path / "log", 1_000, 40_000, hashlib.sha256(part).hexdigest()))
+    store.write("part", FilePart(tmp_path / "log", 1_000, 40_000, hashlib.sha256(part).hexdigest()))
     assert whole(store, "part") == part
 
 
-def test_head_knows_size_and_time(store: Store) -> None:
+def test_head_knows_size_and_time(store: ObjectStore) -> None:
     before = store.now()
     store.write_small("a/b", b"12345")
     entry = store.head("a/b")
@@ -54,7 +54,7 @@ def test_head_knows_size_and_time(store: Store) -> None:
     assert store.head("a/b/c") is None
 
 
-def test_missing_objects_are_named(store: Store) -> None:
+def test_missing_objects_are_named(store: ObjectStore) -> None:
     calls = [
         lambda: whole(store, "runs/gone"),
         lambda: store.read_small("runs/gone", 10),
@@ -67,7 +67,7 @@ def test_missing_objects_are_named(store: Store) -> None:
         assert caught.value.code == "missing"
 
 
-def test_wrong_bytes_are_found(store: Store) -> None:
+def test_wrong_bytes_are_found(store: ObjectStore) -> None:
     store.write_small("object", b"other bytes")
     right = hashlib.sha256(b"right bytes").hexdigest()
     for size in (11, 10, 12):
@@ -80,7 +80,7 @@ def test_wrong_bytes_are_found(store: Store) -> None:
     assert caught.value.code == "damaged"
 
 
-def test_a_changed_file_is_not_stored(store: Store, tmp_path: Path) -> None:
+def test_a_changed_file_is_not_stored(store: ObjectStore, tmp_path: Path) -> None:
     path = tmp_path / "weights"
     piece = piece_of(path, content(30_000))
     for change in (
@@ -96,13 +96,13 @@ def test_a_changed_file_is_not_stored(store: Store, tmp_path: Path) -> None:
     assert list(store.entries("")) == []
 
 
-def test_an_object_is_replaced(store: Store) -> None:
+def test_an_object_is_replaced(store: ObjectStore) -> None:
     store.write_small("a", b"first")
     store.write_small("a", b"second, longer")
     assert whole(store, "a") == b"second, longer"
 
 
-def test_listings_are_in_the_order_of_keys(store: Store) -> None:
+def test_listings_are_in_the_order_of_keys(store: ObjectStore) -> None:
     keys = ["a/b/c", "a/b.txt", "a/b-1/x", "a-/y", "a0", "z/é/ü", "z/日本/1", 'it\'s "here" & <there>', "x y/ +%2F"]
     random.Random(0).shuffle(keys)
     for key in keys:
@@ -120,7 +120,7 @@ def test_listings_are_in_the_order_of_keys(store: Store) -> None:
         assert whole(store, key) == key.encode()
 
 
-def test_deleted_objects_are_gone(store: Store) -> None:
+def test_deleted_objects_are_gone(store: ObjectStore) -> None:
     keys = [f"a/b/{number}" for number in range(5)] + ['it\'s "here" & <there>', "a/other"]
     for key in keys:
         store.write_small(key, b"x")
@@ -130,7 +130,7 @@ def test_deleted_objects_are_gone(store: Store) -> None:
     store.delete([])
 
 
-def test_unsafe_keys_are_refused(store: Store, tmp_path: Path) -> None:
+def test_unsafe_keys_are_refused(store: ObjectStore, tmp_path: Path) -> None:
     piece = piece_of(tmp_path / "file", b"data")
     for key in ("", "/a", "a/", "a//b", "../a", "a/../b", "a/./b", "..", "a\nb", "a\0b", "a/\udcff", "x" * 1_100):
         calls: list[Callable[[str], object]] = [
@@ -148,7 +148,7 @@ def test_unsafe_keys_are_refused(store: Store, tmp_path: Path) -> None:
             assert caught.value.code == "bad_name", repr(key)
 
 
-def test_unsafe_prefixes_are_refused(store: Store) -> None:
+def test_unsafe_prefixes_are_refused(store: ObjectStore) -> None:
     for prefix in ("/", "/a", "../", "a/../", "a//"):
         calls: list[Callable[[str], object]] = [
             lambda prefix: list(store.entries(prefix)),
@@ -174,7 +174,7 @@ def test_both_directions_are_limited(kind: str, tmp_path: Path) -> None:
         assert clock.monotonic() - began >= 0.25, "the first megabyte may pass at once"
 
 
-def test_threads_share_a_store(store: Store, tmp_path: Path) -> None:
+def test_threads_share_a_store(store: ObjectStore, tmp_path: Path) -> None:
     failures: list[BaseException] = []
     kept = [f"deep/{turn}/kept" for turn in range(4)] if isinstance(store, S3Store) else []
     for key in kept:  # rclone's server removes folders that a deletion leaves empty, not atomically

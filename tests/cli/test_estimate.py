@@ -13,7 +13,16 @@ from grpo_train.config import dump_config, load_config
 from grpo_train.config.schema import Config
 from grpo_train.history.cost import Forecast
 from grpo_train.platforms.memory import QWEN2_5
-from grpo_train.platforms.speeds import FILE, MEASURED, Lengths, Speed, Work, is_kind, read_speeds, shape_parameters
+from grpo_train.platforms.speeds import (
+    FILE,
+    MEASURED,
+    AssumedLengths,
+    Speed,
+    Work,
+    is_kind,
+    read_speeds,
+    shape_parameters,
+)
 from grpo_train.run_dir.files import append_jsonl
 from grpo_train.supervisor.estimate import TINY_PARAMETERS, Estimates
 from grpo_train.supervisor.stages import all_stages
@@ -43,7 +52,7 @@ def config_of(*changes: str) -> Config:
     return load_config(CONFIG, list(changes))
 
 
-def step_of(*changes: str, lengths: Lengths = Lengths(128, 512, 512)) -> float:
+def step_of(*changes: str, lengths: AssumedLengths = AssumedLengths(128, 512, 512)) -> float:
     return Work(Speed.of(BENCH), config_of(*changes), BENCH["work"]["parameters"]).step(lengths)
 
 
@@ -70,7 +79,7 @@ def test_a_step_follows_the_config(changes: list[str], seconds: float) -> None:
 
 
 def test_half_the_length_is_half_the_time() -> None:
-    assert step_of(lengths=Lengths(64, 256, 256)) == pytest.approx(3.024)
+    assert step_of(lengths=AssumedLengths(64, 256, 256)) == pytest.approx(3.024)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +154,7 @@ def test_an_earlier_run_of_the_task_tells_the_lengths(tmp_path: Path) -> None:
         "completions of 128 to 512 tokens (as in earlier to the maximum)"
         in found.forecast(all_stages(config_of())).assumed
     )
-    assert found._lengths(False) == Lengths(64, 128, 256, 0.5)
+    assert found._lengths(False) == AssumedLengths(64, 128, 256, 0.5)
 
 
 def test_earlier_runs_count_on_the_same_kind_of_machine(tmp_path: Path) -> None:

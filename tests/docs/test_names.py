@@ -110,7 +110,7 @@ def programs() -> dict[str, dict[str, set[str]]]:
         command = group.get_command(context, name)
         assert command is not None
         engine[name] = options_of_click(command)
-    parsers = {"": cli.parser()}
+    parsers = {"": cli.app_parser()}
     parsers |= {name: options.parser(name) for name in cli.SHELL_COMMANDS}
     parsers |= {name: asking._parser(name) for name in ("history", "cost")}
     parsers |= {name: copying._parser(name) for name in ("get", "put")}

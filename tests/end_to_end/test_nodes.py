@@ -19,7 +19,7 @@ from grpo_train.policy.locate import PolicyError
 from grpo_train.run_dir import RunDir, RunDirError, StatusWriter, create_run
 from grpo_train.run_dir.processes import find_by_run_id, run_id_of
 from grpo_train.supervisor import nodes
-from grpo_train.supervisor.join import GRACE_S, POLL_S, Member, wait_for_run
+from grpo_train.supervisor.join import GRACE_S, POLL_S, JoinedMachine, wait_for_run
 from grpo_train.supervisor.nodes import Meeting, announced, count_joined, difference, read_meeting, take_place
 from grpo_train.train.preflight import check_nodes
 from tests.support import micro
@@ -157,7 +157,7 @@ def test_machines_that_differ_are_named(run: RunDir) -> None:
         run.config_file.write_text(config_text(run__nodes=2, run__nproc=6))
         assert "config.yaml differs between the machines (SHA-256 " in difference(run, meeting)
         with pytest.raises(RunDirError, match=r"must see one run directory, on a shared disk"):
-            Member(run)._take_part(meeting)
+            JoinedMachine(run)._take_part(meeting)
         (report,) = (run.path / "control").glob("error_node.*.json")
         assert "nodes_differ" in report.read_text()
 
@@ -196,7 +196,10 @@ def taking_part(run: RunDir, clock: TestClock, *words: str) -> Iterator[threadin
     command = patch("grpo_train.supervisor.join.torchrun_command", lambda *_: fake_command(run, *words))
     with closing(StatusWriter(run.path)) as status, command:
         status.update(state="running")
-        with meeting_of(run) as meeting, in_thread(clock, lambda: Member(run, clock)._take_part(meeting)) as thread:
+        with (
+            meeting_of(run) as meeting,
+            in_thread(clock, lambda: JoinedMachine(run, clock)._take_part(meeting)) as thread,
+        ):
             wait_for(lambda: find_by_run_id(run_id_of(run.path)), "its process")
             yield thread
 
@@ -240,7 +243,7 @@ def test_the_supervising_machine_cannot_join(run: RunDir) -> None:
     status = StatusWriter(run.path)
     status.update(state="running")
     with pytest.raises(RunDirError, match="is supervised on this machine; run grpo-train join on another one"):
-        Member(run)._refuse_same_machine()
+        JoinedMachine(run)._refuse_same_machine()
     status.close()
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from grpo_train.evaluation import plan
-from grpo_train.evaluation.regrade import regrade
+from grpo_train.evaluation.regrade import regrade_evaluations
 from grpo_train.evaluation.report.compare import compare_runs
 from grpo_train.evaluation.request import EvalError, EvalRequest
-from grpo_train.export.plan import ExportRequest, make_plan
+from grpo_train.export.plan import ExportRequest, plan_export
 from grpo_train.export.write import write_export
 from grpo_train.report.report import make_report
 from grpo_train.run_dir import RunDir, list_baselines, list_evaluations
@@ -37,7 +37,7 @@ def test_automatic_problems_of_a_model(run: RunDir, monkeypatch: pytest.MonkeyPa
     """No launch has resolved the config."""
     monkeypatch.setattr(plan, "read_gpu_facts", lambda: ((), ""))
     request = EvalRequest(None, model="tiny", dataset="addition", overrides=["eval.num_problems=auto"])
-    assert len(plan.make_plan(run.root, request)[0].indices) == 256
+    assert len(plan.plan_evaluation(run.root, request)[0].indices) == 256
 
 
 def test_a_baseline_has_the_results_of_step_0(run: RunDir) -> None:
@@ -73,7 +73,7 @@ def test_an_exported_model_answers_like_its_step(run: RunDir, tmp_path: Path) ->
     """Merged weights, and the adapter on its base."""
     assert evaluate_here(run.root, "trained", steps="2", **SETTINGS) == 0
     expected = completions(run.root / "eval_runs" / "trained_addition" / "step_2_addition")
-    write_export(make_plan(ExportRequest("trained", merge=True, to=tmp_path / "merged", root=run.root)))
+    write_export(plan_export(ExportRequest("trained", merge=True, to=tmp_path / "merged", root=run.root)))
     adapter = tmp_path / "adapter"
     shutil.copytree(run.training_state / "step_2" / "model", adapter)
     for folder in (tmp_path / "merged", adapter):
@@ -135,7 +135,7 @@ def test_regrade_judges_a_baseline(run: RunDir) -> None:
     assert evaluate_here(run.root, "trained", model="tiny", **SETTINGS) == 0
     folder = run.root / "eval_runs" / "@tiny_addition" / "model_addition"
     before = files_of(folder)
-    (step,) = regrade(run.root, "@tiny")
+    (step,) = regrade_evaluations(run.root, "@tiny")
     assert (step.name, getattr(step, "changed", None)) == ("model", [])
     assert files_of(folder) == before
 

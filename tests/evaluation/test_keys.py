@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from grpo_train.config.schema import Config, Task
-from grpo_train.evaluation.plan import make_plan
+from grpo_train.config.schema import Config, TaskConfig
+from grpo_train.evaluation.plan import plan_evaluation
 from grpo_train.evaluation.request import EvalRequest
 from grpo_train.evaluation.results import grading_key, keys
 from grpo_train.rewards.user_code import _import_file
@@ -23,7 +23,7 @@ from tests.support.evaluating import SAMPLED
 
 def test_key_changes_with_every_relevant_setting(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     def key(step: int = 2, **request: Any) -> dict[str, Any]:
-        plan, _ = make_plan(run.root, EvalRequest("trained", steps=str(step), **{**SAMPLED, **request}))
+        plan, _ = plan_evaluation(run.root, EvalRequest("trained", steps=str(step), **{**SAMPLED, **request}))
         config = keys.Config.model_validate(plan.config)
         task = AdditionTask(name="addition", label="addition")
         problems = [task.problem(config.eval.split, index) for index in plan.indices]
@@ -92,7 +92,7 @@ def test_files_beside_a_grader_are_part_of_its_key(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
     (tmp_path / "test.jsonl").write_text('{"prompt": "A?", "answer": 1}\n')
-    config = Config(task=Task(name="data", path=str(tmp_path / "test.jsonl"), grader=grader))
+    config = Config(task=TaskConfig(name="data", path=str(tmp_path / "test.jsonl"), grader=grader))
     try:
         task = load_task(config.task)
         first = grading_key.grader_key(task, config)

@@ -14,18 +14,17 @@ from typing import Any
 
 import pytest
 
-from grpo_train.config.schema import Config
-from grpo_train.config.schema import Task as TaskConfig
+from grpo_train.config.schema import Config, TaskConfig
 from grpo_train.evaluation.opponents import opponents_of, pairing
-from grpo_train.evaluation.plan import make_plan, paths_in_use, problems_of
+from grpo_train.evaluation.plan import evaluation_paths, plan_evaluation, problems_of
 from grpo_train.evaluation.report.match_table import match_lines, match_table
 from grpo_train.evaluation.report.statistics import wilson_interval
 from grpo_train.evaluation.request import EvalRequest
 from grpo_train.evaluation.targets import Target
-from grpo_train.evaluation.workers.matches import Matches, Player, Reply, Table, play_matches, scripted_player
+from grpo_train.evaluation.workers.matches import MatchSource, OpenMatch, Player, Reply, play_matches, scripted_player
 from grpo_train.games import OPPONENTS, Match
 from grpo_train.games.best import best_return
-from grpo_train.games.transcript import Transcript, as_text
+from grpo_train.games.transcript import Transcript, move_text
 from grpo_train.rollout import seed_of
 from grpo_train.run_dir import RunDir
 from grpo_train.tasks import Attempt, Problem, TaskError, load_task
@@ -45,7 +44,7 @@ def played(name: str, model: Player, opponent: str, count: int, player: Player |
     task = game_task(name)
     problems = [task.problem("test", index) for index in range(count)]
     tables = [
-        Table(seed_of(0, name, p.index, 0), task.match(p), Transcript(pairing(p.index, [opponent])[1], opponent))
+        OpenMatch(seed_of(0, name, p.index, 0), task.match(p), Transcript(pairing(p.index, [opponent])[1], opponent))
         for p in problems
     ]
     play_matches(task, tables, model, {opponent: player or scripted_player(OPPONENTS[name][opponent])})
@@ -156,15 +155,15 @@ def test_opponents_default_to_the_games_players() -> None:
 def test_matches_are_independent() -> None:
     task = game_task("negotiation")
 
-    def tables(indices: Sequence[int]) -> list[Table]:
+    def tables(indices: Sequence[int]) -> list[OpenMatch]:
         return [
-            Table(index, Match(task.game, task.problem("test", index).data, task.rules), Transcript(0, "random"))
+            OpenMatch(index, Match(task.game, task.problem("test", index).data, task.rules), Transcript(0, "random"))
             for index in indices
         ]
 
     def drawn(problems: Sequence[Problem], seeds: Sequence[int]) -> list[Reply]:
         return [
-            Reply(as_text(random.Random(seed).choice(problem.data.legal_moves())))
+            Reply(move_text(random.Random(seed).choice(problem.data.legal_moves())))
             for problem, seed in zip(problems, seeds, strict=True)
         ]
 
@@ -190,15 +189,15 @@ def run(micro_player: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     return train_here(root, cfg, "games")
 
 
-def players_of(run: RunDir, **changes: Any) -> tuple[Matches, list[Problem], SelfPlayTask]:
-    plan, _ = make_plan(run.root, EvalRequest("games", steps="2", num_problems=24))
+def players_of(run: RunDir, **changes: Any) -> tuple[MatchSource, list[Problem], SelfPlayTask]:
+    plan, _ = plan_evaluation(run.root, EvalRequest("games", steps="2", num_problems=24))
     plan.config["eval"].update(changes)
     config = Config.model_validate(plan.config)
     task = load_task(config.task)
     assert isinstance(task, SelfPlayTask)
     problems = problems_of(plan, config, task)
     target = Target("step_2", 2, str(run.training_state / "step_2"))
-    return Matches(target, plan, config, task, problems), problems, task
+    return MatchSource(target, plan, config, task, problems), problems, task
 
 
 def test_chunk_size_does_not_change_matches(run: RunDir) -> None:
@@ -265,5 +264,5 @@ def test_eval_command_prints_the_match_table(run: RunDir) -> None:
 
 def test_opponents_in_use_are_not_removed(run: RunDir) -> None:
     past = "training_runs/games/training_state/step_1"
-    plan, _ = make_plan(run.root, EvalRequest("games", steps="2", opponents=["random", past]))
-    assert paths_in_use(plan, plan.targets) == ["training_runs/games/training_state/step_2", past]
+    plan, _ = plan_evaluation(run.root, EvalRequest("games", steps="2", opponents=["random", past]))
+    assert evaluation_paths(plan, plan.targets) == ["training_runs/games/training_state/step_2", past]

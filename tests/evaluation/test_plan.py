@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_train.evaluation.plan import make_plan, subset
+from grpo_train.evaluation.plan import plan_evaluation, subset
 from grpo_train.evaluation.request import EvalError, EvalRequest, environment_overrides
 from grpo_train.policy.locate import PolicyError
 from grpo_train.run_dir import RunDir, RunDirError
@@ -21,7 +21,7 @@ from tests.support.engine import command_here, write_micro
 
 
 def targets(run: RunDir, **request: object) -> list[str]:
-    plan, _ = make_plan(run.root, EvalRequest("trained", **request))  # type: ignore[arg-type]
+    plan, _ = plan_evaluation(run.root, EvalRequest("trained", **request))  # type: ignore[arg-type]
     return [target.name for target in plan.targets]
 
 
@@ -74,9 +74,9 @@ def test_a_split_without_problems_is_rejected(three_steps: RunDir, tmp_path: Pat
 
 def test_games_take_the_first_problems(three_steps: RunDir) -> None:
     whole, few, half = (
-        make_plan(three_steps.root, EvalRequest("trained", dataset="tictactoe", num_problems=most, subset_frac=share))[
-            0
-        ]
+        plan_evaluation(
+            three_steps.root, EvalRequest("trained", dataset="tictactoe", num_problems=most, subset_frac=share)
+        )[0]
         for most, share in ((None, 1.0), (3, 1.0), (None, 0.5))
     )
     assert few.indices == [0, 1, 2]
@@ -85,7 +85,7 @@ def test_games_take_the_first_problems(three_steps: RunDir) -> None:
 
 def test_an_unknown_run_is_rejected(three_steps: RunDir) -> None:
     with pytest.raises(RunDirError, match="did you mean trained"):
-        make_plan(three_steps.root, EvalRequest("traind"))
+        plan_evaluation(three_steps.root, EvalRequest("traind"))
 
 
 @given(st.integers(1, 400), st.integers(0, 5), st.lists(st.floats(0.001, 1), min_size=2, max_size=4))
@@ -104,26 +104,26 @@ def test_subsets_are_seeded_and_nested(size: int, seed: int, fractions: list[flo
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "a\nb", "x" * 200])
 def test_names_outside_the_tree_are_rejected(run: RunDir, name: str) -> None:
     with pytest.raises(EvalError, match="invalid name for results"):
-        make_plan(run.root, EvalRequest("trained", ckpt_path=run.training_state / "step_2", name=name))
+        plan_evaluation(run.root, EvalRequest("trained", ckpt_path=run.training_state / "step_2", name=name))
 
 
 def test_names_of_own_steps_are_reserved(run: RunDir, tmp_path: Path) -> None:
     own = run.training_state / "step_2"
-    (plan, _) = make_plan(run.root, EvalRequest("trained", ckpt_path=own))
+    (plan, _) = plan_evaluation(run.root, EvalRequest("trained", ckpt_path=own))
     assert plan.targets[0].name == "step_2"
     with pytest.raises(EvalError, match="--name step_1: this name is reserved"):
-        make_plan(run.root, EvalRequest("trained", ckpt_path=own, name="step_1"))
+        plan_evaluation(run.root, EvalRequest("trained", ckpt_path=own, name="step_1"))
     (tmp_path / "step_2").symlink_to(run.training_state / "step_1")
     with pytest.raises(EvalError, match="--ckpt-path step_2: this name is reserved"):
-        make_plan(run.root, EvalRequest("trained", ckpt_path=tmp_path / "step_2"))
+        plan_evaluation(run.root, EvalRequest("trained", ckpt_path=tmp_path / "step_2"))
 
 
 def test_step_numbers_are_normalized(run: RunDir) -> None:
-    (plan, skipped) = make_plan(run.root, EvalRequest("trained", steps="00,0,02,2"))
+    (plan, skipped) = plan_evaluation(run.root, EvalRequest("trained", steps="00,0,02,2"))
     assert ([target.name for target in plan.targets], skipped) == (["step_0", "step_2"], [])
     for text in ("²", "٣"):
         with pytest.raises(EvalError, match=f"'{text}' is not a step"):
-            make_plan(run.root, EvalRequest("trained", steps=text))
+            plan_evaluation(run.root, EvalRequest("trained", steps=text))
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_invalid_variables_are_named(variables: dict[str, str]) -> None:
 
 def test_several_greedy_samples_are_rejected(run: RunDir) -> None:
     with pytest.raises(EvalError, match="samples at temperature 0 are identical"):
-        make_plan(run.root, EvalRequest("trained", num_samples=4))
+        plan_evaluation(run.root, EvalRequest("trained", num_samples=4))
 
 
 def test_runs_of_the_older_layout(three_steps: RunDir, tmp_path: Path) -> None:
@@ -162,17 +162,17 @@ def test_runs_of_the_older_layout(three_steps: RunDir, tmp_path: Path) -> None:
     old = root / "rl_runs" / "old"
     shutil.copytree(three_steps.training_state / "step_2" / "model", old / "step_5")  # no manifest, no model/
     for name in ("old", "rl_runs/old", str(old)):
-        plan, _ = make_plan(root, EvalRequest(name, dataset="addition", steps="all"))
+        plan, _ = plan_evaluation(root, EvalRequest(name, dataset="addition", steps="all"))
         assert [(target.name, target.step) for target in plan.targets] == [("step_5", 5)]
         assert (plan.run, plan.root, plan.config["model"]["backbone"]) == ("old", str(root), "models/tiny")
     adapter = old / "step_5" / "adapter_config.json"
     adapter.write_text(adapter.read_text().replace("models/tiny", "/nowhere/tiny"))
     with pytest.raises(PolicyError, match=r"base model '/nowhere/tiny' of .*step_5 not found: set --base"):
-        make_plan(root, EvalRequest("old", dataset="addition"))
+        plan_evaluation(root, EvalRequest("old", dataset="addition"))
 
 
 def test_ckpt_path_implies_its_run(three_steps: RunDir) -> None:
-    plan, _ = make_plan(Path("/nowhere"), EvalRequest(None, ckpt_path=three_steps.training_state / "step_2"))
+    plan, _ = plan_evaluation(Path("/nowhere"), EvalRequest(None, ckpt_path=three_steps.training_state / "step_2"))
     assert (plan.run, plan.root) == ("trained", str(three_steps.root))
     with pytest.raises(EvalError, match="--training-run is required"):
-        make_plan(three_steps.root, EvalRequest(None, ckpt_path=three_steps.root / "models" / "tiny"))
+        plan_evaluation(three_steps.root, EvalRequest(None, ckpt_path=three_steps.root / "models" / "tiny"))

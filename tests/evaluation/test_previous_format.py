@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from grpo_train.evaluation.results.stored import read_rows, read_summary
+from grpo_train.evaluation.results.stored import read_completion_rows, read_summary
 
 
 def test_format_1_results_are_read(tmp_path: Path) -> None:
@@ -14,7 +14,7 @@ def test_format_1_results_are_read(tmp_path: Path) -> None:
     metrics = {"step": 10, "name": "step_10", "n": 1, "accuracy": 0.0, "tolerant_accuracy": 1.0, "tolerant_ci_low": 0.2}
     (tmp_path / "summary.json").write_text(json.dumps({"status": "complete", "metrics": metrics}))
 
-    (read,) = read_rows(tmp_path)
+    (read,) = read_completion_rows(tmp_path)
     assert read["flexible"] is True
     assert "tolerant" not in read
     summary = read_summary(tmp_path)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from grpo_train.evaluation.regrade import Regraded, regrade
+from grpo_train.evaluation.regrade import Regraded, regrade_evaluations
 from grpo_train.evaluation.request import EvalError
 from grpo_train.evaluation.results import grading_key
 from grpo_train.evaluation.targets import Unfinished
@@ -56,7 +56,7 @@ def test_thoughts_that_the_prompt_closes_count(run: RunDir, monkeypatch: pytest.
     rows = [row for _, row in read_jsonl(step_of(run) / "completions.jsonl")]
     assert all(row["thoughts_closed"] and row["reason"] != "no_close_think" for row in rows)
     before = files_of(step_of(run))
-    list(regrade(run.root, "trained"))
+    list(regrade_evaluations(run.root, "trained"))
     assert files_of(step_of(run)) == before
 
 
@@ -103,7 +103,7 @@ def test_regrading_applies_a_new_grader(run: RunDir, monkeypatch: pytest.MonkeyP
     assert 0 < len(same) < 24
     wrong = Verdict(correct=False, formatted=True, reason="wrong", answer="0", flexible=False)
     monkeypatch.setattr(AdditionTask, "judge", lambda self, attempt: wrong)
-    (step,) = regrade(run.root, "trained")
+    (step,) = regrade_evaluations(run.root, "trained")
     assert isinstance(step, Regraded)
     new = (read_json(step_of(run) / "summary.json") or {})["metrics"]
     assert (new["correct"], new["format_rate"]) == (0, 1.0)
@@ -142,12 +142,12 @@ def test_a_changed_grader_judges_stored_results_again(
 
 def test_regrading_rejects_changed_problems(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EvalError, match="has no complete evaluation"):
-        list(regrade(run.root, "trained"))
+        list(regrade_evaluations(run.root, "trained"))
     assert evaluate_here(run.root, "trained", steps="2", **SAMPLED) == 0
     monkeypatch.setattr("grpo_train.tasks.addition.prompt_of", lambda a, b: f"{a} plus {b} is ")
-    (failure,) = regrade(run.root, "trained")
+    (failure,) = regrade_evaluations(run.root, "trained")
     assert isinstance(failure, Unfinished)
     assert (failure.name, failure.code) == ("step_2", "bad_evaluation")
     assert "the problems of task addition have changed" in failure.error
     with pytest.raises(EvalError, match="no complete evaluation of mbpp"):
-        list(regrade(run.root, "trained", ["mbpp"]))
+        list(regrade_evaluations(run.root, "trained", ["mbpp"]))

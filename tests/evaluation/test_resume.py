@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from grpo_train.evaluation.plan import make_plan
+from grpo_train.evaluation.plan import plan_evaluation
 from grpo_train.evaluation.request import EvalRequest
 from grpo_train.evaluation.results import keys, partial
 from grpo_train.evaluation.workers import worker
@@ -143,7 +143,7 @@ def test_checkpoints_do_not_accumulate_in_memory(run: RunDir, monkeypatch: pytes
     for step in (3, 4):
         shutil.copytree(run.training_state / "step_2", run.training_state / f"step_{step}")
     held: list[int] = []
-    original = worker.evaluate
+    original = worker.evaluate_target
 
     def tensors() -> list[torch.Tensor]:
         """Of numbers: transformers keeps tables of tokens for the last eight tokenizers."""
@@ -157,9 +157,9 @@ def test_checkpoints_do_not_accumulate_in_memory(run: RunDir, monkeypatch: pytes
         held.append(sum(each.nbytes for each in tensors() if id(each) not in known))
         original(*arguments)
 
-    monkeypatch.setattr(worker, "evaluate", evaluate)
+    monkeypatch.setattr(worker, "evaluate_target", evaluate)
     monkeypatch.setattr(worker, "die_with_parent", lambda: None)
-    plan, _ = make_plan(run.root, EvalRequest("trained", **SAMPLED))
+    plan, _ = plan_evaluation(run.root, EvalRequest("trained", **SAMPLED))
     task = AdditionTask(name="addition", label="addition")
     config = keys.Config.model_validate(plan.config)
     problems = [task.problem("test", index) for index in plan.indices]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from grpo_train.evaluation.report.statistics import (
     bootstrap_mean,
-    compare,
+    compare_paired,
     estimate_share,
     histogram,
     majority,
@@ -169,7 +169,7 @@ def test_equal_shares_between_0_and_1_keep_an_interval(shares: list[float], low:
 
 
 def test_equal_differences_keep_an_interval() -> None:
-    found = compare({1: [True, True]}, {1: [True, False]}).difference
+    found = compare_paired({1: [True, True]}, {1: [True, False]}).difference
     assert (found.value, found.low, found.high) == pytest.approx((0.5, -0.6902, 0.8967), abs=1e-3)
 
 
@@ -181,7 +181,7 @@ def test_one_sample_per_problem_uses_wilson() -> None:
 def test_comparison_lists_gained_and_lost_problems() -> None:
     before = {1: [True], 2: [False], 3: [False], 4: [True], 9: [True]}
     now = {1: [True], 2: [True], 3: [True], 4: [False], 8: [True]}
-    found = compare(now, before)
+    found = compare_paired(now, before)
     assert (found.n, found.gained, found.lost) == (4, (2, 3), (4,))
     assert found.difference.value == pytest.approx(0.25)
     assert found.p_value == mcnemar(2, 1)
@@ -189,13 +189,13 @@ def test_comparison_lists_gained_and_lost_problems() -> None:
 
 
 def test_half_of_the_samples_solve_a_problem() -> None:
-    found = compare({1: [True, True], 2: [True, False]}, {1: [True, False], 2: [False, False]})
+    found = compare_paired({1: [True, True], 2: [True, False]}, {1: [True, False], 2: [False, False]})
     assert (found.gained, found.lost) == ((2,), ())
     assert found.difference.value == pytest.approx(0.5)
 
 
 def test_comparison_without_shared_problems() -> None:
-    found = compare({1: [True]}, {2: [True]})
+    found = compare_paired({1: [True]}, {2: [True]})
     assert (found.n, found.gained, found.lost, found.p_value) == (0, (), (), 1.0)
     assert math.isnan(found.difference.value)
 

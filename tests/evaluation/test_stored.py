@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from grpo_train.evaluation.regrade import Regraded, regrade
+from grpo_train.evaluation.regrade import Regraded, regrade_evaluations
 from grpo_train.evaluation.report.compare import compare_steps
 from grpo_train.evaluation.request import EvalError
-from grpo_train.evaluation.results.stored import SUPERSEDED, read_rows, restore_torn
+from grpo_train.evaluation.results.stored import SUPERSEDED, read_completion_rows, restore_torn
 from grpo_train.evaluation.targets import Unfinished
 from grpo_train.run_dir import TABLE, RunDir, list_evaluations, read_table
 from grpo_train.run_dir.files import read_json
@@ -68,7 +68,7 @@ def test_damaged_results_are_evaluated_again(run: RunDir, damage: Callable[[Path
     damage(step_of(run))
     with pytest.raises(EvalError, match=f"{DAMAGE[damage]}.*; evaluate the step again"):
         compare_steps(run.root, "trained", ["1", "2"])
-    intact, damaged = regrade(run.root, "trained")
+    intact, damaged = regrade_evaluations(run.root, "trained")
     assert isinstance(intact, Regraded)
     assert isinstance(damaged, Unfinished)
     assert (intact.name, damaged.name, damaged.code) == ("step_1", "step_2", "bad_evaluation")
@@ -90,7 +90,7 @@ def test_a_damaged_table_is_rewritten(run: RunDir) -> None:
         metrics.write_bytes(damaged)
         (evaluation,) = list_evaluations(run.root, "trained")
         assert evaluation["metrics"] == []
-        assert len(list(regrade(run.root, "trained"))) == 1
+        assert len(list(regrade_evaluations(run.root, "trained"))) == 1
         assert (table.read_bytes(), metrics.read_bytes()) == good
 
 
@@ -99,9 +99,9 @@ def test_line_separators_in_completions_are_kept(run: RunDir) -> None:
     assert evaluate_here(run.root, "trained", steps="2", **SAMPLED) == 0
     file = step_of(run) / "completions.jsonl"
     file.write_text(file.read_text().replace('"completion": "', '"completion": "\u2028\x85', 1), encoding="utf-8")
-    (step,) = regrade(run.root, "trained")
+    (step,) = regrade_evaluations(run.root, "trained")
     assert isinstance(step, Regraded)
-    assert len(read_rows(step_of(run))) == step.n
+    assert len(read_completion_rows(step_of(run))) == step.n
 
 
 # ---------------------------------------------------------------------------------------------------- other settings

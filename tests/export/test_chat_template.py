@@ -12,7 +12,7 @@ from tokenizers.processors import TemplateProcessing
 
 from grpo_train.config import load_config
 from grpo_train.export.chat_template import chat_template, different_prompts
-from grpo_train.export.shape import PromptShape, sample_problems, shape_of
+from grpo_train.export.shape import PromptShape, common_shape, sample_problems
 from grpo_train.tasks import TaskError
 from grpo_train.tiny.tokenizer import make_tokenizer
 from tests.rollout.test_chat import GEMMA, LLAMA, QWEN
@@ -31,7 +31,7 @@ def config(tmp_path: Path, **task: Any) -> Any:
 def rendered(settings: Any, tokenizer: Any) -> tuple[PromptShape, int]:
     """The shape of a run's prompts, and how many of its problems the exported template gets wrong."""
     problems = sample_problems(settings)
-    shape = shape_of(problems)
+    shape = common_shape(problems)
     return shape, different_prompts(chat_template(shape, tokenizer), problems, tokenizer)
 
 
@@ -67,7 +67,7 @@ def test_a_conversation_is_framed_turn_by_turn(tmp_path: Path) -> None:
     tokenizer = make_tokenizer()
     tokenizer.chat_template = QWEN
     settings = config(tmp_path, template="chat", system_prompt="Be brief.")
-    tokenizer.chat_template = chat_template(shape_of(sample_problems(settings)), tokenizer)
+    tokenizer.chat_template = chat_template(common_shape(sample_problems(settings)), tokenizer)
     turns = [
         {"role": "system", "content": "Another system."},
         {"role": "user", "content": "First?"},
@@ -93,7 +93,7 @@ def test_programs_keep_the_started_answer() -> None:
 
 def test_a_template_is_known_without_the_data(tmp_path: Path) -> None:
     settings = load_config(yaml.safe_dump({"task": {"name": "gsm8k", "path": str(tmp_path / "gone")}}))
-    shape = shape_of(sample_problems(settings))
+    shape = common_shape(sample_problems(settings))
     assert shape.before.startswith("A conversation between User and Assistant.")
     assert shape.after == "\nAssistant: <think>"
 
@@ -108,4 +108,4 @@ def test_prompts_without_a_common_frame() -> None:
 def test_a_chat_run_needs_a_chat_template(tmp_path: Path) -> None:
     tokenizer = make_tokenizer()
     with pytest.raises(TaskError, match="its tokenizer has none"):
-        chat_template(shape_of(sample_problems(config(tmp_path, template="chat"))), tokenizer)
+        chat_template(common_shape(sample_problems(config(tmp_path, template="chat"))), tokenizer)

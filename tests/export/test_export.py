@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from grpo_train.backup.leftovers import find_leftovers
 from grpo_train.config import with_changes
 from grpo_train.export.card import model_card
-from grpo_train.export.plan import ExportError, ExportRequest, make_plan
+from grpo_train.export.plan import ExportError, ExportRequest, plan_export
 from grpo_train.export.write import Exported, _boot, write_export
 from grpo_train.run_dir import RunDir, RunDirError, create_run
 from grpo_train.run_dir.errors import UserError
@@ -50,7 +50,7 @@ def trained(make_root: Callable[[], Path]) -> RunDir:
 
 
 def export(run: RunDir, to: Path, **options: Any) -> Exported:
-    return write_export(make_plan(ExportRequest(run.name, to=to, root=run.root, **options)))
+    return write_export(plan_export(ExportRequest(run.name, to=to, root=run.root, **options)))
 
 
 def evaluated(run: RunDir) -> list[tuple[str, str]]:
@@ -127,7 +127,7 @@ def test_no_path_of_this_machine_is_exported(trained: RunDir, tmp_path: Path, me
 
 
 def test_no_directory_of_own_functions_is_in_the_card(trained: RunDir, tmp_path: Path) -> None:
-    plan = make_plan(ExportRequest(trained.name, to=tmp_path / "out", root=trained.root))
+    plan = plan_export(ExportRequest(trained.name, to=tmp_path / "out", root=trained.root))
     own = {"name": "/home/me/task.py:load", "rewards": ["/home/me/my.py:short", "trl:/home/me/my.py:polite"]}
     card = model_card(replace(plan, config=with_changes(plan.config, task=own)), [], None)
     assert "/home/me" not in card

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from grpo_train.cli import app
-from grpo_train.export.plan import ExportError, ExportRequest, make_plan
+from grpo_train.export.plan import ExportError, ExportRequest, plan_export
 from grpo_train.run_dir import RunDir
 from tests.support.engine import GRPO_TRAIN, REPOSITORY, environment, train_here, write_config
 from tests.support.hub import commit_of
@@ -148,7 +148,7 @@ def test_a_base_with_other_weights_is_refused(
     monkeypatch.setenv("HF_ENDPOINT", hub.address)
     request = ExportRequest("trained", base=base, root=trained.root)
     with pytest.raises(ExportError, match="has other weights"):
-        make_plan(request)
+        plan_export(request)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(ExportError, match="cannot be compared"):
-        make_plan(request)
+        plan_export(request)

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_train.config.schema import Model
 from grpo_train.export import weights
-from grpo_train.export.plan import ExportError, ExportRequest, make_plan
+from grpo_train.export.plan import ExportError, ExportRequest, plan_export
 from grpo_train.export.write import write_export
 from grpo_train.policy.loading import load_policy
 from tests.support.engine import train_here, write_micro
@@ -69,7 +69,7 @@ def test_a_trained_output_layer_is_exported(root: Path, monkeypatch: pytest.Monk
     """After two steps the adapter has moved the logits by less than a hundredth."""
     options = {"model__adapter": "lora", "model__lora_targets": ["lm_head"], "run__total_steps": 2}
     run = train_here(root, write_micro(root, **options), "run")
-    plan = make_plan(ExportRequest("run", merge=True, root=root, to=root / "merged"))
+    plan = plan_export(ExportRequest("run", merge=True, root=root, to=root / "merged"))
     with monkeypatch.context() as patch:
         patch.setattr(weights, "_untie", lambda model: None)
         with pytest.raises(ExportError, match=r"where the adapter changes them by 0\.00"):

@@ -58,7 +58,7 @@ def test_games_of_tictactoe() -> None:
 
 
 def test_tictactoe_is_a_draw() -> None:
-    assert ttt.value(ttt.TicTacToeState()) == 0
+    assert ttt.position_value(ttt.TicTacToeState()) == 0
     assert outcomes(ttt.minimax, ttt.minimax) == {1.0: 0, 0.0: 1, -1.0: 0}
 
 
@@ -80,7 +80,7 @@ def test_minimax_keeps_all_optimal_moves() -> None:
     assert ttt.minimax(ttt.TicTacToeState("X........")) == {"5": 1}  # only the center draws against a corner
     assert ttt.minimax(ttt.TicTacToeState("XX.OO....")) == {"3": 1}
     lost = ttt.TicTacToeState("XO.X.....")  # O to move: 7 loses, too
-    assert (ttt.value(lost), len(ttt.minimax(lost))) == (1, 6)
+    assert (ttt.position_value(lost), len(ttt.minimax(lost))) == (1, 6)
 
 
 # --------------------------------------------------------------------------------------------------------------- Kuhn
@@ -120,7 +120,7 @@ def test_kuhn_poker_has_twelve_information_sets() -> None:
 @pytest.mark.parametrize("bluff", [Fraction(0), Fraction(1, 7), Fraction(1, 6), Fraction(1, 3)])
 def test_equilibria_are_not_exploitable(bluff: Fraction) -> None:
     strategy = kuhn.equilibrium(bluff)
-    assert kuhn.value(strategy, strategy) == Fraction(-1, 18)
+    assert kuhn.average_win(strategy, strategy) == Fraction(-1, 18)
     assert kuhn.best_response(strategy, 0)[0] == Fraction(-1, 18)
     assert kuhn.best_response(strategy, 1)[0] == Fraction(1, 18)
     assert exploitability(strategy) == 0
@@ -140,9 +140,9 @@ def test_other_strategies_are_exploitable() -> None:
 def test_best_response_beats_the_equilibrium() -> None:
     half = dict.fromkeys(kuhn.equilibrium(), Fraction(1, 2))
     won, answer = kuhn.best_response(half, 0)
-    assert kuhn.value(answer, half) == won > kuhn.value(kuhn.equilibrium(), half)
+    assert kuhn.average_win(answer, half) == won > kuhn.average_win(kuhn.equilibrium(), half)
     lost, reply = kuhn.best_response(half, 1)
-    assert -kuhn.value(half, reply) == lost > -kuhn.value(half, kuhn.equilibrium())
+    assert -kuhn.average_win(half, reply) == lost > -kuhn.average_win(half, kuhn.equilibrium())
     assert exploitability(half) == (won + lost) / 2
     assert (set(answer) | set(reply), set(answer) & set(reply)) == (set(half), set())
 

@@ -14,7 +14,7 @@ from grpo_train.history.query import (
     KEYWORDS,
     OPERATORS,
     And,
-    Comparison,
+    FieldCondition,
     Leaf,
     Node,
     Not,
@@ -23,10 +23,10 @@ from grpo_train.history.query import (
     Word,
     all_of,
     any_of,
-    holds,
     leaves,
     matches,
-    parse,
+    meets,
+    parse_filter,
     render,
 )
 
@@ -46,18 +46,18 @@ A, B, C = Word("a"), Word("b"), Word("c")
         ("not a b", And((Not(A), B))),
         ("not not (a b)", Not(Not(And((A, B))))),
         ('"or" "a b"', And((Word("or", True), Word("a b", True)))),
-        ("reward<1", Comparison("reward", "<", "1")),
-        ("reward == 1", Comparison("reward", "=", "1")),
-        ("ess/token >= -1e-6 x", And((Comparison("ess/token", ">=", "-1e-6"), Word("x")))),
-        (r'text~"\d+ \"x\""', Comparison("text", "~", r'\d+ "x"', True)),
-        ("text~<b>|x!=1", Comparison("text", "~", "<b>|x!=1")),
-        ("state:a,b", Or((Comparison("state", ":", "a"), Comparison("state", ":", "b")))),
-        ('"own field"=or', Comparison("own field", "=", "or")),
+        ("reward<1", FieldCondition("reward", "<", "1")),
+        ("reward == 1", FieldCondition("reward", "=", "1")),
+        ("ess/token >= -1e-6 x", And((FieldCondition("ess/token", ">=", "-1e-6"), Word("x")))),
+        (r'text~"\d+ \"x\""', FieldCondition("text", "~", r'\d+ "x"', True)),
+        ("text~<b>|x!=1", FieldCondition("text", "~", "<b>|x!=1")),
+        ("state:a,b", Or((FieldCondition("state", ":", "a"), FieldCondition("state", ":", "b")))),
+        ('"own field"=or', FieldCondition("own field", "=", "or")),
     ],
 )
 def test_a_filter_is_read(text: str, tree: Node) -> None:
-    assert parse(text) == tree
-    assert parse(render(tree)) == tree
+    assert parse_filter(text) == tree
+    assert parse_filter(render(tree)) == tree
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_filter_is_read(text: str, tree: Node) -> None:
 )
 def test_a_mistake_has_its_column(text: str, column: int, message: str) -> None:
     with pytest.raises(QueryError) as raised:
-        parse(text)
+        parse_filter(text)
     assert (raised.value.column, raised.value.message) == (column, message)
 
 
@@ -92,14 +92,14 @@ SNIPPETS = st.sampled_from([*OPERATORS, *KEYWORDS, "(", ")", '"', "\\", " ", ","
 def test_any_text_is_read_or_refused(text: str) -> None:
     mistake = None
     try:
-        tree = parse(text)
+        tree = parse_filter(text)
     except QueryError as error:
         mistake = error
     if mistake is not None:
         assert mistake.message
         assert 0 <= mistake.column <= len(text)
     else:
-        assert parse(render(tree)) == tree
+        assert parse_filter(render(tree)) == tree
         assert all(text[leaf.column] in (_name(leaf) or '"')[0] + '"' for leaf in leaves(tree))
 
 
@@ -116,9 +116,9 @@ OTHERS = st.sampled_from([operator for operator in OPERATORS if operator != "~"]
 LEAVES: st.SearchStrategy[Node] = st.one_of(
     st.builds(Word, PLAIN),
     st.builds(Word, TEXTS, st.just(True)),
-    st.builds(Comparison, TEXTS.filter(bool), OTHERS, PLAIN),
-    st.builds(Comparison, TEXTS.filter(bool), OTHERS, TEXTS, st.just(True)),
-    st.builds(Comparison, PLAIN, st.just("~"), TEXTS.map(re.escape), st.just(True)),
+    st.builds(FieldCondition, TEXTS.filter(bool), OTHERS, PLAIN),
+    st.builds(FieldCondition, TEXTS.filter(bool), OTHERS, TEXTS, st.just(True)),
+    st.builds(FieldCondition, PLAIN, st.just("~"), TEXTS.map(re.escape), st.just(True)),
 )
 TREES = st.recursive(
     LEAVES,
@@ -134,7 +134,7 @@ TREES = st.recursive(
 @settings(max_examples=200)
 @given(TREES)
 def test_a_tree_comes_back_from_its_text(tree: Node) -> None:
-    assert parse(render(tree)) == tree
+    assert parse_filter(render(tree)) == tree
 
 
 @given(TREES, st.integers(0, 2**32))
@@ -167,12 +167,12 @@ def test_not_is_the_opposite(tree: Node, bits: int) -> None:
 )
 def test_values_are_compared(text: str, found: str | float | bool | None, expected: bool) -> None:
     def leaf(one: Leaf) -> bool:
-        assert isinstance(one, Comparison)
-        return holds(one, found)
+        assert isinstance(one, FieldCondition)
+        return meets(one, found)
 
-    assert matches(parse(text), leaf) is expected
+    assert matches(parse_filter(text), leaf) is expected
 
 
 @given(st.sampled_from(OPERATORS), st.one_of(st.floats(), st.booleans(), TEXTS, st.none()), PLAIN)
 def test_any_values_can_be_compared(operator: str, found: str | float | bool | None, value: str) -> None:
-    assert holds(Comparison("x", operator, re.escape(value) if operator == "~" else value), found) in (True, False)
+    assert meets(FieldCondition("x", operator, re.escape(value) if operator == "~" else value), found) in (True, False)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_train.history.cost import Prices
-from grpo_train.history.listing import find, one_of, to_csv, to_json
-from grpo_train.history.record import Record
+from grpo_train.history.listing import find, listing_json, one_of, to_csv
+from grpo_train.history.record import RunRecord
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import utc_from
 from grpo_train.run_dir.identity import identity_of
@@ -20,13 +20,13 @@ NOW = 1_790_000_000.0
 DAY = 86_400.0
 
 
-def record(name: str, days_ago: float = 1.0, box: str = "h200-a", backup: str = "", **known: Any) -> Record:
+def record(name: str, days_ago: float = 1.0, box: str = "h200-a", backup: str = "", **known: Any) -> RunRecord:
     config = {"task.name": "gsm8k_r1", "optimizer.learning_rate": 1e-5, "run.seed": 1, **known.pop("config", {})}
     metrics = {"loss": [0.1, 0.05, 0.9], **known.pop("metrics", {})}
     accuracy = known.pop("accuracy", None)
     rows = [{"step": 0, "accuracy": 0.3, "n": 100}, {"step": 10, "accuracy": accuracy, "n": 100}] if accuracy else []
     launched = NOW - days_ago * DAY
-    return Record(
+    return RunRecord(
         identity_of(name.encode()), box, "/runs", name,
         {
             "state": "finished", "step": 10, "run_seconds": 3600.0, "launched_at": utc_from(launched),
@@ -111,7 +111,7 @@ def test_a_named_field_becomes_a_column() -> None:
 
 def test_json_and_csv_have_plain_values() -> None:
     found, columns = find(RECORDS, "name:night-a", "name,reward,launched,step,note,projected")
-    (row,) = json.loads(to_json(found, columns))
+    (row,) = json.loads(listing_json(found, columns))
     assert row == {
         "identity": found[0].identity, "name": "night-a", "reward": 0.7, "launched": utc_from(NOW - DAY), "step": 10,
         "note": "the good one", "projected": None,
@@ -125,7 +125,7 @@ def test_a_run_is_found_by_name_or_identity() -> None:
     with pytest.raises(UserError, match="did you mean night-a"):
         one_of(RECORDS, "nigth-a")
     with pytest.raises(UserError, match="2 runs are named 'day'"):
-        one_of([*RECORDS, Record("ffff", "b", "/r", "day", {})], "day")
+        one_of([*RECORDS, RunRecord("ffff", "b", "/r", "day", {})], "day")
 
 
 def test_costs_follow_from_price_and_time() -> None:
@@ -143,7 +143,7 @@ TEXTS = st.text(max_size=8) | st.sampled_from(['a": ', '"a": 1', "a\\", '\\"a\\"
 
 @given(st.dictionaries(TEXTS, TEXTS | st.integers() | st.none() | st.booleans(), max_size=6), TEXTS)
 def test_one_value_is_found_without_the_others(config: dict[str, Any], other: str) -> None:
-    one = Record("i", "b", "/r", "n", {}, config_json=json.dumps(config, ensure_ascii=False))
+    one = RunRecord("i", "b", "/r", "n", {}, config_json=json.dumps(config, ensure_ascii=False))
     for key, value in config.items():
         assert one.config_value(key) == value
     if other not in config and "." in other:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_train.history.spans import Span, clipped, joined, run_spans, seconds, without
+from grpo_train.history.spans import Span, clipped, joined, remove_spans, run_spans, seconds
 from grpo_train.run_dir.files import utc_from
 
 T = 1_790_000_000.0
@@ -62,5 +62,5 @@ def test_spans_are_sets_of_moments(one: list[Span], other: list[Span], low: int,
 
     assert moments(joined(one)) == moments(one)
     assert seconds(joined(one)) == len(moments(one))
-    assert moments(without(one, joined(other))) == moments(one) - moments(other)
+    assert moments(remove_spans(one, joined(other))) == moments(one) - moments(other)
     assert moments(clipped(one, low, high)) == {at for at in moments(one) if low < at < high}

@@ -12,7 +12,7 @@ import pytest
 
 from remote.index import store
 from remote.index.answers import IndexAnswers
-from remote.index.store import Store
+from remote.index.store import IndexStore
 from remote.protocol import RemoteError
 from tests.support.index import Box, make_run
 
@@ -91,8 +91,8 @@ def test_the_index_used_longest_ago_is_removed(tmp_path: Path) -> None:
         os.utime(folder, (number, number))
     sizes = sum(file.stat().st_blocks * 512 for file in place.rglob("*") if file.is_file())
     oldest = min(place.iterdir(), key=lambda folder: folder.stat().st_mtime)
-    with Store(oldest).locked():
-        store.prune(place, limit=sizes // 2)
+    with IndexStore(oldest).locked():
+        store.prune_indexes(place, limit=sizes // 2)
     times = sorted(int(folder.stat().st_mtime) for folder in place.iterdir())
     assert times == [0, 3]  # the oldest is in use
     assert box.whole("metrics", run="run1")["rows"] == 99

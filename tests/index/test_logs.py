@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from remote.index import log_scan
 from remote.index import log_scan as read_lines
-from remote.index.log_index import Source
+from remote.index.log_index import OpenLog
 from remote.index.log_scan import LineCount, Matches
 from remote.index.patterns import Pattern, levels_of
 from remote.protocol import RemoteError
@@ -176,8 +176,8 @@ PATTERNS = st.sampled_from(
 )  # fmt: skip
 
 
-def opened(file: Path) -> closing[Source]:
-    return closing(Source(os.open(file, os.O_RDONLY), "x"))
+def opened(file: Path) -> closing[OpenLog]:
+    return closing(OpenLog(os.open(file, os.O_RDONLY), "x"))
 
 
 @given(LINES, PATTERNS, st.integers(1, 40), st.lists(st.integers(0, 300), max_size=3))
@@ -224,7 +224,7 @@ def test_walking_reads_every_line_once(lines: list[str], chunk: int, before: int
         file.write(data)
         file.flush()
         with opened(Path(file.name)) as source:
-            reader = read_lines.Reader(source, levels_of("x"), None, 100)
+            reader = read_lines.LineReader(source, levels_of("x"), None, 100)
             down, at, last = [], 0, not data
             while not last:
                 rows, at, _, last = reader.around(at, 0, after + 1)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_train.run_dir.files import to_json
-from grpo_train.run_dir.tokens import decode, encode
+from grpo_train.run_dir.tokens import decode_tokens, encode_tokens
 from remote.index import answers, log_index, rollout_answers
 from remote.index import rollouts as index
 from remote.protocol import RemoteError
@@ -416,7 +416,7 @@ def tokens_line(step: int, of: int, group: int, **texts: str) -> str:
 
 
 def one_token(code: int, length: int = 7) -> str:
-    return encode([length], bytes([code]), b"\0", b"\0", [0])
+    return encode_tokens([length], bytes([code]), b"\0", b"\0", [0])
 
 
 def test_tokens_come_with_an_opened_completion_only(log: Path, box: Box) -> None:
@@ -455,8 +455,8 @@ def test_places_of_tokens_hold_for_any_text(tmp_path: Path, box: Box) -> None:
     logs = make_run(tmp_path)
     (logs / "rollouts.jsonl").write_text(completion(1, 0, 0, 1.0, completion=text))
     (logs / "tokens.jsonl").write_text(
-        tokens_line(1, 1, 0, _0=encode([1] * len(text), *[bytes(len(text))] * 3, [0] * len(text)))
+        tokens_line(1, 1, 0, _0=encode_tokens([1] * len(text), *[bytes(len(text))] * 3, [0] * len(text)))
     )
     (row,) = box.ask("samples", offsets=[0], characters=1000)["samples"]
-    assert len(row["completion"]) == len(text) == decode(row["tokens"])[-1].end
+    assert len(row["completion"]) == len(text) == decode_tokens(row["tokens"])[-1].end
     assert [at for at, letter in enumerate(row["completion"]) if letter in "abc"] == [0, 8, 11]

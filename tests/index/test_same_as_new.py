@@ -209,7 +209,7 @@ def test_a_held_index_is_not_waited_for(tmp_path: Path) -> None:
     (make_run(tmp_path) / FILES[0]).write_text(samples(1, 50))
     answered(Box(tmp_path, tmp_path / "cache"), FILES[0])
     (folder,) = (tmp_path / "cache").iterdir()
-    with store.Store(folder).locked():
+    with store.IndexStore(folder).locked():
         box = Box(tmp_path, tmp_path / "cache", LeapingClock())
         assert answered(box, FILES[0]) == anew(tmp_path, FILES[0])
     assert len(list((tmp_path / "cache").iterdir())) == 2

@@ -102,7 +102,7 @@ def test_a_remembered_choice_ends_when_it_fails(place: Lab) -> None:
 def _remember(box: Box) -> None:
     program = find_program()
     assert program is not None
-    fallback.remember(box, program)
+    fallback.remember_fallback(box, program)
 
 
 def test_both_offers_of_both_transports_are_listed(place: Lab) -> None:

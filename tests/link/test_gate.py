@@ -230,7 +230,7 @@ def test_any_error(error: Any) -> None:
 @given(mutated([HELLO]))
 def test_any_value_in_a_hello(hello: Any) -> None:
     try:
-        event = gate.greeting(json.loads(json.dumps(hello)))
+        event = gate.read_greeting(json.loads(json.dumps(hello)))
     except ProtocolError:
         return
     laptop = Laptop()

@@ -18,7 +18,7 @@ from grpo_train.run_dir.processes import boot_id, start_ticks
 from remote import gate
 from remote.boxes import Box
 from remote.events import RunsReported
-from remote.transports.paramiko import attach_argv
+from remote.transports.paramiko import paramiko_attach_argv
 from tests.run_dir.helpers import log
 from tests.support.accounts import PYTHON, SharedBox, shared_box
 from tests.support.agent import RawAgent, eventually
@@ -91,9 +91,9 @@ def test_a_session_name_is_one_word_for_any_shell(tmp_path: Path, shell: str, na
     """A run's directory may have any name, and so its session."""
     if set(name) & set("'\\!"):
         with pytest.raises(ValueError, match="attach to it on the box"):
-            attach_argv(Box("h200", host="h"), name)
+            paramiko_attach_argv(Box("h200", host="h"), name)
         return
-    remote = attach_argv(Box("h200", host="h"), name)[-1]
+    remote = paramiko_attach_argv(Box("h200", host="h"), name)[-1]
     (tmp_path / "tmux").write_text('#!/bin/sh\nfor word; do :; done\nprintf %s "$word" > received\n')
     (tmp_path / "tmux").chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)}

@@ -17,7 +17,7 @@ from remote.boxes import Box, at_address, parse_boxes
 from remote.client import BoxClient
 from remote.events import BoxGreeted, HostKeyAsked, Link, LinkChanged
 from remote.transports.choice import attach_argv, choose
-from remote.transports.openssh_setup import Program, live
+from remote.transports.openssh_setup import OpenSshClient, live
 from tests.support.agent import Recorder, agents, connected, eventually
 from tests.support.patience import PATIENCE
 from tests.support.proxy import ChaosProxy
@@ -367,10 +367,13 @@ def test_transport_in_boxes_yaml() -> None:
 
 
 def test_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    def with_ssh(program: Program | None) -> None:
+    def with_ssh(program: OpenSshClient | None) -> None:
         monkeypatch.setattr("remote.transports.choice.find_program", lambda: program)
 
-    new, old = Program("/usr/bin/ssh", (9, 2), "OpenSSH_9.2p1"), Program("/usr/bin/ssh", (8, 4), "OpenSSH_8.4p1")
+    new, old = (
+        OpenSshClient("/usr/bin/ssh", (9, 2), "OpenSSH_9.2p1"),
+        OpenSshClient("/usr/bin/ssh", (8, 4), "OpenSSH_8.4p1"),
+    )
     auto, forced = Box("a", host="h"), Box("a", host="h", transport="openssh")
     with_ssh(new)
     assert choose(auto) == ("openssh", "OpenSSH_9.2p1 is on this machine")

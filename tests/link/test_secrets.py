@@ -21,7 +21,7 @@ import pytest
 from grpo_train.run_dir import RunDir
 from remote.agent.box import PASSED_ON
 from remote.boxes import load_boxes
-from remote.transports.paramiko import attach_argv
+from remote.transports.paramiko import paramiko_attach_argv
 from tests.remote.conftest import FAKE_ENGINE
 from tests.run_dir.helpers import make_checkpoint
 from tests.support.agent import RawAgent, eventually
@@ -376,7 +376,7 @@ def test_the_engine_refuses_secrets(root: Path, tmp_path: Path) -> None:
 
 def test_the_attach_command_holds_no_secret(evidence: Evidence) -> None:
     (box,) = [box for box in load_boxes(evidence.box.boxes_file) if box.name == "h200"]
-    assert not evidence.found_in(" ".join(attach_argv(box, evidence.run.name)))
+    assert not evidence.found_in(" ".join(paramiko_attach_argv(box, evidence.run.name)))
 
 
 def test_only_listed_variables_reach_a_job() -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from grpo_train.config import dump_config, load_config
 from grpo_train.config.schema import Config
-from grpo_train.platforms.choices import Choice, resolve
+from grpo_train.platforms.choices import Choice, resolve_auto
 from grpo_train.platforms.facts import Platform
 from grpo_train.platforms.memory import QWEN2_5, Shape, activation_bytes_per_token, least_bytes, training_bytes
 from grpo_train.policy.loading import load_policy
@@ -36,7 +36,7 @@ def machine(name: str) -> Platform:
 
 
 def resolved(name: str, text: str = AUTO) -> tuple[Config, dict[str, Choice]]:
-    config, choices = resolve(load_config(text), machine(name), Path("/nowhere"))
+    config, choices = resolve_auto(load_config(text), machine(name), Path("/nowhere"))
     return config, {choice.key: choice for choice in choices}
 
 
@@ -122,7 +122,7 @@ def test_the_values_are_written_and_kept_elsewhere() -> None:
     """A resume on another machine reads config.yaml, where nothing is ``auto`` any more."""
     config, _ = resolved("h200")
     written = load_config(dump_config(config))
-    assert resolve(written, machine("v100"), Path("/nowhere")) == (config, [])
+    assert resolve_auto(written, machine("v100"), Path("/nowhere")) == (config, [])
 
 
 def test_nothing_fits() -> None:
@@ -134,19 +134,19 @@ def test_nothing_fits() -> None:
 def test_the_smallest_gpu_decides() -> None:
     found = machine("h200").to_json()
     found["gpus"] = [*found["gpus"], *machine("t4").to_json()["gpus"]]
-    config, _ = resolve(load_config("{}"), Platform.from_json(found), Path("/nowhere"))
+    config, _ = resolve_auto(load_config("{}"), Platform.from_json(found), Path("/nowhere"))
     assert config.model.dtype == "float16"
 
 
 def test_an_unknown_model_needs_its_shape(tmp_path: Path) -> None:
     text = config_text(model__backbone="acme/large", train__microbatch_size="auto")
     with pytest.raises(PolicyError, match="auto: the shape of acme/large is unknown"):
-        resolve(load_config(text), machine("h100"), tmp_path)
+        resolve_auto(load_config(text), machine("h100"), tmp_path)
 
 
 def test_a_local_model_is_read(tiny_model: Path, tmp_path: Path) -> None:
     text = config_text(model__backbone=str(tiny_model), train__microbatch_size="auto")
-    config, _ = resolve(load_config(text), machine("h100"), tmp_path)
+    config, _ = resolve_auto(load_config(text), machine("h100"), tmp_path)
     assert config.microbatch_size == config.rollout.buffer_size, "everything fits"
 
 

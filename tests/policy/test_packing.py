@@ -15,7 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from grpo_train.policy import packing
 from grpo_train.policy.packing import RowMap, pack, packed_attention
-from grpo_train.policy.transfer import Transfer
+from grpo_train.policy.transfer import ArrayTransfer
 from grpo_train.policy.varlen import trial_length, varlen_call
 from grpo_train.rollout import Completion
 
@@ -63,7 +63,7 @@ def one_by_one(query: Tensor, key: Tensor, value: Tensor, row: packing.PackedRow
 def test_row_map_matches_plain_indexing() -> None:
     for index in ([2, 0, 3, 1], [0, 0, 2, 0, 2], [3, 1]):
         x = torch.randn(4, 3, 2, dtype=torch.float64, requires_grad=True)
-        transfer = Transfer(CPU)
+        transfer = ArrayTransfer(CPU)
         rows = RowMap(np.array(index), 4, transfer)
         transfer.send()
         weights = torch.randn(len(index), 3, 2, dtype=torch.float64)

@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from grpo_train.policy.locate import PolicyError
 from grpo_train.policy.tokenizer import TokenTexts, load_tokenizer, special_start, text_of
-from grpo_train.rollout.prompts import encode
+from grpo_train.rollout.prompts import encode_prompts
 from grpo_train.run_dir import RunDir
 from grpo_train.tasks import Problem
 from grpo_train.tiny.tokenizer import TAGS, make_tokenizer
@@ -74,7 +74,7 @@ def test_only_what_a_tokenizer_puts_first_is_kept(tiny_model: Path, processor: s
     eos = tokenizer.eos_token
     single = processor.replace("{}", eos)
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=single, special_tokens=[(eos, 0)])
-    assert encode([Problem(0, "7+5=", "12", "7+5")], tokenizer) == [(0,) * start + ids]
+    assert encode_prompts([Problem(0, "7+5=", "12", "7+5")], tokenizer) == [(0,) * start + ids]
     assert special_start(tokenizer) == (0,) * start
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from remote.events import BoxGreeted, GpuSampled, Link, LinkChanged, RunsReported, SessionsReported, TopicFailed
-from remote.gate import KnownRows, clean, clean_event, frame, greeting, log_row, log_text, reply, topic_event
+from remote.gate import KnownRows, clean, clean_event, frame, log_row, log_text, read_greeting, reply, topic_event
 from remote.protocol import ProtocolError, RemoteError
 from remote.protocol.frames import UNKNOWN, EngineVersion
 from tests.support.any_json import nested
@@ -16,8 +16,8 @@ from tests.support.any_json import nested
 
 def test_a_hello_becomes_a_greeting() -> None:
     engine = {"version": "0.2.0", "format": 2}
-    assert greeting({"agent": "x", "host": {}, "engine": engine}) == BoxGreeted("x", {}, EngineVersion("0.2.0", 2))
-    assert greeting({"host": {"name": "h"}}) == BoxGreeted("", {"name": "h"}, UNKNOWN)
+    assert read_greeting({"agent": "x", "host": {}, "engine": engine}) == BoxGreeted("x", {}, EngineVersion("0.2.0", 2))
+    assert read_greeting({"host": {"name": "h"}}) == BoxGreeted("", {"name": "h"}, UNKNOWN)
 
 
 @pytest.mark.parametrize(
@@ -32,12 +32,12 @@ def test_a_hello_becomes_a_greeting() -> None:
 )
 def test_a_malformed_hello_is_refused(hello: dict[str, Any]) -> None:
     with pytest.raises(ProtocolError):
-        greeting(hello)
+        read_greeting(hello)
 
 
 def test_facts_that_do_not_pass_are_left_out() -> None:
     host = {"name": "h", "time": 10**400, "cpu_count": "2", "gpus": 1, "root": "/a\x1b]0;x\x07b", "other": 1}
-    assert greeting({"host": host}).host == {"name": "h", "gpus": 1, "root": "/ab"}
+    assert read_greeting({"host": host}).host == {"name": "h", "gpus": 1, "root": "/ab"}
 
 
 def test_topic_values_become_events() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from grpo_train.config import load_config
-from grpo_train.supervisor.workflow import Workflow
+from grpo_train.supervisor.workflow import RunWorkflow
 from remote.boxes import Box
 from tests.support.agent import ask, connected, eventually, refusal
 from tests.support.backups import contents, make_run
@@ -30,7 +30,7 @@ def root(make_micro_root: Callable[[], Path]) -> Path:
 
 def test_an_edited_workflow_is_confirmed_once(box: Box, root: Path) -> None:
     run = train_here(root, write_micro(root, run__total_steps=1), "edited")
-    Workflow(run, load_config(config_text(MICRO, run__total_steps=1, workflow__stages=BEFORE))).write()
+    RunWorkflow(run, load_config(config_text(MICRO, run__total_steps=1, workflow__stages=BEFORE))).write()
     params: dict[str, Any] = {"run": "edited", "additional_steps": 1}
     with connected(dataclasses.replace(box, engine=ENGINE)) as (client, _):
         before = contents(run.path)
@@ -82,7 +82,7 @@ def test_a_resume_with_changes_is_checked(box: Box, root: Path) -> None:
 )
 def test_an_older_engine_is_named(box: Box, root: Path, tmp_path: Path, version: str, message: str) -> None:
     run = make_run(root, "one", 2)
-    Workflow(run, load_config(config_text(run__total_steps=4, workflow__stages=["train", "backup"]))).write()
+    RunWorkflow(run, load_config(config_text(run__total_steps=4, workflow__stages=["train", "backup"]))).write()
     engine = tmp_path / "engine"
     engine.write_text(f"#!/bin/sh\n[ $1 = --version ] && echo '{version}' && exit\nexit 2\n")
     engine.chmod(0o755)

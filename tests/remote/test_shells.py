@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from remote.agent.once import Record
+from remote.agent.once import RequestRecord
 from remote.agent.sessions import send_line
 from remote.boxes import Box
 from remote.protocol import RemoteError
@@ -72,7 +72,7 @@ def test_what_is_not_sent(ask: Ask, session: str, line: str, code: str) -> None:
 
 
 def test_a_line_that_may_have_arrived_is_not_typed_again() -> None:
-    record = Record("key")
+    record = RequestRecord("key")
     record.found = {}  # an agent began, and was killed
     with pytest.raises(RemoteError) as error:
         send_line(None, SendLineRequest("shell", "rm x"), record)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ import pytest
 from grpo_train.run_dir import open_run
 from grpo_train.run_dir.clock import CLOCK
 from grpo_tui.kit.attach import plan_job
-from remote.agent.once import Record
+from remote.agent.once import RequestRecord
 from remote.agent.slurm import queue, stop_job
 from remote.base import BoxesError
 from remote.boxes import Box, parse_boxes
@@ -160,17 +160,20 @@ def test_a_job_that_starts_or_ends_before_its_stop_is_stopped(
     cluster.run("scancel", blocker)
     wait_for_row(recorder, "run_s", lambda row: row["state"] == "running")
     running = queue(root)["run_s"]
-    assert stop_job(run, pending, StopRequest(run="run_s"), Record(""), root)["state"] == "running"
+    assert stop_job(run, pending, StopRequest(run="run_s"), RequestRecord(""), root)["state"] == "running"
     cluster.wait_for_jobs(0)
     for seen in (pending, running):
         run.clear_stop()
-        assert stop_job(run, seen, StopRequest(run="run_s"), Record(""), root) == {"run": "run_s", "state": "stopped"}
+        assert stop_job(run, seen, StopRequest(run="run_s"), RequestRecord(""), root) == {
+            "run": "run_s",
+            "state": "stopped",
+        }
     gone = replace(running, id="99999")  # SLURM refuses, and the queue has the run's job
     ask(client, "launch", config_text="obedient", run_name="run_l")
     wait_for_row(recorder, "run_l", lambda row: row["state"] == "running")
     os.kill((open_run(root, "run_l").read_status() or {})["pid"], signal.SIGSTOP)  # else it may have stopped by then
     with pytest.raises(RemoteError, match="99999"):
-        stop_job(open_run(root, "run_l"), gone, StopRequest(run="run_l"), Record(""), root)
+        stop_job(open_run(root, "run_l"), gone, StopRequest(run="run_l"), RequestRecord(""), root)
 
 
 def test_a_kill_is_not_requeued_and_a_job_without_status_is_crashed(

@@ -23,7 +23,7 @@ from remote.events import BoxGreeted, Link, LinkChanged
 from remote.protocol import LOST_AFTER_S
 from remote.transports import bootstrap
 from remote.transports.bootstrap import build
-from remote.transports.paramiko import SshTransport, attach_argv
+from remote.transports.paramiko import SshTransport, paramiko_attach_argv
 from remote.transports.ssh_config import parse_jump, resolve
 from tests.support.agent import agents, connected, eventually
 from tests.support.clock import TestClock
@@ -103,14 +103,14 @@ def test_unreachable_hosts_are_retried(hosts: Path, own_sshd: Sshd) -> None:
 
 def test_a_hanging_login_ends(ssh_box: Box, hosts: Path, proxy: ChaosProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing arrives any more once the shell was started."""
-    hanging, original = threading.Event(), bootstrap.start
+    hanging, original = threading.Event(), bootstrap.start_agent
 
     def start_in_a_black_hole(*arguments: Any) -> None:
         proxy.black_hole()
         hanging.set()
         original(*arguments)
 
-    monkeypatch.setattr(bootstrap, "start", start_in_a_black_hole)
+    monkeypatch.setattr(bootstrap, "start_agent", start_in_a_black_hole)
     clock = TestClock()
     with connected(ssh_box, host_keys_file=hosts, clock=clock) as (client, recorder):
         assert hanging.wait(PATIENCE * 15)
@@ -358,8 +358,8 @@ def test_attach_uses_the_users_ssh(tmp_path: Path, sshd: Sshd, hosts: Path, tmux
     known.parent.mkdir()
     known.write_text(hosts.read_text())
     for where, argv in (
-        ("ssh", attach_argv(box, "run_1", host_keys_file=known)),
-        ("local", attach_argv(Box("local", kind="local", tmux_socket=tmux_socket), "run_1")),
+        ("ssh", paramiko_attach_argv(box, "run_1", host_keys_file=known)),
+        ("local", paramiko_attach_argv(Box("local", kind="local", tmux_socket=tmux_socket), "run_1")),
     ):
         outer, terminal = f"{tmux_socket}-{where}", ["env", "TERM=xterm-nobody-knows"]
         try:

@@ -11,7 +11,7 @@ import pytest
 
 from remote.events import BoxGreeted, HostKeyAsked, Link, MachineChanged
 from remote.transports import identities
-from remote.transports.identities import HostKeys, Verdict
+from remote.transports.identities import HostKeys, HostKeyState
 from tests.support.agent import connected
 from tests.support.known_hosts import box_of, refusal, trust
 from tests.support.patience import PATIENCE
@@ -86,7 +86,7 @@ def test_another_machine_with_a_known_key(own_sshd: Sshd, tmp_path: Path, monkey
     """A copied disk: the host key is the stored one, the machine is not."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     trust(tmp_path / "hosts", own_sshd, "h200")
-    identities.remember("h200", "127.0.0.1", "of another machine")
+    identities.remember_identity("h200", "127.0.0.1", "of another machine")
     for changed in (["127.0.0.1"], []):
         with connected(box_of(own_sshd), host_keys_file=tmp_path / "hosts") as (_, recorder):
             recorder.wait_for(BoxGreeted)
@@ -117,9 +117,9 @@ def test_known_hosts_is_read_like_openssh(tmp_path: Path) -> None:
     file.write_text("# x ssh-ed25519 AAAA\nother,x ssh-ed25519 AAAA extra words\nx ssh-rsa !!!\nx\n\n")
     keys = HostKeys(file)
     assert [entry.line for entry in keys.entries("x")] == [2]
-    assert keys.check("x", "ssh-ed25519", b"\0\0\0")[0] is Verdict.KNOWN
-    assert keys.check("x", "ssh-ed25519", b"?")[0] is Verdict.CHANGED
-    assert keys.check("y", "ssh-ed25519", b"?")[0] is Verdict.UNKNOWN
+    assert keys.check("x", "ssh-ed25519", b"\0\0\0")[0] is HostKeyState.KNOWN
+    assert keys.check("x", "ssh-ed25519", b"?")[0] is HostKeyState.CHANGED
+    assert keys.check("y", "ssh-ed25519", b"?")[0] is HostKeyState.UNKNOWN
     keys.add("y", "ssh-ed25519", b"?")
-    assert keys.check("y", "ssh-ed25519", b"?")[0] is Verdict.KNOWN
-    assert keys.check("y", "ssh-rsa", b"?")[0] is Verdict.OTHER_TYPE
+    assert keys.check("y", "ssh-ed25519", b"?")[0] is HostKeyState.KNOWN
+    assert keys.check("y", "ssh-rsa", b"?")[0] is HostKeyState.OTHER_TYPE

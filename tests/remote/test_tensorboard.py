@@ -17,7 +17,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from grpo_train.cli.tensorboard import IDLE_S
 from grpo_train.run_dir import RunDir, create_run
-from grpo_train.tracking.tensorboard import serve
+from grpo_train.tracking.tensorboard import serve_events
 from remote.boxes import Box
 from remote.protocol import RemoteError
 from remote.tunnels import Tunnel
@@ -85,7 +85,7 @@ def test_it_ends_after_its_last_connection(run: RunDir) -> None:
     announced: list[tuple[int, str]] = []
     clock = TestClock()
     folder = run.path / "tensorboard"
-    thread = threading.Thread(target=serve, args=(folder, lambda *found: announced.append(found), IDLE_S, clock))
+    thread = threading.Thread(target=serve_events, args=(folder, lambda *found: announced.append(found), IDLE_S, clock))
     thread.start()
     ((port, path),) = eventually(lambda: announced, 60)
     with socket.create_connection(("127.0.0.1", port)):  # a viewer that says nothing

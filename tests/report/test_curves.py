@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_train.report.blocks import Chart
+from grpo_train.report.blocks import ChartBlock
 from grpo_train.report.curves import LARGEST, reduce
 from grpo_train.report.samples import FAR, NEAR, _Rollouts, pick
 from grpo_train.report.svg import HEIGHT, chart_svg
@@ -63,7 +63,7 @@ def test_few_values_are_the_line(log: list[tuple[int, float]], width: int) -> No
 def test_charts_are_drawn_from_any_values(log: list[tuple[int, float]]) -> None:
     metric = metric_of(log)
     first, last = int(metric.steps[0]), int(metric.steps[-1])
-    svg = chart_svg(Chart("m", [("", reduce(metric, first, last, 5, "raw"))], first, last))
+    svg = chart_svg(ChartBlock("m", [("", reduce(metric, first, last, 5, "raw"))], first, last))
     assert not re.search(r'="[^"]*(nan|inf)', svg.partition('aria-label="')[2].partition('"')[2])
 
 
@@ -79,7 +79,7 @@ def test_the_extremes_are_labeled_and_no_label_covers_another(log: list[tuple[in
     metric = metric_of(log)
     first, last = int(metric.steps[0]), int(metric.steps[-1])
     curve = reduce(metric, first, last, 5, "raw")
-    labels = y_labels(chart_svg(Chart("m", [("", curve)], first, last)))
+    labels = y_labels(chart_svg(ChartBlock("m", [("", curve)], first, last)))
     heights = sorted(y for y, _ in labels)
     assert all(low + 9.9 <= high <= HEIGHT for low, high in itertools.pairwise(heights))
     assert not len(curve.low) or labels
@@ -87,7 +87,7 @@ def test_the_extremes_are_labeled_and_no_label_covers_another(log: list[tuple[in
 
 def test_the_highest_and_lowest_value_are_on_the_axis() -> None:
     metric = metric_of([(1, 0.013), (2, 1.84), (3, 0.97)])
-    svg = chart_svg(Chart("reward", [("", reduce(metric, 1, 3, 100, "raw"))], 1, 3))
+    svg = chart_svg(ChartBlock("reward", [("", reduce(metric, 1, 3, 100, "raw"))], 1, 3))
     assert [text for _, text in sorted(y_labels(svg))] == ["1.840", "1.5", "1.0", "0.5", "0.013"]
 
 

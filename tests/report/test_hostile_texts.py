@@ -13,18 +13,18 @@ from markdown_it.token import Token
 
 from grpo_train.report.blocks import (
     Block,
-    Chart,
-    Charts,
-    Completion,
-    Facts,
-    Folded,
+    ChartBlock,
+    ChartsBlock,
+    CompletionBlock,
+    FactsBlock,
+    FoldedBlock,
     Name,
-    Note,
+    NoteBlock,
     Page,
     Point,
-    Points,
-    Section,
-    Table,
+    PointsBlock,
+    SectionBlock,
+    TableBlock,
 )
 from grpo_train.report.curves import reduce
 from grpo_train.report.html import to_html
@@ -62,16 +62,16 @@ def tokens(text: str) -> list[Token]:
 def page_of(text: str) -> Page:
     """A page with a text in each place that takes one."""
     metric = Metric(text, np.array([1.0, 2.0]), np.array([0.5, np.nan]))
-    chart = Chart(text, [("", reduce(metric, 1, 2, 10, "raw"))], 1, 2)
+    chart = ChartBlock(text, [("", reduce(metric, 1, 2, 10, "raw"))], 1, 2)
     blocks: list[Block] = [
-        Note(text),
-        Note(text, "alarm"),
-        Facts([(text, text)]),
-        Table([text, "b"], [[text, Name(text)], [Name(text), text]], frozenset({1})),
-        Charts([chart]),
-        Points(text, [("", [Point(1, 0.5, 0.4, 0.6)])], 1, 2),
-        Section(text, [Completion(text, text, text, text)]),
-        Folded(text, [Note(text)]),
+        NoteBlock(text),
+        NoteBlock(text, "alarm"),
+        FactsBlock([(text, text)]),
+        TableBlock([text, "b"], [[text, Name(text)], [Name(text), text]], frozenset({1})),
+        ChartsBlock([chart]),
+        PointsBlock(text, [("", [Point(1, 0.5, 0.4, 0.6)])], 1, 2),
+        SectionBlock(text, [CompletionBlock(text, text, text, text)]),
+        FoldedBlock(text, [NoteBlock(text)]),
     ]
     return Page(text, text, blocks, text)
 

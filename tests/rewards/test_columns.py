@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from grpo_train.config.schema import Task as TaskConfig
+from grpo_train.config.schema import TaskConfig
 from grpo_train.tasks import load_task
 
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from grpo_train.rewards import math_answer
-from grpo_train.rewards.math_answer import compare, judge_math, last_boxed
+from grpo_train.rewards.math_answer import compare_answers, judge_math, last_boxed
 from grpo_train.tasks import Attempt, Problem
 
 RIGHT = [
@@ -96,7 +96,7 @@ def started() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(math_answer, "SECONDS", math_answer.SECONDS / 2)
         math_answer._helpers.cache_clear()
-        assert compare("x+1", "1+x") == "ok"
+        assert compare_answers("x+1", "1+x") == "ok"
         yield
         math_answer._helpers().close()
         math_answer._helpers.cache_clear()
@@ -110,22 +110,22 @@ def cpu_seconds() -> float:
 
 @pytest.mark.parametrize(("answer", "gold"), [*RIGHT, *NOTATIONS])
 def test_equivalent_notations_are_right(answer: str, gold: str) -> None:
-    assert compare(answer, gold) == "ok"
-    assert compare(gold, gold) == "ok"
+    assert compare_answers(answer, gold) == "ok"
+    assert compare_answers(gold, gold) == "ok"
 
 
 @pytest.mark.parametrize(("answer", "gold"), WRONG)
 def test_near_misses_are_wrong(answer: str, gold: str) -> None:
-    assert compare(answer, gold) not in {"ok", "grader_error"}
+    assert compare_answers(answer, gold) not in {"ok", "grader_error"}
 
 
 @pytest.mark.parametrize("gold", [r"\frac{1}{2}", r"\sqrt{2}"])
 @pytest.mark.parametrize("answer", HANGS)
 def test_huge_expressions_return_quickly(answer: str, gold: str) -> None:
     began = cpu_seconds()
-    assert compare(answer, gold) not in {"ok", "grader_timeout"}
+    assert compare_answers(answer, gold) not in {"ok", "grader_timeout"}
     assert cpu_seconds() - began < 7.5
-    assert compare(r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}") == "ok"
+    assert compare_answers(r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}") == "ok"
 
 
 def test_real_hang_is_a_timeout_of_the_grader() -> None:
@@ -135,14 +135,14 @@ def test_real_hang_is_a_timeout_of_the_grader() -> None:
     assert cpu_seconds() - began < 7.5
     assert (verdict.correct, verdict.reason, verdict.formatted) == (False, "grader_timeout", True)
     assert verdict.metrics["grader/failed"] == 1.0
-    assert compare("y+x", "x+y") == "ok"
+    assert compare_answers("y+x", "x+y") == "ok"
 
 
 def test_threads_do_not_wait_for_a_hang() -> None:
     kinds = [("(x+1)^2", "x^2+2x+1", "ok"), ("(x+1)^2", "x^2+2x+2", "wrong"), (SLOW, "x+y", "grader_timeout")]
     cases = [kinds[0], kinds[1]] * 20 + [kinds[2]] * 2 + [kinds[0], kinds[1]] * 20
     with ThreadPoolExecutor(6) as pool:
-        reasons = list(pool.map(lambda case: compare(case[0], case[1]), cases))
+        reasons = list(pool.map(lambda case: compare_answers(case[0], case[1]), cases))
     assert reasons == [case[2] for case in cases]
 
 
@@ -157,16 +157,16 @@ def test_fuzzed_answers_never_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(5000):
         answer, gold = ("".join(rng.choices(pieces, k=rng.choice((1, 5, 40, 400)))) for _ in range(2))
         began = time.thread_time()
-        assert isinstance(compare(answer, gold), str)
+        assert isinstance(compare_answers(answer, gold), str)
         assert time.thread_time() - began < 0.5
 
 
 def test_fuzzed_answers_never_break_the_helper() -> None:
     rng = random.Random("helper")
     pieces = [*"0123xy+-^_=(){},\\", "\\frac{", "\\sqrt{", "\\pi", "\\cup", "\\begin{pmatrix}", "\ud800"]
-    reasons = {compare("".join(rng.choices(pieces, k=rng.choice((3, 8)))), r"\sqrt{2}+x") for _ in range(150)}
+    reasons = {compare_answers("".join(rng.choices(pieces, k=rng.choice((3, 8)))), r"\sqrt{2}+x") for _ in range(150)}
     assert reasons <= {"wrong", "unreadable", "refused", "ambiguous", "grader_error", "grader_timeout"}
-    assert compare(r"x+\sqrt{2}", r"\sqrt{2}+x") == "ok"
+    assert compare_answers(r"x+\sqrt{2}", r"\sqrt{2}+x") == "ok"
 
 
 def judged(completion: str, gold: str, *, truncated: bool = False) -> tuple[bool, bool | None, str]:

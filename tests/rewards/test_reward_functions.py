@@ -29,7 +29,7 @@ def attempt(completion: str = "so</think> <answer>18</answer>", *, length: int =
 
 
 def rewards_of(*names: str, seed: int = 0, **task: object) -> Rewards:
-    config = schema.Task(rewards=list(names), **task)  # type: ignore[arg-type]
+    config = schema.TaskConfig(rewards=list(names), **task)  # type: ignore[arg-type]
     return Rewards(config, ("accuracy",), max_completion_length=100, seed=seed)
 
 
@@ -202,7 +202,7 @@ def test_imports_of_a_user_file_work_from_any_directory(
         (tmp_path / "launch" / file).write_text(text)
     monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
     monkeypatch.chdir(tmp_path / "launch")
-    part = schema.Task(name="data", rewards=[name.format(".")])
+    part = schema.TaskConfig(name="data", rewards=[name.format(".")])
     (recorded,) = _absolute(part, tmp_path)["rewards"]
     assert str(tmp_path) in recorded
     monkeypatch.setattr(sys, "path", [each for each in sys.path if str(tmp_path) not in each])
@@ -214,7 +214,7 @@ def test_imports_of_a_user_file_work_from_any_directory(
 
 def test_installed_modules_keep_their_names(tmp_path: Path) -> None:
     for name in ("trl.rewards:accuracy_reward", "json:dumps", "no_such_module:f", "accuracy"):
-        part = schema.Task(name="data", rewards=[name], grader="number")
+        part = schema.TaskConfig(name="data", rewards=[name], grader="number")
         assert _absolute(part, tmp_path)["rewards"] == [name]
 
 
@@ -281,7 +281,7 @@ def test_duplicate_names_are_errors() -> None:
 
 
 def test_weights_of_unused_functions_are_errors() -> None:
-    task = load_task(schema.Task(name="addition"))
+    task = load_task(schema.TaskConfig(name="addition"))
     config = schema.Config.model_validate(
         {"task": {"name": "addition"}, "algorithm": {"reward_weights": {"format": 1}}}
     )

@@ -125,7 +125,7 @@ def attempts_at(problem: Problem, completions: list[str]) -> list[Attempt]:
 
 
 def loaded(*names: str, failure_file: Path | None = None, **task: Any) -> Rewards:
-    config = schema.Task(rewards=list(names), **task)
+    config = schema.TaskConfig(rewards=list(names), **task)
     return Rewards(config, (), max_completion_length=100, seed=0, failure_file=failure_file)
 
 

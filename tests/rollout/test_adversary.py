@@ -11,13 +11,12 @@ import pytest
 import torch
 
 from grpo_train.config import load_config
-from grpo_train.config.schema import Config, Sandbox
-from grpo_train.config.schema import Task as TaskConfig
+from grpo_train.config.schema import Config, Sandbox, TaskConfig
 from grpo_train.policy.loading import Policy, load_policy
 from grpo_train.policy.locate import PolicyError
 from grpo_train.rewards import load_rewards
 from grpo_train.rollout import Completion
-from grpo_train.rollout.adversary import Adversary, Opponent, load_opponent, make_adversary
+from grpo_train.rollout.adversary import Adversary, GreedyOpponent, load_opponent, make_adversary
 from grpo_train.rollout.prompts import Prompt
 from grpo_train.rollout.transformers_backend import TransformersBackend
 from grpo_train.tasks import Problem, load_task
@@ -135,7 +134,7 @@ def test_frozen_start_model_answers(tiny: tuple[Path, Policy]) -> None:
                 parameter.data = value
 
     question = task.question(referee(FIBONACCI, task.limits))
-    opponent = Opponent(policy, config, frozen)
+    opponent = GreedyOpponent(policy, config, frozen)
     before = opponent.answer([question, question])
     assert before[0] == before[1]
     with torch.no_grad():
@@ -143,7 +142,7 @@ def test_frozen_start_model_answers(tiny: tuple[Path, Policy]) -> None:
             parameter.add_(torch.full_like(parameter, 0.3))
     changed = [parameter.detach().clone() for parameter in policy.trainable()]
     assert opponent.answer([question]) == before[:1]
-    assert Opponent(policy, config).answer([question]) != before[:1]
+    assert GreedyOpponent(policy, config).answer([question]) != before[:1]
     assert all(torch.equal(a, b) for a, b in zip(policy.trainable(), changed, strict=True))
     with torch.no_grad():
         for parameter, value in zip(policy.trainable(), start, strict=True):
@@ -160,7 +159,7 @@ def test_another_model_as_opponent(tiny: tuple[Path, Policy]) -> None:
     assert other.model is not policy.model
     assert not any(parameter.requires_grad for parameter in other.model.parameters())
     question = game().question(referee(FIBONACCI, game().limits))
-    assert Opponent(other, config).answer([question]) == Opponent(policy, config).answer([question])
+    assert GreedyOpponent(other, config).answer([question]) == GreedyOpponent(policy, config).answer([question])
     for name, message in (("models", "holds neither"), ("no/such/place/at/all", "is not a model directory")):
         with pytest.raises(PolicyError, match=rf"task\.opponent '{name}' \(or start\): .*{message}"):
             load_opponent(small_config(task__opponent=name), root, policy)

@@ -62,18 +62,18 @@ def ask(config: Config) -> None:
 
 
 def evaluate(config: Config) -> None:
-    source = single_turn.SingleTurn(NOTHING, NOTHING, config, load_task(config.task), [NOTHING] * 10)
+    source = single_turn.SingleTurnSource(NOTHING, NOTHING, config, load_task(config.task), [NOTHING] * 10)
     vars(source)["_policy"], vars(source)["_batch_size"] = NOTHING, 6
     assert source._backend
 
 
 def play(config: Config) -> None:
     task: Any = load_task(config.task)
-    matches.Matches(NOTHING, NOTHING, config, task, [NOTHING] * 10)._model_player(NOTHING)
+    matches.MatchSource(NOTHING, NOTHING, config, task, [NOTHING] * 10)._model_player(NOTHING)
 
 
 def oppose(config: Config) -> None:
-    adversary.Opponent(NOTHING, config)
+    adversary.GreedyOpponent(NOTHING, config)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from grpo_train.config.schema import Task
+from grpo_train.config.schema import TaskConfig
 from grpo_train.evaluation.results.keys import problems_key
 from grpo_train.rollout.chat import MARK, chat_text, prompt_text
-from grpo_train.rollout.prompts import encode
+from grpo_train.rollout.prompts import encode_prompts
 from grpo_train.tasks import Problem, TaskError, load_task
 
 TURNS = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"
@@ -116,10 +116,10 @@ def test_chat_and_raw_prompts_in_one_batch(tokenizer: Any) -> None:
     tokenizer.chat_template = QWEN
     chat = Problem(0, "", "", "", messages=(("user", "1+2="),))
     raw = Problem(1, "1+2=", "", "")
-    found = encode([raw, chat, raw], tokenizer)
+    found = encode_prompts([raw, chat, raw], tokenizer)
     assert found[0] == found[2] == (tokenizer.eos_token_id, *tokenizer("1+2=", add_special_tokens=False)["input_ids"])
     assert found[1] == tuple(tokenizer("<user>1+2=</s><assistant>", add_special_tokens=False)["input_ids"])
-    assert encode([], tokenizer) == []
+    assert encode_prompts([], tokenizer) == []
 
 
 TOOLS = (
@@ -138,7 +138,7 @@ def test_tools_and_variables_of_rows_are_used(tokenizer: Any, tmp_path: Path, as
     file = tmp_path / "test.jsonl"
     rows = [{"prompt": [{"role": "user", "content": "Hi"}], "answer": 1, **each} for each in (row, {"tools": None}, {})]
     file.write_text("\n".join(map(json.dumps, rows)))
-    task = load_task(Task(name="data", path=str(file)))
+    task = load_task(TaskConfig(name="data", path=str(file)))
     with_tools, *without = (task.problem("test", index) for index in range(3))
     assert prompt_text(with_tools, tokenizer) == f"[{json.dumps(SCHEMA)}]<user>Hi</s><assistant><think></think>"
     assert [prompt_text(problem, tokenizer) for problem in without] == ["<user>Hi</s><assistant>"] * 2
@@ -149,10 +149,10 @@ def test_tools_and_variables_of_rows_are_used(tokenizer: Any, tmp_path: Path, as
     ):
         tokenizer.chat_template = template
         with pytest.raises(TaskError, match=rf"column '{name}.* is not used by this model's chat template"):
-            encode([with_tools], tokenizer)
+            encode_prompts([with_tools], tokenizer)
     fixed = replace(with_tools, template_arguments={"add_generation_prompt": False})
     with pytest.raises(TaskError, match=r"column 'chat_template_kwargs.add_generation_prompt' is set by the trainer"):
-        encode([fixed], tokenizer)
+        encode_prompts([fixed], tokenizer)
 
 
 @pytest.mark.parametrize("messages", [(), (("user", "1+2\ud83d"),)])
@@ -161,4 +161,4 @@ def test_half_a_character_of_any_task_is_an_error(tokenizer: Any, messages: tupl
     problem = Problem(7, "1+2\ud83d", "3", "1+2", messages)
     assert problems_key([problem])
     with pytest.raises(TaskError, match=r"the prompt of problem 7 has \\ud83d, half of a character: write it whole"):
-        encode([problem], tokenizer)
+        encode_prompts([problem], tokenizer)

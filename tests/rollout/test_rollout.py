@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from grpo_train.config.schema import Model, Task
+from grpo_train.config.schema import Model, TaskConfig
 from grpo_train.policy.loading import Policy, load_policy
 from grpo_train.policy.logprobs import LogprobForward, pad_values
 from grpo_train.rollout import Completion
@@ -120,7 +120,7 @@ def test_sampling_restores_the_training_mode(policy: Policy) -> None:
 
 def source(policy: Policy, **changes: int | None) -> PromptSource:
     arguments = {"seed": 3, "max_prompt_length": 64, "limit": None, **changes}
-    return PromptSource(load_task(Task(name="addition")), policy.tokenizer, **arguments)  # type: ignore[arg-type]
+    return PromptSource(load_task(TaskConfig(name="addition")), policy.tokenizer, **arguments)  # type: ignore[arg-type]
 
 
 def test_prompts_depend_only_on_the_position(policy: Policy) -> None:

@@ -13,10 +13,9 @@ import torch
 
 from grpo_train.algorithm import RoleBaselines
 from grpo_train.config import load_config
-from grpo_train.config.schema import Config
-from grpo_train.config.schema import Task as TaskConfig
+from grpo_train.config.schema import Config, TaskConfig
 from grpo_train.games import GAMES, Match
-from grpo_train.games.transcript import Transcript, as_text
+from grpo_train.games.transcript import Transcript, move_text
 from grpo_train.rewards import load_rewards
 from grpo_train.rollout import Completion
 from grpo_train.rollout.collect import Role, Sample
@@ -158,7 +157,7 @@ class Scripted:
 def first_free(prompt: str) -> str:
     """The free cell with the lowest number, in a compact tic-tac-toe prompt."""
     cells = prompt.partition("\n")[0].replace("|", "")
-    return f"<think>first free</think>{as_text(next(cell for cell in cells if cell.isdigit()))}"
+    return f"<think>first free</think>{move_text(next(cell for cell in cells if cell.isdigit()))}"
 
 
 def collect(script: Callable[[str], str], groups: int = 2, **changes: Any) -> tuple[list[Sample | None], Scripted]:
@@ -198,7 +197,9 @@ def test_turns_have_the_return_of_their_role() -> None:
     assert "self_play/invalid_rate" not in game[0].grade.verdict.metrics
 
 
-@pytest.mark.parametrize(("answer", "reason"), [(as_text("1"), "illegal"), ("what?", "unparsable"), ("", "truncated")])
+@pytest.mark.parametrize(
+    ("answer", "reason"), [(move_text("1"), "illegal"), ("what?", "unparsable"), ("", "truncated")]
+)
 def test_illegal_move_ends_the_game(answer: str, reason: str) -> None:
     samples, _ = collect(lambda prompt: first_free(prompt) if "O" not in prompt else answer)
     game = [sample for sample in samples[:9] if sample]
@@ -233,12 +234,12 @@ def test_same_opening_counts_other_games() -> None:
     replies = iter("123456789")
 
     def varied(prompt: str) -> str:
-        return as_text(next(replies)) if prompt.startswith("123|456|789") else "?"
+        return move_text(next(replies)) if prompt.startswith("123|456|789") else "?"
 
     samples, _ = collect(varied, groups=4)
     alike = [s.grade.verdict.metrics["self_play/same_opening"] for s in samples if s and not s.grade.verdict.correct]
     assert alike == [0.0] * 4
-    same, _ = collect(lambda prompt: as_text("1") if prompt.startswith("123|456|789") else "?", groups=4)
+    same, _ = collect(lambda prompt: move_text("1") if prompt.startswith("123|456|789") else "?", groups=4)
     alike = [s.grade.verdict.metrics["self_play/same_opening"] for s in same if s and not s.grade.verdict.correct]
     assert alike == [1.0] * 4
 
@@ -266,7 +267,7 @@ def test_prompts_of_long_games_are_checked_first() -> None:
     """The opening fits; the prompt after five offers does not."""
     changes = {"task__name": "negotiation", "rollout__num_generations": 6, "rollout__max_prompt_length": 20}
     with pytest.raises(TaskError, match=r"max_prompt_length 20: a turn of negotiation has a prompt of 31 tokens"):
-        collect(lambda _: as_text("1,1"), **changes)
+        collect(lambda _: move_text("1,1"), **changes)
 
 
 # ------------------------------------------------------------------------------------------------- transcripts
@@ -279,7 +280,7 @@ def test_transcripts_round_trip(name: str) -> None:
         deal, draw = task.game.new(f"test {seed}"), random.Random(seed)
         match, texts = Match(task.game, deal, task.rules), []
         while not match.ending:
-            texts.append(f'<think>"é\n{{}}</think>{as_text(draw.choice(match.state.legal_moves()))}')
+            texts.append(f'<think>"é\n{{}}</think>{move_text(draw.choice(match.state.legal_moves()))}')
             match = match.reply(texts[-1])
         role = draw.choice((0, 1))
         written = Transcript(role, "random", tuple(texts))
@@ -295,11 +296,11 @@ def test_transcripts_round_trip(name: str) -> None:
 def test_illegal_moves_in_transcripts() -> None:
     task = game_task()
     problem = task.problem("test", 0)
-    moves = (as_text("5"), as_text("5"))  # O takes a cell that is taken
+    moves = (move_text("5"), move_text("5"))  # O takes a cell that is taken
     for role, reason in ((0, "forfeited"), (1, "invalid")):
         verdict = task.judge(Attempt(problem, Transcript(role, "me", moves).dump(task.game)))  # type: ignore[arg-type]
         assert (verdict.reason, verdict.correct, verdict.formatted) == (reason, role == 0, role == 0)
-    for broken in (moves[:1], (*moves, as_text("1"))):
+    for broken in (moves[:1], (*moves, move_text("1"))):
         text = Transcript(0, "me", broken).dump(task.game)
         assert task.judge(Attempt(problem, text)).reason == "broken_transcript"
 

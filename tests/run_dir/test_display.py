@@ -31,7 +31,7 @@ from grpo_tui.box.events import WORDS, changed
 from grpo_tui.box.needs import GLYPHS
 from grpo_tui.box.rows import RunRow, checkpoint_views
 from grpo_tui.box.run_columns import KNOWN, Cells, column
-from grpo_tui.box.run_facts import RunFacts, Trends
+from grpo_tui.box.run_facts import KnownFacts, Trends
 from grpo_tui.box.store import Store
 from grpo_tui.kit.sources import MARKS
 from grpo_tui.views.compare.model import facts_of
@@ -82,7 +82,7 @@ def test_numbers_fit_their_columns(value: float) -> None:
     assert 1 <= len(metric_value(value)) <= 7
 
 
-CELLS = Cells(Store("box"), RunFacts(), Trends())
+CELLS = Cells(Store("box"), KnownFacts(), Trends())
 ROW = {"run": "r", "state": "finished", "step": 87}
 
 
@@ -130,7 +130,7 @@ def test_an_accuracy_is_the_same_everywhere() -> None:
 
 
 def test_a_learning_rate_is_the_same_everywhere() -> None:
-    facts = RunFacts()
+    facts = KnownFacts()
     facts.configs["r"] = {"optimizer.learning_rate": 3e-5}
     cells = Cells(CELLS.store, facts, CELLS.trends)
     row = RunRow.from_summary(ROW)

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_train.sandbox.inside.encode import MAX_DEPTH, Unsupported, encode
+from grpo_train.sandbox.inside.encode import MAX_DEPTH, Unsupported, encode_value
 from grpo_train.sandbox.inside.harness import unpack
-from grpo_train.sandbox.values import MAX_BITS, MAX_DIGITS, MAX_HASHED, BadValue, Decoder, Lazy, for_judge
+from grpo_train.sandbox.values import MAX_BITS, MAX_DIGITS, MAX_HASHED, BadValue, Lazy, ValueDecoder, for_judge
 
 SCALARS = (
     st.none()
@@ -64,7 +64,7 @@ VALUES = st.recursive(
 
 
 def decode(content: bytes) -> Any:
-    return Decoder().decode(content)
+    return ValueDecoder().decode(content)
 
 
 def types(value: Any) -> Any:
@@ -76,7 +76,7 @@ def types(value: Any) -> Any:
 
 @given(VALUES)
 def test_plain_values_round_trip(value: Any) -> None:
-    back = decode(encode(value))
+    back = decode(encode_value(value))
     assert back == value
     assert types(back) == types(value)
     kind, is_packed, data = for_judge(back)
@@ -87,13 +87,14 @@ def test_plain_values_round_trip(value: Any) -> None:
 
 
 def test_nan_negative_zero_and_bytearray_round_trip() -> None:
-    assert math.isnan(decode(encode(float("nan"))))
-    assert str(decode(encode(-0.0))) == "-0.0"
-    assert decode(encode(bytearray(b"x"))) == bytearray(b"x")
+    assert math.isnan(decode(encode_value(float("nan"))))
+    assert str(decode(encode_value(-0.0))) == "-0.0"
+    assert decode(encode_value(bytearray(b"x"))) == bytearray(b"x")
 
 
 @given(
-    st.binary(max_size=200) | VALUES.map(encode).flatmap(lambda good: st.binary(max_size=4).map(lambda bad: good + bad))
+    st.binary(max_size=200)
+    | VALUES.map(encode_value).flatmap(lambda good: st.binary(max_size=4).map(lambda bad: good + bad))
 )
 def test_arbitrary_bytes_decode_or_fail(content: bytes) -> None:
     try:
@@ -102,7 +103,7 @@ def test_arbitrary_bytes_decode_or_fail(content: bytes) -> None:
         pass
 
 
-@given(VALUES.map(encode), st.data())
+@given(VALUES.map(encode_value), st.data())
 def test_a_changed_byte_decodes_or_fails(content: bytes, data: st.DataObject) -> None:
     index = data.draw(st.integers(0, len(content) - 1))
     changed = content[:index] + bytes([data.draw(st.integers(0, 255))]) + content[index + 1 :]
@@ -176,17 +177,17 @@ def test_encoding_calls_no_method_of_the_value() -> None:
     methods = dict.fromkeys(names, refuse)
     for base, value in ((int, 7), (str, "x"), (float, 1.5), (list, [1]), (dict, {1: 2}), (tuple, (1,)), (bytes, b"x")):
         evil = type("Evil", (base,), dict(methods))(value) if base is not tuple else type("Evil", (base,), {})((1,))
-        assert decode(encode(evil)) == value
+        assert decode(encode_value(evil)) == value
 
 
 @pytest.mark.parametrize("value", [object(), int, len, ..., [1, [object()]], {1: lambda: 0}, (i for i in [object()])])
 def test_other_types_are_unsupported(value: Any) -> None:
     with pytest.raises(Unsupported, match="a value of type"):
-        encode(value)
+        encode_value(value)
 
 
 def test_iterators_differ_from_lists() -> None:
-    value = decode(encode(iter([1, 2])))
+    value = decode(encode_value(iter([1, 2])))
     assert value == Lazy("iterator", (1, 2))
     assert value != [1, 2]
     assert for_judge(value) == ("iterator", False, [1, 2])
@@ -212,11 +213,11 @@ def test_enumeration_members_equal_only_themselves() -> None:
     class Other(enum.Enum):
         RED = 1
 
-    red, crimson, blue, other = map(decode, map(encode, (Color.RED, Color.CRIMSON, Color.BLUE, Other.RED)))
+    red, crimson, blue, other = map(decode, map(encode_value, (Color.RED, Color.CRIMSON, Color.BLUE, Other.RED)))
     assert red == crimson
     assert len({red, crimson, blue, other}) == 3
     assert red not in (1, "RED", None, blue, other)
-    assert decode(encode(http.HTTPStatus.OK)) == 200  # as in Python
+    assert decode(encode_value(http.HTTPStatus.OK)) == 200  # as in Python
     members: dict[Any, Any] = {}
     first, second = (unpack(for_judge(value)[2], members) for value in (red, [crimson]))
     assert second[0] is first
@@ -225,14 +226,14 @@ def test_enumeration_members_equal_only_themselves() -> None:
 def test_ordered_dicts_keep_their_order() -> None:
     moved = OrderedDict(a=1, b=2)
     moved.move_to_end("a")
-    assert decode(encode(moved)) == OrderedDict([("b", 2), ("a", 1)])
+    assert decode(encode_value(moved)) == OrderedDict([("b", 2), ("a", 1)])
 
 
 def test_default_factories_are_not_called() -> None:
     def hostile() -> Any:
         raise AssertionError("called")
 
-    back = decode(encode(defaultdict(hostile, a=1)))
+    back = decode(encode_value(defaultdict(hostile, a=1)))
     assert (back, back.default_factory) == ({"a": 1}, None)
 
 
@@ -255,7 +256,7 @@ def lying(base: type, *arguments: Any, **more: Any) -> Any:
 )
 def test_subclasses_are_unsupported(value: Any) -> None:
     with pytest.raises(Unsupported, match="a value of type"):
-        encode([value])
+        encode_value([value])
 
 
 @pytest.mark.parametrize(
@@ -269,21 +270,21 @@ def test_subclasses_are_unsupported(value: Any) -> None:
     ],
 )
 def test_built_in_subclasses_become_their_base(value: Any, content: Any) -> None:
-    back = decode(encode(value))
+    back = decode(encode_value(value))
     assert (back, type(back)) == (content, type(content))
 
 
 def test_metaclass_names_are_ignored() -> None:
     lie = type("Lie", (type,), {"__name__": property(lambda _: 1 / 0), "__eq__": lambda *_: True, "__hash__": None})
-    assert decode(encode(lie("Fraction", (list,), {})([1]))) == [1]
+    assert decode(encode_value(lie("Fraction", (list,), {})([1]))) == [1]
 
 
 def test_decimals_ignore_the_context() -> None:
     with localcontext() as context:
         context.prec, context.capitals = 2, 0
-        assert decode(encode(Decimal("1.2345E+50"))) == Decimal("1.2345E+50")
-    assert str(decode(encode(Decimal("-0E-7")))) == "-0E-7"
-    assert decode(encode(Decimal("NaN"))).is_qnan()
+        assert decode(encode_value(Decimal("1.2345E+50"))) == Decimal("1.2345E+50")
+    assert str(decode(encode_value(Decimal("-0E-7")))) == "-0E-7"
+    assert decode(encode_value(Decimal("NaN"))).is_qnan()
 
 
 def made(name: bytes, *fields: bytes) -> bytes:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from grpo_train.backup.layout import Home
-from grpo_train.backup.restore import restore
+from grpo_train.backup.restore import restore_folder
 from grpo_train.backup.take import back_up
 from grpo_train.backup.verify import verify
 from tests.support.backup_world import World
@@ -74,7 +74,7 @@ def test_every_corruption_is_found(tmp_path: Path) -> None:
         found = verify(tmp_path / "nowhere", home, disk)
         key = str(victim.relative_to(disk.store.url))
         assert [damage.key for damage in found.damaged] == [key], f"{how} of {key}"
-        result = restore(tmp_path / f"b{n}", home, disk, number=1)
+        result = restore_folder(tmp_path / f"b{n}", home, disk, number=1)
         assert result.omitted, f"{how} of {key} was restored"
         repaired = verify(run.root, home, disk)
         assert [(damage.key, damage.repaired) for damage in repaired.damaged] == [(key, True)]

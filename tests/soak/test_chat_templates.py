@@ -18,8 +18,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from grpo_train.config import load_config
 from grpo_train.export.chat_template import chat_template, different_prompts
-from grpo_train.export.shape import shape_of
-from grpo_train.rollout.prompts import encode
+from grpo_train.export.shape import common_shape
+from grpo_train.rollout.prompts import encode_prompts
 from grpo_train.tasks import load_task
 from tests.config.test_recipes import RECIPES
 from tests.support.data import data_file
@@ -86,7 +86,7 @@ def test_prompts_in_the_models_own_template(
     path = gsm8k_dir if name == "gsm8k" else data_file(f"{name}.jsonl")
     task = load_task(config.task.model_copy(update={"path": str(path)}))
     problems = [task.problem("train", index) for index in range(min(PROBLEMS, task.size("train")))]
-    prompts = encode(problems, tokenizer)
+    prompts = encode_prompts(problems, tokenizer)
     assert max(map(len, prompts)) <= config.rollout.max_prompt_length
     for problem, ids in zip(problems[:20], prompts, strict=False):
         text = tokenizer.decode(list(ids))
@@ -99,5 +99,5 @@ def test_prompts_in_the_models_own_template(
             )
             assert (config.task.system_prompt or "").strip() in text
     assert tokenizer.decode(tokenizer(REPLY, add_special_tokens=False)["input_ids"], skip_special_tokens=True) == REPLY
-    shape = shape_of(problems)
+    shape = common_shape(problems)
     assert different_prompts(chat_template(shape, tokenizer), problems[:20], tokenizer) == 0

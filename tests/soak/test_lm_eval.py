@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from grpo_train.export.plan import ExportRequest, make_plan
+from grpo_train.export.plan import ExportRequest, plan_export
 from grpo_train.export.write import write_export
 from tests.support.engine import environment, train_here, write_config
 from tests.support.evaluating import evaluate_here
@@ -83,7 +83,7 @@ def test_lm_eval_agrees(lm_eval: Path, make_root: Callable[[], Path], tmp_path: 
     (folder,) = root.glob("eval_runs/trained_addition/step_4_addition")
     ours = [json.loads(line) for line in (folder / "completions.jsonl").read_text().splitlines()]
     metrics = json.loads((folder / "summary.json").read_text())["metrics"]
-    write_export(make_plan(ExportRequest("trained", merge=True, to=tmp_path / "export", root=run.root)))
+    write_export(plan_export(ExportRequest("trained", merge=True, to=tmp_path / "export", root=run.root)))
 
     tasks = tmp_path / "tasks"
     tasks.mkdir()

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from grpo_train.rewards.math_answer import compare, last_boxed, own_verdict
+from grpo_train.rewards.math_answer import compare_answers, last_boxed, own_verdict
 
 Case = tuple[str, str, str, bool]
 """Group, gold answer, text, and whether math-verify's tests expect them to be equal."""
@@ -69,7 +69,7 @@ def test_published_cases_beside_ours(cases: list[Case]) -> None:
     total, flexible, strict, reasons = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     accepted = 0
     for group, gold, text, expected in cases:
-        reason = compare(bare(text), bare(gold))
+        reason = compare_answers(bare(text), bare(gold))
         total[group] += 1
         flexible[group] += (own_verdict(text, gold) == "ok") == expected
         strict[group] += (reason == "ok") == expected

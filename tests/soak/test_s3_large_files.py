@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from grpo_train.backup.store import Piece
+from grpo_train.backup.store import FilePart
 from tests.backup.conftest import home
 from tests.backup.test_large_files import *  # noqa: F403
 from tests.backup.test_large_files import PART, Kill, Open
@@ -30,7 +30,7 @@ def killed_after() -> Kill:
     return kill
 
 
-def kill(parts: int, front: Front, bucket: str, piece: Piece) -> None:
+def kill(parts: int, front: Front, bucket: str, piece: FilePart) -> None:
     """A process that uploads a piece and is killed when the server has some of its parts."""
     front.add(Fault("silence", "PUT", rf"partNumber={parts + 1}\b", times=9, seconds=600))
     running = front.server

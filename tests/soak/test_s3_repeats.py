@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from grpo_train.backup.s3_requests import Timing
+from grpo_train.backup.s3_requests import S3Timing
 from tests.backup.conftest import home
 from tests.backup.test_repeats import *  # noqa: F403
 from tests.support.s3_front import Front
@@ -16,7 +16,7 @@ from tests.support.s3_servers import server
 
 __all__ = ["home"]
 
-QUICK = Timing(silence=60.0, patience=120.0, first_wait=0.01, longest_wait=0.05)
+QUICK = S3Timing(silence=60.0, patience=120.0, first_wait=0.01, longest_wait=0.05)
 
 
 @pytest.fixture

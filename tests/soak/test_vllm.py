@@ -24,7 +24,7 @@ from grpo_train.rollout.native.backend import NativeBackend
 from grpo_train.rollout.vllm import backend as vllm
 from grpo_train.rollout.vllm import serve, server
 from grpo_train.rollout.vllm.backend import VllmBackend
-from grpo_train.rollout.vllm.client import ServerGoneError, call
+from grpo_train.rollout.vllm.client import ServerGoneError, call_server
 from grpo_train.run_dir.files import read_jsonl
 from tests.support.engine import GRPO_TRAIN, write_config
 from tests.support.patience import PATIENCE
@@ -249,7 +249,7 @@ def _server_at_port(model: Path, folder: Path) -> Iterator[str]:
 
     def answers() -> bool:
         try:
-            call(url, "/health")
+            call_server(url, "/health")
         except ServerGoneError:
             return False
         return True

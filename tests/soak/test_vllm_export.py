@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from grpo_train.config.schema import Rollout
-from grpo_train.export.plan import ExportRequest, make_plan
+from grpo_train.export.plan import ExportRequest, plan_export
 from grpo_train.export.write import write_export
 from grpo_train.rollout.vllm.server import python_of
 from tests.support.engine import train_here, write_config
@@ -40,7 +40,7 @@ def test_vllm_answers_as_evaluated(make_root: Callable[[], Path], tmp_path: Path
     assert evaluate_here(root, "trained", steps="4", num_problems=PROBLEMS, subset_frac=1.0) == 0
     (file,) = root.glob("eval_runs/trained_addition/step_4_addition/completions.jsonl")
     rows = [json.loads(line) for line in file.read_text().splitlines()]
-    write_export(make_plan(ExportRequest("trained", merge=True, to=tmp_path / "export", root=run.root)))
+    write_export(plan_export(ExportRequest("trained", merge=True, to=tmp_path / "export", root=run.root)))
     questions = json.dumps([row["question"] for row in rows])
     settings = {
         "HOME": str(tmp_path),

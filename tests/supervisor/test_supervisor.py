@@ -19,11 +19,11 @@ from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir, RunDirError, create_run
 from grpo_train.run_dir.files import append_jsonl
 from grpo_train.run_dir.processes import find_by_run_id, run_id_of
-from grpo_train.supervisor.join import Member
+from grpo_train.supervisor.join import JoinedMachine
 from grpo_train.supervisor.nodes import read_meeting
 from grpo_train.supervisor.process import HEARTBEAT_S, KILL_GRACE_S, LEFT_OUT, LOOK_S
 from grpo_train.supervisor.resume import refuse_live
-from grpo_train.supervisor.stages import Stage, plan, stage_environment, thread_count
+from grpo_train.supervisor.stages import Stage, stage_environment, stages_left, thread_count
 from grpo_train.supervisor.supervisor import Supervisor
 from tests.support.engine import config_text, wait_for
 from tests.support.supervising import supervised
@@ -31,7 +31,7 @@ from tests.support.supervising import supervised
 
 @given(st.integers(0, 30), st.integers(1, 30), st.integers(0, 12))
 def test_plan_evaluates_at_every_multiple(start: int, total: int, every: int) -> None:
-    stages = plan(start, load_config(config_text(run__total_steps=total, run__eval_every=every)))
+    stages = stages_left(start, load_config(config_text(run__total_steps=total, run__eval_every=every)))
     trained = [stage.until for stage in stages if stage.kind == "train"]
     evaluated = [stage.until for stage in stages if stage.kind == "eval"]
     if start >= total:
@@ -51,11 +51,11 @@ def test_plan_with_initial_evaluation_and_datasets() -> None:
     )
     both = [(step, dataset) for step in (0, 2, 4) for dataset in ("addition", "mbpp")]
     config = load_config(text)
-    stages = plan(0, config)
+    stages = stages_left(0, config)
     assert [(stage.until, stage.dataset) for stage in stages if stage.kind == "eval"] == both
     assert [stage.kind for stage in stages[:3]] == ["eval", "eval", "train"], "the starting model is evaluated first"
-    assert [(stage.until, stage.dataset) for stage in plan(2, config) if stage.kind == "eval"] == both[4:]
-    assert plan(4, config) == []
+    assert [(stage.until, stage.dataset) for stage in stages_left(2, config) if stage.kind == "eval"] == both[4:]
+    assert stages_left(4, config) == []
     run = RunDir(Path("/root/training_runs/x"))
     assert stages[1].command(run, 2, None)[-4:] == ["--steps", "0", "--eval-dataset", "mbpp"]
 
@@ -188,7 +188,7 @@ def test_a_failure_of_another_machine_ends_this_ones_processes(run: RunDir) -> N
         assert meeting is not None
         older = replace(meeting, versions={**meeting.versions, "torch": "2.8.0"})
         with pytest.raises(RunDirError, match="engine differs from the first one's: torch "):
-            Member(run)._take_part(older)
+            JoinedMachine(run)._take_part(older)
         it.clock.advance(KILL_GRACE_S)
         assert it.thread.is_alive()
         it.clock.advance(2 * LOOK_S)

@@ -18,10 +18,10 @@ from grpo_train.config.sections.workflow import Collapse, Plateau
 from grpo_train.run_dir import RunDir, create_run
 from grpo_train.run_dir.evaluations import list_evaluations
 from grpo_train.supervisor.process import HEARTBEAT_S, LEFT_OUT, LOOK_S
-from grpo_train.supervisor.stages import Stage, all_stages, plan
+from grpo_train.supervisor.stages import Stage, all_stages, stages_left
 from grpo_train.supervisor.stop_rules import StopRules, collapse, over_budget, plateau
 from grpo_train.supervisor.workflow import (
-    Workflow,
+    RunWorkflow,
     confirmation_of,
     edited,
     edits,
@@ -170,7 +170,7 @@ def test_an_edited_workflow_repeats_nothing_that_is_done(
 
 def test_a_cursor_survives_and_edits_show_as_a_diff(tmp_path: Path) -> None:
     run, config = create_run(tmp_path, {}, "one"), load_config(NIGHT)
-    workflow = Workflow(run, config)
+    workflow = RunWorkflow(run, config)
     assert (workflow.cursor, edited(run, config)) == (0, [])
     workflow.advance()
     workflow.advance(failure="the disk is full")
@@ -178,7 +178,7 @@ def test_a_cursor_survives_and_edits_show_as_a_diff(tmp_path: Path) -> None:
     assert read_workflow(run)["failed"] == {workflow.stages[1].name: "the disk is full"}
     assert read_workflow(run)["done"] == [stage.name for stage in workflow.stages[:2]]
     # The checkpoint is missing: training is done again.
-    again = Workflow(run, config)
+    again = RunWorkflow(run, config)
     assert (again.cursor, again.failed) == (0, {})
     assert [stage.name for stage in remaining(run, config, 2)] == names(config)[2:]
     assert edited(run, load_config(NIGHT, ["run.total_steps=9"])) == [], "more steps are not an edit"
@@ -193,7 +193,7 @@ def test_a_cursor_survives_and_edits_show_as_a_diff(tmp_path: Path) -> None:
 
 def test_a_run_of_an_older_version_continues(tmp_path: Path) -> None:
     run, config = create_run(tmp_path, {}, "one"), load_config(config_text(run__eval_every=2))
-    assert Workflow(run, config).stages == plan(0, config)
+    assert RunWorkflow(run, config).stages == stages_left(0, config)
     assert remaining(run, config, 2) == [Stage("train", 4), Stage("eval", 4), Stage("train", 6), Stage("eval", 6)]
 
 

@@ -19,7 +19,7 @@ from grpo_train.backup.cleanup import clean_up
 from grpo_train.backup.layout import Home
 from grpo_train.backup.prune import prune
 from grpo_train.backup.record import read_record
-from grpo_train.backup.restore import restore
+from grpo_train.backup.restore import restore_folder
 from grpo_train.backup.snapshots import StoredRun
 from grpo_train.backup.take import back_up
 from grpo_train.backup.verify import verify
@@ -91,10 +91,10 @@ class World:
         self._killed(n % 60, self._prune)
 
     def restore(self, n: int) -> None:
-        self._try(lambda: restore(self.run.root, self.home, self.to, transfers=1))
+        self._try(lambda: restore_folder(self.run.root, self.home, self.to, transfers=1))
 
     def kill_restore(self, n: int) -> None:
-        self._killed(n, lambda: restore(self.run.root, self.home, self.to, transfers=1))
+        self._killed(n, lambda: restore_folder(self.run.root, self.home, self.to, transfers=1))
 
     def verify(self, n: int) -> None:
         verify(self.run.root, self.home, self.to, transfers=1)
@@ -157,7 +157,7 @@ class World:
     def _check_restored(self, number: int, promised: set[str]) -> None:
         elsewhere = self.folder / "elsewhere"
         try:
-            result = restore(elsewhere, self.home, self.to, number=number, transfers=1)
+            result = restore_folder(elsewhere, self.home, self.to, number=number, transfers=1)
             omitted = {each.path for each in result.omitted}
             if not self.excused and not self.spoiled:
                 assert not omitted, f"snapshot {number} is listed as complete"

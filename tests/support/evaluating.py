@@ -58,7 +58,7 @@ class InProcessPool:
 
                 ended: Event = {"event": "done", "name": target.name}
                 try:
-                    worker.evaluate(target, self._plan, config, task, problems, report, rank, self._nproc)
+                    worker.evaluate_target(target, self._plan, config, task, problems, report, rank, self._nproc)
                 except UserError as error:
                     ended = {"event": "failed", "name": target.name, "error": str(error), "code": error.code}
                 for event in reported:
@@ -93,7 +93,7 @@ def evaluate_here(root: Path, run: str, **request: Any) -> int:
     return outcome_of(root, run, **request).exit_code
 
 
-def outcome_of(root: Path, run: str | None, **request: Any) -> runner.Outcome:
+def outcome_of(root: Path, run: str | None, **request: Any) -> runner.EvaluationOutcome:
     """``grpo-train eval`` in this process; returns its outcome."""
     with in_this_process():
         (outcome,) = runner.run_evaluations(root, [EvalRequest(run, **request)])
@@ -127,13 +127,13 @@ def partial_of(run: RunDir, step: int = 2) -> partial.Partial:
 def record_generated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A list that receives every item generated from now on."""
     items: list[int] = []
-    original = single_turn.SingleTurn.generate
+    original = single_turn.SingleTurnSource.generate
 
     def generate(self: Any, chosen: Any) -> Any:
         items.extend(chosen)
         return original(self, chosen)
 
-    monkeypatch.setattr(single_turn.SingleTurn, "generate", generate)
+    monkeypatch.setattr(single_turn.SingleTurnSource, "generate", generate)
     return items
 
 

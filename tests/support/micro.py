@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from grpo_train.config.schema import Task
+from grpo_train.config.schema import TaskConfig
 from grpo_train.tasks import Problem, load_worked_task
 from grpo_train.tasks.shared.base import WorkedTask
 
@@ -53,7 +53,7 @@ def make_micro_model(out: Path, task: str = "addition") -> None:
     from grpo_train.tiny.architectures import config_of
     from grpo_train.tiny.tokenizer import make_tokenizer
 
-    worked: Any = Short(load_worked_task(Task(name=task)))
+    worked: Any = Short(load_worked_task(TaskConfig(name=task)))
     threads = torch.get_num_threads()
     torch.set_num_threads(tiny.THREADS)
     try:

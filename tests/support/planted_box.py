@@ -94,7 +94,7 @@ def break_app(where: str) -> None:
     if where == "drawing":
         RunsPanel.render_line = fail  # type: ignore[method-assign]
     elif where == "request":
-        background.examine = fail_later  # type: ignore[assignment]
+        background.examine_box = fail_later  # type: ignore[assignment]
     else:
         GrpoApp.on_unmount = fail  # type: ignore[method-assign]
 

@@ -14,7 +14,7 @@ from grpo_train.config.schema import Model
 from grpo_train.policy.loading import Policy, load_policy
 from grpo_train.run_dir import RunDir, problem_of, write_manifest
 from grpo_train.run_dir.files import atomic_symlink
-from grpo_train.train.checkpoint import Snapshot, take_snapshot, write_checkpoint
+from grpo_train.train.checkpoint import CheckpointContent, take_snapshot, write_checkpoint
 from grpo_train.train.distributed import World
 
 EXTRA: dict[str, Any] = {
@@ -37,7 +37,7 @@ class Trainer:
         """Save without training, on this thread."""
         write_checkpoint(run, self.snapshot(step, final, extra), self.policy)
 
-    def snapshot(self, step: int, final: bool = False, extra: Mapping[str, Any] | None = None) -> Snapshot:
+    def snapshot(self, step: int, final: bool = False, extra: Mapping[str, Any] | None = None) -> CheckpointContent:
         """What a save writes."""
         info = {"num_tokens": step}
         taken = take_snapshot(

@@ -15,13 +15,13 @@ import yaml
 from grpo_train.backup.backup_yaml import default_path
 from grpo_train.backup.folder import FolderStore
 from grpo_train.backup.s3 import S3Store
-from grpo_train.backup.store import Piece, Store
+from grpo_train.backup.store import FilePart, ObjectStore
 from tests.support.s3_servers import KEY_ID, SECRET, Server, access, server
 
 KINDS = ["folder", "rclone", "moto"]
 
 
-def new_store(kind: str, folder: Path, **options: Any) -> Store:
+def new_store(kind: str, folder: Path, **options: Any) -> ObjectStore:
     """An empty store of a kind, with a limit or a clock; that of ``folder`` has its files there."""
     if kind == "folder":
         folder.mkdir(parents=True)
@@ -84,12 +84,12 @@ def content(size: int, seed: int = 0) -> bytes:
     return hashlib.shake_128(seed.to_bytes(4, "big")).digest(size)
 
 
-def piece_of(path: Path, data: bytes) -> Piece:
+def piece_of(path: Path, data: bytes) -> FilePart:
     """A whole file with this content, as a piece."""
     path.write_bytes(data)
-    return Piece(path, 0, len(data), hashlib.sha256(data).hexdigest())
+    return FilePart(path, 0, len(data), hashlib.sha256(data).hexdigest())
 
 
-def whole(store: Store, key: str, start: int = 0) -> bytes:
+def whole(store: ObjectStore, key: str, start: int = 0) -> bytes:
     """All bytes of an object, from ``start`` on."""
     return b"".join(map(bytes, store.read(key, start)))

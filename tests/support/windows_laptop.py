@@ -51,7 +51,7 @@ async def shown(boxes_file: str) -> dict[str, str]:
     from grpo_tui.dialogs import demo
     from tests.support.patience import eventually
 
-    arguments = cli.parser().parse_args(["--boxes", boxes_file, "--fresh"])
+    arguments = cli.app_parser().parse_args(["--boxes", boxes_file, "--fresh"])
     app = GrpoApp(cli.app_options(arguments))
     found = {"demo": demo.engine_problem()}
     async with app.run_test(size=(120, 40)) as pilot:

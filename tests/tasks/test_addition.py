@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grpo_train.config.schema import Task as TaskConfig
+from grpo_train.config.schema import TaskConfig
 from grpo_train.tasks import Attempt, load_task
 
 

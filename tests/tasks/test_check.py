@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from grpo_train.cli import app
 from grpo_train.config import schema
 from grpo_train.tasks import TaskError, load_task
-from grpo_train.tasks.check import CHECKS, Report, SplitReport, duplicates_in
-from grpo_train.tasks.check_lines import lines_of
+from grpo_train.tasks.check import CHECKS, DatasetReport, SplitReport, duplicates_in
+from grpo_train.tasks.check_lines import report_lines
 from grpo_train.tasks.gsm8k import _rows_of_hub
 from tests.support.data import is_official
 
@@ -99,10 +99,10 @@ def test_malformed_row_error_has_file_and_line(tmp_path: Path) -> None:
 
 
 def test_check_of_another_dataset_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    def checker(config: Any, _: object) -> Report:
+    def checker(config: Any, _: object) -> DatasetReport:
         if config.path:
             raise TaskError("task.path: no")
-        return Report(config.name, config.path, [SplitReport("test", 974, 974)])
+        return DatasetReport(config.name, config.path, [SplitReport("test", 974, 974)])
 
     monkeypatch.setitem(CHECKS, "other", checker)
     assert check("other") == (
@@ -206,7 +206,7 @@ def test_each_task_of_a_mixture_is_checked(tmp_path: Path, root: Path) -> None:
 
 def test_duplicates_and_notes() -> None:
     assert duplicates_in(["a b", "A  b", "c"]) == 1
-    assert list(lines_of(Report("x", "y", [], [], ["note"]))) == ["x: y", "  note", "0/0"]
+    assert list(report_lines(DatasetReport("x", "y", [], [], ["note"]))) == ["x: y", "  note", "0/0"]
 
 
 def test_train_file_is_not_a_validation_split(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_train_file_is_not_a_validation_split(tmp_path: Path) -> None:
     status, output = check("gsm8k", "--path", file)
     assert (status, output.splitlines()[-1]) == (0, "3/3")
     with pytest.raises(TaskError, match=r"is the train split \(by its name\) and has no validation split beside it"):
-        load_task(schema.Task(name="gsm8k", path=str(file))).size("validation")
+        load_task(schema.TaskConfig(name="gsm8k", path=str(file))).size("validation")
 
 
 def test_hub_gsm8k_has_the_published_splits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from grpo_train.config.schema import Config, Sandbox
-from grpo_train.config.schema import Task as TaskConfig
+from grpo_train.config.schema import Config, Sandbox, TaskConfig
 from grpo_train.rewards import load_rewards
 from grpo_train.sandbox import run_program
 from grpo_train.tasks import Attempt, TaskError, Verdict, load_task

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from grpo_train.config.schema import Sandbox
-from grpo_train.config.schema import Task as TaskConfig
+from grpo_train.config.schema import Sandbox, TaskConfig
 from grpo_train.tasks import Attempt, TaskError, Verdict, code_game, load_task
 from grpo_train.tasks.code_game import CodeGameTask, Limits, prediction, referee
 from grpo_train.tasks.shared.adversarial import AdversarialTask

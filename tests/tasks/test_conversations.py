@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from grpo_train.config.schema import Task as TaskConfig
+from grpo_train.config.schema import TaskConfig
 from grpo_train.tasks import Attempt, Problem, TaskError, load_task
 
 USER = {"role": "user", "content": "What is 2+2?"}

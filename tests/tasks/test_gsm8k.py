@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_train.config.schema import Task as TaskConfig
+from grpo_train.config.schema import TaskConfig
 from grpo_train.tasks import Attempt, TaskError, load_task
 from tests.support.data import is_official
 

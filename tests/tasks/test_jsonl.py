@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from grpo_train.config.schema import Task as TaskConfig
+from grpo_train.config.schema import TaskConfig
 from grpo_train.tasks import Attempt, Task, TaskError, load_task
 from grpo_train.tasks.jsonl import JsonlTask
 from grpo_train.tasks.shared.data_files import split_files

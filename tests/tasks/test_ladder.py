@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_train.config.schema import Config
-from grpo_train.config.schema import Task as TaskConfig
+from grpo_train.config.schema import Config, TaskConfig
 from grpo_train.rewards import load_rewards
 from grpo_train.tasks import Attempt, Problem, TaskError, Verdict, load_task
 from grpo_train.tasks.base_conversion import in_base

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_train.config.schema import Task as TaskConfig
+from grpo_train.config.schema import TaskConfig
 from grpo_train.run_dir.installation import install_command
 from grpo_train.tasks import Attempt, TaskError, load_task
 from grpo_train.tasks.shared.graders import grader_of

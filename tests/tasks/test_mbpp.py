@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 
-from grpo_train.config.schema import Sandbox
-from grpo_train.config.schema import Task as TaskConfig
+from grpo_train.config.schema import Sandbox, TaskConfig
 from grpo_train.tasks import Attempt, Problem, TaskError, Verdict, load_task
 from grpo_train.tasks.check import check_mbpp
-from grpo_train.tasks.mbpp import MbppTask, Row
+from grpo_train.tasks.mbpp import MbppRow, MbppTask
 from grpo_train.tasks.shared.base import Split
 from grpo_train.tasks.shared.code import program_of
 from grpo_train.tasks.shared.overlap import normal_text
@@ -117,7 +116,7 @@ def test_held_out_asserts_are_in_no_prompt() -> None:
         for visible in (0, 1, 2):
             task = mbpp(DATA, template=template, visible_tests=visible)
             for problem in problems(task)[:40]:
-                row: Row = problem.data
+                row: MbppRow = problem.data
                 text = problem.prompt + "".join(content for _, content in problem.messages)
                 assert all(test in text for test in row.tests[:visible])
                 assert not any(test in text for test in (*row.tests[visible:], *row.challenge))
@@ -326,7 +325,7 @@ def test_solutions_pass_and_altered_asserts_fail() -> None:
     assert not any(verdict.correct or verdict.flexible for verdict in wrong)
 
 
-def _with_altered_assert(row: Row, k: int) -> Row:
+def _with_altered_assert(row: MbppRow, k: int) -> MbppRow:
     changed = k % len(row.tests)
     return replace(row, tests=tuple(altered(t) if index == changed else t for index, t in enumerate(row.tests)))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from grpo_train.config import load_config
-from grpo_train.config.schema import Task as TaskConfig
+from grpo_train.config.schema import TaskConfig
 from grpo_train.tasks import TaskError, load_task
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "own-task.md").read_text(encoding="utf-8")

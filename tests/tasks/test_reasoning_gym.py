@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from grpo_train.config.schema import Task as TaskConfig
+from grpo_train.config.schema import TaskConfig
 from grpo_train.run_dir.installation import install_command
 from grpo_train.tasks import Attempt, Task, TaskError, load_task, reasoning_gym
 

@@ -13,7 +13,7 @@ import pytest
 
 from grpo_train import tasks
 from grpo_train.config import dump_config, load_config
-from grpo_train.config.schema import Task as TaskConfig
+from grpo_train.config.schema import TaskConfig
 from grpo_train.tasks import TaskError, load_task, load_worked_task, refuse_unused, task_kind, task_kinds
 from grpo_train.tasks.shared.generated import GeneratedTask
 from grpo_train.tasks.shared.self_play import SelfPlayTask

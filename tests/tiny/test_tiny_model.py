@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_train.config.schema import Task as TaskConfig
+from grpo_train.config.schema import TaskConfig
 from grpo_train.tasks import Attempt, TaskError, load_task
 from grpo_train.tasks.addition import worked_example
 from grpo_train.tiny.architectures import ARCHITECTURES

@@ -146,17 +146,17 @@ def test_auto_depends_on_key_and_route(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("HOME", str(tmp_path))
     with socket.create_server(("127.0.0.1", 0)) as server:
         reachable = f"http://127.0.0.1:{server.getsockname()[1]}"
-        assert settings.resolve("auto", {"WANDB_BASE_URL": reachable}) == "off"
-        assert settings.resolve("auto", {"WANDB_BASE_URL": reachable, "WANDB_API_KEY": "k"}) == "online"
+        assert settings.resolve_mode("auto", {"WANDB_BASE_URL": reachable}) == "off"
+        assert settings.resolve_mode("auto", {"WANDB_BASE_URL": reachable, "WANDB_API_KEY": "k"}) == "online"
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # nothing listens there, and nothing else can
         unreachable = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        assert settings.resolve("auto", {"WANDB_BASE_URL": unreachable, "WANDB_API_KEY": "k"}) == "offline"
+        assert settings.resolve_mode("auto", {"WANDB_BASE_URL": unreachable, "WANDB_API_KEY": "k"}) == "offline"
         (tmp_path / ".netrc").write_text("machine 127.0.0.1 login user password k\n")
         (tmp_path / ".netrc").chmod(0o600)
-        assert settings.resolve("auto", {"WANDB_BASE_URL": unreachable}) == "offline"
+        assert settings.resolve_mode("auto", {"WANDB_BASE_URL": unreachable}) == "offline"
     monkeypatch.setattr(settings, "is_installed", lambda: False)
-    assert settings.resolve("auto", {"WANDB_API_KEY": "k"}) == "off"
+    assert settings.resolve_mode("auto", {"WANDB_API_KEY": "k"}) == "off"
     with pytest.raises(UserError, match=re.escape(install_command("wandb"))):
         settings.check("online")
 

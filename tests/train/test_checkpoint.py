@@ -23,7 +23,7 @@ from grpo_train.run_dir import RunDir, RunDirError, create_run
 from grpo_train.run_dir.files import atomic_symlink
 from grpo_train.run_dir.manifest import HashedFile
 from grpo_train.run_dir.processes import start_ticks
-from grpo_train.run_dir.removal import remove_leftovers
+from grpo_train.run_dir.removal import remove_hidden
 from grpo_train.train.checkpoint import (
     CheckpointError,
     load_extra,
@@ -86,7 +86,7 @@ def test_kill_during_save_leaves_complete_checkpoints(trainer: Trainer, run: Run
         assert latest.step == steps[-1]
         assert load_extra(latest, "probes") == EXTRA["probes"]
         seen.add(tuple(steps))
-        remove_leftovers(run)
+        remove_hidden(run)
         assert not list(run.training_state.glob(".*.tmp")), f"left by a kill before touch {n}, {made[n]}"
     assert seen == {(1,), (1, 2), (2,)}, "kills on both sides of both renames"
 
@@ -113,7 +113,7 @@ def test_leftovers_of_a_live_process_are_kept(run: RunDir) -> None:
     theirs.mkdir()
     dead.mkdir()
     link.symlink_to("step_1")
-    remove_leftovers(run)
+    remove_hidden(run)
     assert os.listdir(run.training_state) == [theirs.name]
 
 

@@ -18,7 +18,7 @@ from grpo_train.policy.compiled import CompiledBlocks, Float32Blocks
 from grpo_train.policy.loading import Policy, recompute_activations
 from grpo_train.policy.logprobs import LogprobForward
 from grpo_train.train import compiling
-from grpo_train.train.compiling import Compiling, Trial
+from grpo_train.train.compiling import CompileTrial, Compiling
 from grpo_train.train.distributed import World
 from grpo_train.train.gradients import GradientSum
 from grpo_train.train.loop import accumulate_gradients
@@ -124,7 +124,7 @@ def test_a_cpu_compiles_only_on_request() -> None:
     assert load_config(config_text()).train.compile == "auto"
 
 
-def never(self: Compiling) -> Trial:
+def never(self: Compiling) -> CompileTrial:
     raise AssertionError("no trial is needed")
 
 
@@ -132,9 +132,9 @@ def never(self: Compiling) -> Trial:
 def test_auto_compiles_what_pays(monkeypatch: pytest.MonkeyPatch, speedup: float, equal: bool, is_on: bool) -> None:
     forward = make_forward()
 
-    def trial(self: Compiling) -> Trial:
+    def trial(self: Compiling) -> CompileTrial:
         forward.blocks = CompiledBlocks(forward.decoder)
-        return Trial(0.045, 0.056 if equal else 0.057, 0.05, 1e-4, speedup)
+        return CompileTrial(0.045, 0.056 if equal else 0.057, 0.05, 1e-4, speedup)
 
     monkeypatch.setattr(Compiling, "_try", trial)
     decided = Compiling(forward, load_config(config_text()), World())
@@ -209,7 +209,7 @@ def test_trial_times_three_micro_batches(monkeypatch: pytest.MonkeyPatch) -> Non
     sizes = [len(batch) for batch in compiling._micro_batches(make_config(), forward.vocabulary)]
     assert sizes == [8, 8, 8]
     trial = Compiling(forward, make_config(train__compile="on"), World())._try()
-    assert trial == Trial(plain=0.0, compiled=0.0, apart=0.0, least=1e-10, speedup=2.0)
+    assert trial == CompileTrial(plain=0.0, compiled=0.0, apart=0.0, least=1e-10, speedup=2.0)
 
 
 def make_bfloat16_forward() -> LogprobForward:

@@ -17,7 +17,7 @@ from grpo_train.run_dir import RunDir
 from grpo_train.supervisor.resume import prepare_resume
 from grpo_train.tasks import data_order, load_task
 from grpo_train.tasks.shared.self_play import SelfPlayTask, check_self_play
-from grpo_train.train.filling import choose, round_size
+from grpo_train.train.filling import choose_candidates, round_size
 from grpo_train.train.worker import main
 from tests.support.engine import assert_same_run, config_text, rows, run_of, train_here, without_time, write_config
 from tests.support.two_processes import run_in_two
@@ -27,7 +27,7 @@ FILTER: dict[str, Any] = {"rollout__filter_groups": True, "rollout__max_rounds":
 
 @given(st.lists(st.booleans(), min_size=4), st.integers(1, 4))
 def test_a_buffer_is_the_first_groups_with_spread(has_spread: list[bool], size: int) -> None:
-    choice = choose(has_spread, size)
+    choice = choose_candidates(has_spread, size)
     found = [k for k, spread in enumerate(has_spread) if spread]
     assert len(choice.chosen) == size
     assert choice.chosen == sorted(set(choice.chosen))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from grpo_train.train.fit import FULL, Trial, _largest, _Meter
+from grpo_train.train.fit import FULL, SizeTrial, _largest, _Meter
 from tests.support.engine import grpo_train, write_config
 
 
@@ -36,7 +36,7 @@ class Scale(_Meter):
     ],
 )
 def test_the_largest_that_fits(sizes: list[int], best: int | None, tried: int) -> None:
-    scale, trials = Scale(), list[Trial]()
+    scale, trials = Scale(), list[SizeTrial]()
 
     def work(size: int) -> None:
         scale.size = size

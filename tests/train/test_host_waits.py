@@ -14,7 +14,7 @@ from grpo_train.config import load_config
 from grpo_train.config.schema import Config
 from grpo_train.policy.loading import Policy, leave_casts_to_autocast
 from grpo_train.policy.logprobs import LogprobForward
-from grpo_train.policy.transfer import Transfer, join, part_of, starts_of
+from grpo_train.policy.transfer import ArrayTransfer, join_arrays, part_of, starts_of
 from grpo_train.rollout import Completion
 from grpo_train.train.buffer import RolloutBuffer
 from grpo_train.train.gradients import GradientSum
@@ -147,13 +147,13 @@ def test_a_transfer_keeps_values_types_and_shapes() -> None:
         torch.empty(0, dtype=torch.int32), torch.tensor([1.5]),
     ]  # fmt: skip
     for device in (CPU, torch.device("meta")):
-        transfer = Transfer(device)
+        transfer = ArrayTransfer(device)
         moved = [transfer.add(values) for values in given]
         transfer.send()
         for values, found in zip(given, moved, strict=True):
             assert (found.tensor.dtype, found.tensor.shape) == (values.dtype, values.shape)
             assert found.tensor.device.type == device.type
-    memory = join(given)
+    memory = join_arrays(given)
     assert memory.nbytes % 16 == 0
     for values, start in zip(given, starts_of(given), strict=True):
         assert torch.equal(part_of(memory, start, values), values)

@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM
 from grpo_train.rollout import Completion
 from grpo_train.rollout.native.backend import NativeBackend
 from grpo_train.run_dir import RunDir
-from grpo_train.run_dir.tokens import decode
+from grpo_train.run_dir.tokens import decode_tokens
 from tests.support.engine import rows, train_here, write_config
 from tests.train.test_invariance import in_float64
 
@@ -381,7 +381,7 @@ def test_tokens_of_a_run(recorded: Recorded, number: int) -> None:
         assert line["group"] in sorted(part, key=lambda group: (-spread[group], group))[:2]
         policy = model_before(recorded, line["step"])
         for sample, text in line["tokens"].items():
-            tokens, row = decode(text), texts[line["group"], int(sample)]
+            tokens, row = decode_tokens(text), texts[line["group"], int(sample)]
             completion = recorded.buffers[number][line["group"] * GENERATIONS + int(sample)]
             assert len(tokens) == len(completion.ids) == row["length"]
             assert "".join(row["completion"][one.start : one.end] for one in tokens) == row["completion"]

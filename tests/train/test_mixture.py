@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from grpo_train.config import load_config
 from grpo_train.config.loading import ConfigError, changed_keys, dump_config
-from grpo_train.evaluation.plan import each_task, make_plan
+from grpo_train.evaluation.plan import each_task, plan_evaluation
 from grpo_train.evaluation.request import EvalError, EvalRequest, resolve_config
 from grpo_train.rewards.types import TaskError
 from grpo_train.supervisor.resume import prepare_resume
 from grpo_train.supervisor.stages import all_stages
 from grpo_train.tasks import load_task, refuse_unused
 from grpo_train.tasks.shared.mixture import MixtureOrder
-from grpo_train.train.curriculum import Curriculum
+from grpo_train.train.curriculum import LevelControl
 from grpo_train.train.pass_rates import resolved
 from grpo_train.train.worker import main
 from tests.support.engine import assert_same_run, config_text, rows, run_of, train_here
@@ -172,10 +172,10 @@ def test_mixtures_log_each_task_and_resume_bit_for_bit(make_root: Callable[[], P
         assert {name for sample in mine for name in sample["rewards"] if sample["task"] == "arithmetic"} == {"accuracy"}
     assert [sample["task"] for sample in samples[::4]].count("harder") == 2
     request = EvalRequest("whole", steps="4")
-    plans = [make_plan(root, each)[0] for each in each_task(root, request)]
+    plans = [plan_evaluation(root, each)[0] for each in each_task(root, request)]
     assert [(plan.label, plan.config["task"]["level"]) for plan in plans] == [("arithmetic", 1), ("harder", 3)]
     with pytest.raises(EvalError, match=r"name one of its tasks with --dataset \(arithmetic, harder\)"):
-        make_plan(root, request)
+        plan_evaluation(root, request)
 
 
 def _train(root: str, cfg: str) -> int:
@@ -243,7 +243,7 @@ def test_wrong_curricula_are_refused(changes: dict[str, Any], message: str) -> N
 def test_a_curriculum_needs_levels() -> None:
     config = load_config(config_text(curriculum__threshold=0.5, task__name="addition"))
     with pytest.raises(TaskError, match="curriculum: task addition has no levels"):
-        Curriculum(config)
+        LevelControl(config)
 
 
 # -------------------------------------------------------------------------------------------- task.pass_rate

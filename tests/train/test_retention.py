@@ -19,7 +19,7 @@ from grpo_train.run_dir import Checkpoint, RunDir, create_run
 from grpo_train.run_dir.clock import SystemClock
 from grpo_train.run_dir.files import atomic_symlink, utc_now
 from grpo_train.run_dir.processes import boot_id, identity
-from grpo_train.run_dir.removal import exists_after_removal, hidden_name, remove_leftovers
+from grpo_train.run_dir.removal import exists_after_removal, hidden_name, remove_hidden
 from grpo_train.train import retention
 from grpo_train.train.retention import prune_checkpoints
 from tests.support.clock import LeapingClock, TestClock
@@ -232,7 +232,7 @@ def test_failed_deletion_is_retried_later(run: RunDir, monkeypatch: pytest.Monke
         assert prune_checkpoints(run, keep_last=4, keep_every=0) == [1]
     assert "Directory not empty" in events_of(run, "prune_failed")[0]["error"]
     assert whole(run) == [2, 3, 4, 5]
-    remove_leftovers(run)
+    remove_hidden(run)
     assert not list(run.training_state.glob(".*"))
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from grpo_train.evaluation import runner
-from grpo_train.evaluation.output import Output
-from grpo_train.evaluation.plan import EvalPlan, paths_in_use
+from grpo_train.evaluation.output import EvaluationOutput
+from grpo_train.evaluation.plan import EvalPlan, evaluation_paths
 from grpo_train.evaluation.request import EvalRequest
 from grpo_train.evaluation.targets import Target, Unfinished
 from grpo_train.run_dir import RunDir, StatusWriter, read_table
@@ -49,9 +49,9 @@ def evaluate_here(
     run: RunDir, monkeypatch: pytest.MonkeyPatch, plan: EvalPlan, child: Callable[[Any, EvalPlan], set[str]]
 ) -> tuple[int, dict[str, Any]]:
     """Run an evaluation whose child is a function; returns exit code and final status."""
-    monkeypatch.setattr(runner, "make_plan", lambda root, request: (plan, []))
+    monkeypatch.setattr(runner, "plan_evaluation", lambda root, request: (plan, []))
     monkeypatch.setattr(runner, "each_task", lambda root, request: [request])
-    monkeypatch.setattr(runner.Evaluation, "_run_workers", child)
+    monkeypatch.setattr(runner.EvaluationRunner, "_run_workers", child)
     (outcome,) = runner.run_evaluations(run.root, [EvalRequest(run.name)])
     return outcome.exit_code, read_json(Path(plan.folder) / "status.json") or {}
 
@@ -107,7 +107,7 @@ def test_step_removed_while_read_is_not_a_failure(run: RunDir) -> None:
     plan = plan_of(run, 1, 2)
     Path(plan.folder).mkdir(parents=True)
     status = StatusWriter(Path(plan.folder), training_run=run.name)
-    evaluation = runner.Evaluation(plan, [], status, Output())
+    evaluation = runner.EvaluationRunner(plan, [], status, EvaluationOutput())
     shutil.rmtree(run.training_state / "step_1")
     evaluation._fail("step_1", "FileNotFoundError: model.safetensors", "io")
     evaluation._fail("step_2", "timed out after 1 s", "timeout")
@@ -129,7 +129,7 @@ def test_evaluations_announce_all_paths(run: RunDir, tmp_path: Path) -> None:
         Target("mine", 9, str(outside)),
     ]
     inside = "training_runs/one/training_state"
-    assert paths_in_use(plan, targets) == [f"{inside}/step_5", str(outside), f"{inside}/step_1/model"]
+    assert evaluation_paths(plan, targets) == [f"{inside}/step_5", str(outside), f"{inside}/step_1/model"]
 
 
 def test_killed_evaluation_releases_its_steps(make_root: Callable[[], Path]) -> None:

@@ -17,7 +17,7 @@ from grpo_train.run_dir import RunDir, RunDirError
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.version import FORMAT
 from grpo_train.supervisor.resume import prepare_resume
-from grpo_train.train.preflight import Job, check_start, kept_shape
+from grpo_train.train.preflight import PlannedJob, check_start, kept_shape
 from grpo_train.train.worker import main
 from tests.support.engine import (
     DAMAGES,
@@ -229,11 +229,11 @@ def test_unmatched_lora_targets_are_an_error(root: Path, capfd: pytest.CaptureFi
 
 def test_a_launch_for_nodes_without_a_network_checks_the_caches(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    check_start(load_config(config_text()), root, None, job=Job(1))
-    two = Job(2, gpus=1)
+    check_start(load_config(config_text()), root, None, job=PlannedJob(1))
+    two = PlannedJob(2, gpus=1)
     for changes, job, code in (
-        ({"model__backbone": "nobody/no-such-model"}, Job(1), "no_model"),
-        ({"task__name": "data", "task__path": "nowhere.jsonl"}, Job(1), "bad_task"),
+        ({"model__backbone": "nobody/no-such-model"}, PlannedJob(1), "no_model"),
+        ({"task__name": "data", "task__path": "nowhere.jsonl"}, PlannedJob(1), "bad_task"),
         ({}, two, "bad_config"),
         ({"run__nproc": 4, "train__microbatch_size": 1}, two, "no_gpu"),
     ):

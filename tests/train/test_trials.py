@@ -15,7 +15,7 @@ from grpo_train.policy import head, loading, packing
 from grpo_train.policy.logprobs import LogprobForward
 from grpo_train.rollout.backends import make_backend
 from grpo_train.rollout.native.backend import NativeBackend
-from grpo_train.rollout.native.trial import Trial
+from grpo_train.rollout.native.trial import CopyTrials
 from grpo_train.rollout.native.weights import UnsupportedModelError
 from grpo_train.rollout.transformers_backend import TransformersBackend
 from grpo_train.train import resume, state
@@ -67,9 +67,9 @@ def test_a_resume_takes_the_path_of_its_run(
 ) -> None:
     torch.set_num_threads(1)
     tries: list[str] = []
-    run_trial = Trial.run
+    run_trial = CopyTrials.run
 
-    def run_shared(self: Trial, *, is_shared: bool, is_flash: bool = False) -> int:
+    def run_shared(self: CopyTrials, *, is_shared: bool, is_flash: bool = False) -> int:
         if is_shared:
             tries.append("shared")
             raise UnsupportedModelError("no such kernel")
@@ -79,7 +79,7 @@ def test_a_resume_takes_the_path_of_its_run(
         tries.append("blocks")
         raise RuntimeError("no compiler")
 
-    monkeypatch.setattr(Trial, "run", run_shared)
+    monkeypatch.setattr(CopyTrials, "run", run_shared)
     monkeypatch.setattr(Compiling, "_try", compile_blocks)
     cfg = write_micro(root, train__compile="on")
     run = train_here(root, cfg, "run", "--until", "1")

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from grpo_train.run_dir.files import to_json
-from grpo_train.run_dir.tokens import UNKNOWN, encode
+from grpo_train.run_dir.tokens import UNKNOWN, encode_tokens
 
 NOW = 1_795_000_000.0
 """The time of the tests' clock, which does not move."""
@@ -139,7 +139,7 @@ def token_lines(rows: list[dict[str, Any]], skipped: int = 3) -> list[dict[str, 
         words = re.findall(r"</?\w+>|\s*[^\s<]+|\s", row["completion"])
         places = range(len(words) + 1)  # and the end
         known = row["sample"] != skipped
-        groups.setdefault(row["group"], {})[str(row["sample"])] = encode(
+        groups.setdefault(row["group"], {})[str(row["sample"])] = encode_tokens(
             [*map(len, words), 0],
             bytes([1, 30, 75, 120, 200][at % 5] for at in places),
             bytes([2, 80, 110, 140, 160][at % 5] if known else UNKNOWN for at in places),

@@ -27,7 +27,7 @@ def own_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def chosen(*argv: str) -> Box:
-    return cli.choose_box(cli.parser().parse_args(list(argv)))
+    return cli.first_box(cli.app_parser().parse_args(list(argv)))
 
 
 def test_misspelled_box_suggests_the_nearest(boxes_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,8 +146,8 @@ def test_keymap_may_list_keys(own_config: Path) -> None:
 
 
 def test_reloaded_box_keeps_the_overrides(boxes_file: Path) -> None:
-    options = cli.parser().parse_args(["--boxes", str(boxes_file), "--box", "h200-a", "--host", "192.0.2.77"])
-    box = cli.choose_box(options)
+    options = cli.app_parser().parse_args(["--boxes", str(boxes_file), "--box", "h200-a", "--host", "192.0.2.77"])
+    box = cli.first_box(options)
     assert cli.reload_box(box, options) == box
     boxes_file.write_text(boxes_file.read_text().replace("name: h200-a", "name: h200-a\n    user: me"))
     assert cli.reload_box(box, options) == replace(box, user="me")

@@ -30,7 +30,7 @@ class PassRate(Section):
         return self
 
 
-class Task(Section):
+class TaskConfig(Section):
     """Prompts, and how completions are rewarded. A list of such mappings is a mixture: each has its own keys."""
 
     name: str = "gsm8k"
@@ -100,7 +100,7 @@ class Task(Section):
     """In a mixture: share of the prompts, relative to the weights of the other tasks."""
     label: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")] | None = None
     """In a mixture: name in metrics and evaluations. Default: the task's name."""
-    parts: list[Task] = Field(default_factory=list)
+    parts: list[TaskConfig] = Field(default_factory=list)
     """The tasks of a mixture, written as a list in place of the section: ``task: [{name: gsm8k, weight: 2}, {name:
     arithmetic}]``. Override a key of one with ``--set task[1].level=3``, counted from 0."""
 
@@ -110,7 +110,7 @@ class Task(Section):
         return self.label or self.name.rpartition(":")[2]
 
     @model_validator(mode="after")
-    def _check_mixture(self) -> Task:
+    def _check_mixture(self) -> TaskConfig:
         if not self.parts:
             return self
         labels = [part.part_label for part in self.parts]

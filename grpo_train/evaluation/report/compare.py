@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.evaluation.baselines import find_evaluated, is_baseline
-from grpo_train.evaluation.report.statistics import Paired, compare
+from grpo_train.evaluation.report.statistics import Paired, compare_paired
 from grpo_train.evaluation.request import EvalError
 from grpo_train.evaluation.results.stored import (
     RERUN_HINT,
     DamagedError,
     name_and_step,
-    read_rows,
+    read_completion_rows,
     read_summary,
     steps_of,
 )
@@ -36,7 +36,7 @@ Summary = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class StepComparison:
     """One evaluated step against another."""
 
     dataset: str
@@ -90,7 +90,7 @@ def update_comparisons(folder: Path, label: str) -> tuple[list[Summary], list[Un
         }
         new = dict(summary)
         for entry, other in references.items():
-            new[entry] = _entry(other[1], compare(verdicts[path], verdicts[other[0]])) if other else None
+            new[entry] = _entry(other[1], compare_paired(verdicts[path], verdicts[other[0]])) if other else None
         if new != summary:
             atomic_write(path / "summary.json", to_json(new) + "\n")
         found[position] = (path, new)
@@ -99,7 +99,7 @@ def update_comparisons(folder: Path, label: str) -> tuple[list[Summary], list[Un
 
 def compare_steps(
     root: Path, training_run: str, names: Sequence[str], datasets: Sequence[str] = ()
-) -> tuple[list[Comparison], list[UserError]]:
+) -> tuple[list[StepComparison], list[UserError]]:
     """Each named step against the first one, in every tree (or those of ``datasets``) that has it.
 
     Also returns an error for each step that cannot be compared. ``names``: "10" is step_10, "latest" and "final" are
@@ -110,7 +110,7 @@ def compare_steps(
     wanted = list(dict.fromkeys(_result_names(run, names)))
     if len(wanted) < 2:
         raise EvalError("--steps needs at least two steps; the others are compared with the first: 0,10,20")
-    found: list[Comparison] = []
+    found: list[StepComparison] = []
     errors: list[UserError] = []
     labels: list[str] = []
     for evaluation in list_evaluations(run.root, run.name):
@@ -135,7 +135,7 @@ def compare_steps(
 
 def compare_runs(
     root: Path, training_run: str, others: Sequence[str], names: Sequence[str] = (), datasets: Sequence[str] = ()
-) -> tuple[list[Comparison], list[UserError]]:
+) -> tuple[list[StepComparison], list[UserError]]:
     """Each evaluated step of ``others`` (or those of ``names``) against the same step of ``training_run``.
 
     A baseline has no steps: it is compared with every step of the other side. Only problems that both were evaluated on
@@ -144,7 +144,7 @@ def compare_runs(
     """
     reference = _Verdicts(root, training_run, datasets)
     wanted = set(_result_names(find_evaluated(root, training_run), names))
-    found: list[Comparison] = []
+    found: list[StepComparison] = []
     errors: list[UserError] = []
     for other in others:
         theirs = _Verdicts(root, other, datasets)
@@ -175,12 +175,12 @@ def _pairs(theirs: _Verdicts, reference: _Verdicts) -> Iterator[tuple[tuple[str,
                 yield (label, name), before
 
 
-def _compare_results(theirs: _Verdicts, reference: _Verdicts, label: str, name: str, before: str) -> Comparison:
+def _compare_results(theirs: _Verdicts, reference: _Verdicts, label: str, name: str, before: str) -> StepComparison:
     """Raises EvalError, DamagedError."""
     summary, other = theirs.summary(label, name), reference.summary(label, before)
     if not comparable(other, summary):
         raise _not_comparable(theirs.named(name), reference.named(before), label, summary, other)
-    paired = compare(theirs.correct(label, name), reference.correct(label, before))
+    paired = compare_paired(theirs.correct(label, name), reference.correct(label, before))
     found = replace(_comparison(summary, _entry(other, paired)), dataset=label, run=theirs.run)
     return replace(found, reference=reference.run) if is_baseline(reference.run) else found
 
@@ -220,7 +220,7 @@ class _Verdicts:
         return self._correct[path]
 
 
-def compare_folders(path: Path, reference: Path, name: str, reference_name: str, label: str) -> Comparison:
+def compare_folders(path: Path, reference: Path, name: str, reference_name: str, label: str) -> StepComparison:
     """Compare two result directories. Raises EvalError, DamagedError."""
     try:
         summary, other = read_summary(path), read_summary(reference)
@@ -228,12 +228,12 @@ def compare_folders(path: Path, reference: Path, name: str, reference_name: str,
             raise EvalError(f"{name} has not been evaluated on {label} (grpo-train eval)")
         if not comparable(other, summary):
             raise _not_comparable(reference_name, name, label, other, summary)
-        return _comparison(summary, _entry(other, compare(correct_samples(path), correct_samples(reference))))
+        return _comparison(summary, _entry(other, compare_paired(correct_samples(path), correct_samples(reference))))
     except DamagedError as error:
         raise DamagedError(f"{error}; {RERUN_HINT}") from error
 
 
-def stored_comparisons(summary: Mapping[str, Any]) -> list[Comparison]:
+def stored_comparisons(summary: Mapping[str, Any]) -> list[StepComparison]:
     """The comparisons ``previous`` and ``base`` of a summary; one where both are the same step."""
     entries = [entry for name in ("previous", "base") if (entry := summary.get(name))]
     return list(dict.fromkeys(_comparison(summary, entry) for entry in entries))
@@ -242,7 +242,7 @@ def stored_comparisons(summary: Mapping[str, Any]) -> list[Comparison]:
 def correct_samples(folder: Path) -> dict[int, list[bool]]:
     """{problem index: [correct of each sample]} of a step's completions. Raises DamagedError."""
     found: dict[int, list[bool]] = {}
-    for row in read_rows(folder):
+    for row in read_completion_rows(folder):
         found.setdefault(row["index"], []).append(row["correct"])
     return found
 
@@ -274,9 +274,9 @@ def _conditions(summary: Mapping[str, Any]) -> tuple[Any, Any] | None:
     return (samples, key.get("grading")) if samples else None
 
 
-def _comparison(summary: Mapping[str, Any], entry: Mapping[str, Any]) -> Comparison:
+def _comparison(summary: Mapping[str, Any], entry: Mapping[str, Any]) -> StepComparison:
     metrics, gap = summary["metrics"], entry["difference"]
-    return Comparison(
+    return StepComparison(
         dataset=metrics.get("dataset", ""),
         name=metrics["name"],
         reference=entry["name"],

@@ -134,7 +134,7 @@ def mcnemar(gained: int, lost: int) -> float:
     return min(1.0, float(Fraction(2 * tail, 2**n)))
 
 
-def compare(now: Mapping[int, Sequence[bool]], before: Mapping[int, Sequence[bool]]) -> Paired:
+def compare_paired(now: Mapping[int, Sequence[bool]], before: Mapping[int, Sequence[bool]]) -> Paired:
     """Paired comparison of two evaluations. Keys are problem indices; only those in both are compared."""
     shared = sorted(now.keys() & before.keys())
     rates = [(_rate(now[index]), _rate(before[index])) for index in shared]

@@ -53,7 +53,7 @@ def join_samples(
     return rows
 
 
-def settings_of(
+def step_settings(
     plan: EvalPlan, target: Target, config: Config, task: Task, layout: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The settings in a step's metrics, :data:`~grpo_train.evaluation.report.summary.SETTINGS`."""
@@ -71,7 +71,7 @@ def settings_of(
     }
 
 
-def facts_of(plan: EvalPlan, target: Target, config: Config, task: Task, layout: Mapping[str, Any]) -> dict[str, Any]:
+def step_facts(plan: EvalPlan, target: Target, config: Config, task: Task, layout: Mapping[str, Any]) -> dict[str, Any]:
     """The entries of a step's summary about checkpoint, configuration and machine."""
     return {
         "checkpoint": layout["checkpoint"],

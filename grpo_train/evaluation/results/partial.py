@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_train.evaluation.results.stored import bring_back, generated, read_rows, read_summary, set_aside
+from grpo_train.evaluation.results.stored import bring_back, generated, read_completion_rows, read_summary, set_aside
 from grpo_train.run_dir.errors import UserError, code_of, disk_fix, disk_reason
 from grpo_train.run_dir.files import atomic_write, fsync_path, open_for_writing, read_json, remove_tree, to_json
 from grpo_train.run_dir.safe_json import Unreadable, parse_object
@@ -97,7 +97,7 @@ class Partial:
 
         Raises DamagedError.
         """
-        summary, rows = read_summary(folder) or {}, read_rows(folder)
+        summary, rows = read_summary(folder) or {}, read_completion_rows(folder)
         samples = [{"item": item, **generated(row)} for item, row in enumerate(rows)]
         layout = {
             "chunks": [list(range(len(rows)))],

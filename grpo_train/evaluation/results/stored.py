@@ -63,7 +63,7 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
     return {**summary, "metrics": current_row(metrics)}
 
 
-def read_rows(folder: Path) -> list[dict[str, Any]]:
+def read_completion_rows(folder: Path) -> list[dict[str, Any]]:
     """The lines of a step's completions.jsonl, as many as its summary counts. Raises DamagedError."""
     file = folder / "completions.jsonl"
     summary = read_summary(folder) or {}
@@ -89,11 +89,11 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def problem_of(folder: Path) -> str:
+def results_problem(folder: Path) -> str:
     """The defect of a step's results; "" for intact or missing results."""
     try:
         if read_summary(folder) is not None:
-            read_rows(folder)
+            read_completion_rows(folder)
     except DamagedError as error:
         return str(error)
     return ""
@@ -111,7 +111,7 @@ def key_at(folder: Path) -> dict[str, Any] | None:
 
 def is_complete(folder: Path, key: Mapping[str, Any]) -> bool:
     """Whether a directory holds intact results of exactly this key, without grader failures."""
-    if problem_of(folder):
+    if results_problem(folder):
         return False
     summary = read_json(folder / "summary.json") or {}
     return summary.get("key") == key and GRADER_ERROR not in summary.get("reasons", {})

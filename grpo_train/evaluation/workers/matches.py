@@ -22,11 +22,11 @@ from grpo_train.evaluation.targets import Target
 from grpo_train.evaluation.workers.checkpoint import Reply, SampleSource
 from grpo_train.evaluation.workers.memory import automatic_batch_size
 from grpo_train.games import OPPONENTS, Match, Opponent
-from grpo_train.games.transcript import Transcript, as_text
+from grpo_train.games.transcript import Transcript, move_text
 from grpo_train.policy.loading import Policy
 from grpo_train.policy.locate import PolicyError
 from grpo_train.rollout.backends import decoding_steps, make_backend
-from grpo_train.rollout.prompts import encode
+from grpo_train.rollout.prompts import encode_prompts
 from grpo_train.tasks import Problem
 from grpo_train.tasks.shared.self_play import SelfPlayTask
 
@@ -35,7 +35,7 @@ Player = Callable[[Sequence[Problem], Sequence[int]], "list[Reply]"]
 
 
 @dataclass
-class Table:
+class OpenMatch:
     """A match in progress."""
 
     seed: int
@@ -45,11 +45,13 @@ class Table:
     """The model's replies."""
 
 
-def play_matches(task: SelfPlayTask, tables: Sequence[Table], model: Player, opponents: Mapping[str, Player]) -> None:
+def play_matches(
+    task: SelfPlayTask, tables: Sequence[OpenMatch], model: Player, opponents: Mapping[str, Player]
+) -> None:
     """Play every match to its end, side by side, one turn at a time."""
     turn = 0
     while playing := [table for table in tables if not table.match.ending]:
-        by_player: dict[str | None, list[Table]] = {}
+        by_player: dict[str | None, list[OpenMatch]] = {}
         for table in playing:
             own = turn % 2 == table.transcript.role
             by_player.setdefault(None if own else table.transcript.opponent, []).append(table)
@@ -70,14 +72,14 @@ def scripted_player(opponent: Opponent) -> Player:
 
     def reply(problems: Sequence[Problem], seeds: Sequence[int]) -> list[Reply]:
         return [
-            Reply(as_text(opponent.choose(problem.data, random.Random(seed))))
+            Reply(move_text(opponent.choose(problem.data, random.Random(seed))))
             for problem, seed in zip(problems, seeds, strict=True)
         ]
 
     return reply
 
 
-class Matches(SampleSource):
+class MatchSource(SampleSource):
     """Plays a checkpoint's matches."""
 
     _task: SelfPlayTask
@@ -92,7 +94,7 @@ class Matches(SampleSource):
         count = len(self._problems) * self._samples
         size = self._config.eval.batch_size
         if size == "auto":
-            longest = max(map(len, encode(list(self._task.long_games(16)), self._policy.tokenizer)))
+            longest = max(map(len, encode_prompts(list(self._task.long_games(16)), self._policy.tokenizer)))
             budget = self._decoding["max_completion_length"]
             size = automatic_batch_size(self._policy.model, self._policy.device, longest, budget, count)
         return self._layout(range(count), size, size)
@@ -112,10 +114,10 @@ class Matches(SampleSource):
             for item, table in zip(items, tables, strict=True)
         ]
 
-    def _table(self, item: int) -> Table:
+    def _table(self, item: int) -> OpenMatch:
         problem = self._problems[item // self._samples]
         opponent, role = pairing(problem.index, self._names)
-        return Table(self._seed(item), self._task.match(problem), Transcript(role, opponent))
+        return OpenMatch(self._seed(item), self._task.match(problem), Transcript(role, opponent))
 
     @cached_property
     def _model(self) -> Player:
@@ -144,6 +146,6 @@ class Matches(SampleSource):
         backend = make_backend(self._config, policy, self._task.stop, steps=turns * steps)
 
         def reply(problems: Sequence[Problem], seeds: Sequence[int]) -> list[Reply]:
-            return self._complete(policy, backend, encode(problems, policy.tokenizer), seeds)
+            return self._complete(policy, backend, encode_prompts(problems, policy.tokenizer), seeds)
 
         return reply

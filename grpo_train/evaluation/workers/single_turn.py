@@ -13,14 +13,14 @@ from grpo_train.evaluation.workers.memory import automatic_batch_size
 from grpo_train.rewards.tags import closes_thoughts
 from grpo_train.rollout import RolloutBackend
 from grpo_train.rollout.backends import decoding_steps, make_backend
-from grpo_train.rollout.prompts import encode, end_of
+from grpo_train.rollout.prompts import encode_prompts, end_of
 
 CHUNK_BATCHES, CHUNK_SAMPLES = 4, 512
 """Limits of a chunk, in batches and in samples; at least one batch. A kill costs at most one chunk. Within a chunk a
 finished completion frees its slot for the next one, so longer chunks keep the batch full for longer."""
 
 
-class SingleTurn(SampleSource):
+class SingleTurnSource(SampleSource):
     """Completes every prompt ``eval.num_samples`` times."""
 
     def layout(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class SingleTurn(SampleSource):
 
     @cached_property
     def _prompts(self) -> list[tuple[int, ...]]:
-        return encode(self._problems, self._policy.tokenizer)
+        return encode_prompts(self._problems, self._policy.tokenizer)
 
     @cached_property
     def _backend(self) -> RolloutBackend:

@@ -24,8 +24,8 @@ from grpo_train.evaluation.plan import EvalPlan, problems_of, task_of
 from grpo_train.evaluation.results.partial import Partial, PartialWriter
 from grpo_train.evaluation.targets import Target
 from grpo_train.evaluation.workers.checkpoint import SampleSource
-from grpo_train.evaluation.workers.matches import Matches
-from grpo_train.evaluation.workers.single_turn import SingleTurn
+from grpo_train.evaluation.workers.matches import MatchSource
+from grpo_train.evaluation.workers.single_turn import SingleTurnSource
 from grpo_train.run_dir.errors import UserError, code_of, disk_error, message_of
 from grpo_train.run_dir.processes import die_with_parent
 from grpo_train.run_dir.signs import show_stacks_on_request
@@ -52,7 +52,7 @@ def main() -> int:
     for target in plan.targets:
         report("started", name=target.name)
         try:
-            evaluate(target, plan, config, task, problems, report, rank, nproc)
+            evaluate_target(target, plan, config, task, problems, report, rank, nproc)
             report("done", name=target.name)
         except Exception as error:  # one step must not cost the others
             if not isinstance(error, UserError) and not disk_error(error):
@@ -64,7 +64,7 @@ def main() -> int:
     return 0
 
 
-def evaluate(
+def evaluate_target(
     target: Target,
     plan: EvalPlan,
     config: Config,
@@ -77,7 +77,7 @@ def evaluate(
     """Generate and judge the missing samples of this process's share of a checkpoint."""
     partial = Partial.beside(plan.result_folder(target))
     partial.check(target.key)
-    source = source_of(target, plan, config, task, problems)
+    source = sample_source(target, plan, config, task, problems)
     layout = partial.layout() or partial.agree(source.layout())
     finished = partial.completions()
     judged = settled(partial.verdicts().values())
@@ -110,8 +110,10 @@ def evaluate(
         writer.close()
 
 
-def source_of(target: Target, plan: EvalPlan, config: Config, task: Task, problems: Sequence[Problem]) -> SampleSource:
+def sample_source(
+    target: Target, plan: EvalPlan, config: Config, task: Task, problems: Sequence[Problem]
+) -> SampleSource:
     """The sample source for a task: matches for a game, else single-turn completions."""
     if isinstance(task, SelfPlayTask):
-        return Matches(target, plan, config, task, problems)
-    return SingleTurn(target, plan, config, task, problems)
+        return MatchSource(target, plan, config, task, problems)
+    return SingleTurnSource(target, plan, config, task, problems)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from grpo_train.rewards.helpers.messages import Call, Failure, Request, Setup
+from grpo_train.rewards.helpers.messages import Call, CallFailure, CallRequest, Setup
 from grpo_train.rewards.signatures import Kind, is_async, kind_of, place_of, split_prefix, trl_arguments
 from grpo_train.rewards.types import LARGEST_REWARD, TaskError
 from grpo_train.rewards.user_code import load_function
@@ -26,7 +26,7 @@ from grpo_train.run_dir.signs import show_stacks_on_request
 
 
 @dataclass(frozen=True)
-class _Function:
+class _UserFunction:
     name: str
     kind: Kind
     call: Callable[..., Any]
@@ -52,13 +52,13 @@ class _Function:
             raise self._wrong(f"returned {len(listed)} values for {count} completions; expected one for each")
         return [self._number(value, f" for completion {k} of {count}") for k, value in enumerate(listed, 1)]
 
-    def failure(self, error: BaseException) -> Failure:
+    def failure(self, error: BaseException) -> CallFailure:
         """What the parent gets about an error of a call."""
         if isinstance(error, TaskError):
-            return Failure(str(error), error.code)
+            return CallFailure(str(error), error.code)
         details = "".join(traceback.format_exception(error))
         message = f"raised {type(error).__name__}: {str(error)[:1000]}{place_of(self.call, error)}"
-        return Failure(f"task.rewards: '{self.name}' {message}", "reward_raised", details)
+        return CallFailure(f"task.rewards: '{self.name}' {message}", "reward_raised", details)
 
     def _number(self, value: Any, where: str) -> float | None:
         if value is None:
@@ -77,7 +77,7 @@ class _Function:
         return TaskError(f"task.rewards: '{self.name}' {what}{place_of(self.call)}")
 
 
-def serve(connection: Connection) -> None:
+def serve_functions(connection: Connection) -> None:
     """Answer requests until the parent closes the connection."""
     setup: Setup = connection.recv()
     sys.path[:] = setup.path
@@ -86,7 +86,7 @@ def serve(connection: Connection) -> None:
         for name in setup.modules:
             load_function(name, "task")
     except TaskError as error:
-        connection.send(Failure(str(error), error.code))
+        connection.send(CallFailure(str(error), error.code))
         return
     connection.send([(each.kind, place_of(each.call)) for each in functions])
     loop = asyncio.new_event_loop()
@@ -96,23 +96,23 @@ def serve(connection: Connection) -> None:
         except EOFError:
             return
         try:
-            request: Request = pickle.loads(sent)
+            request: CallRequest = pickle.loads(sent)
         except Exception as error:  # a class that this process cannot import
             what = f"task.rewards: cannot unpickle the problem's data: {type(error).__name__}: {error}"
-            connection.send((0, Failure(what, "bad_task")))
+            connection.send((0, CallFailure(what, "bad_task")))
             continue
         _answer(connection, functions[request.function], request.calls, loop)
 
 
-def _load(name: str) -> _Function:
+def _load(name: str) -> _UserFunction:
     plain, is_trl = split_prefix(name)
     function = load_function(plain, "task.rewards")
     log_name = plain.rpartition(":")[2]
-    return _Function(log_name, "trl" if is_trl else kind_of(function, log_name), function)
+    return _UserFunction(log_name, "trl" if is_trl else kind_of(function, log_name), function)
 
 
 def _answer(
-    connection: Connection, function: _Function, calls: Sequence[Call], loop: asyncio.AbstractEventLoop
+    connection: Connection, function: _UserFunction, calls: Sequence[Call], loop: asyncio.AbstractEventLoop
 ) -> None:
     async def await_one(index: int, call: Call) -> None:
         try:
@@ -139,4 +139,4 @@ if __name__ == "__main__":
     die_with_parent()
     show_stacks_on_request()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the terminal is for the trainer, which saves first
-    serve(Connection(int(sys.argv[1])))
+    serve_functions(Connection(int(sys.argv[1])))

@@ -13,7 +13,7 @@ Call = tuple[Sequence[Attempt], Sequence[Verdict]]
 
 @dataclass(frozen=True)
 class Setup:
-    """First message to the process; it answers with kind and place of each function, or with a :class:`Failure`."""
+    """First message to the process; it answers with kind and place of each function, or with a :class:`CallFailure`."""
 
     path: list[str]
     """``sys.path`` of the parent."""
@@ -24,8 +24,8 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Request:
-    """Calls of one function; each is answered by its index and a list of values, or by a :class:`Failure`."""
+class CallRequest:
+    """Calls of one function; each is answered by its index and a list of values, or by a :class:`CallFailure`."""
 
     function: int
     """Index in ``Setup.functions``."""
@@ -33,7 +33,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Failure:
+class CallFailure:
     """Why there is no value."""
 
     message: str

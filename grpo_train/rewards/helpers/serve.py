@@ -14,7 +14,7 @@ MEMORY = 2 << 30
 """Address space limit in bytes: a tower of exponents raises MemoryError instead of exhausting the box's memory."""
 
 
-def serve(script: str) -> None:
+def serve_script(script: str) -> None:
     """Answer JSON lines from standard input with the function that ``prepare()`` of ``script`` returns.
 
     An answer may take HELPER_SECONDS (environment) of CPU time. Then the kernel ends this process: SIGPROF with its
@@ -50,4 +50,4 @@ def serve(script: str) -> None:
 
 if __name__ == "__main__":
     del sys.path[0]  # this directory: its files are not top-level modules
-    serve(sys.argv[1])
+    serve_script(sys.argv[1])

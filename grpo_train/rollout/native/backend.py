@@ -20,7 +20,7 @@ from grpo_train.rollout.native.decoding import Decoding, OnToken
 from grpo_train.rollout.native.flash import lacks
 from grpo_train.rollout.native.graphs import Record, StepGraphs, cuda_recorder
 from grpo_train.rollout.native.slots import ATTENTION_APART, ATTENTION_INSIDE, Slots
-from grpo_train.rollout.native.trial import Trial
+from grpo_train.rollout.native.trial import CopyTrials
 from grpo_train.rollout.native.weights import FrozenCopy, UnsupportedModelError
 
 LOOK_EVERY = {"cuda": 8, "cpu": 1}
@@ -86,7 +86,7 @@ class NativeBackend:
         self._look_every = look_every or LOOK_EVERY[self._device.type]
         self.fallbacks: dict[str, str] = {}
         self._failed = failed
-        trial = Trial(self._copy)
+        trial = CopyTrials(self._copy)
         self._position_bytes = trial.run(is_shared=False)
         shared = partial(trial.run, is_shared=True)
         self._can_share = self._tried("sharing", shared, "rollouts keep a copy of the prompt for each completion")
@@ -218,7 +218,7 @@ class NativeBackend:
         self._recorder = None
         self._fall_back(GRAPHS, f"rollouts without CUDA graphs, which are slower: {reason}")
 
-    def _try_flash(self, trial: Trial) -> bool:
+    def _try_flash(self, trial: CopyTrials) -> bool:
         """Whether FlashAttention gives the same, with whatever prompts are shared."""
 
         def run() -> None:
@@ -229,7 +229,7 @@ class NativeBackend:
 
         return self._tried("flash", run, "rollouts without FlashAttention, which are slower")
 
-    def _compile(self, trial: Trial) -> None:
+    def _compile(self, trial: CopyTrials) -> None:
         compiled = partial(trial.run, is_shared=self._can_share, is_flash=self._is_flash)
         ways = [("layers", ATTENTION_APART, "rollouts without compiled layers, which are slower")]
         if self._is_flash:

@@ -31,8 +31,8 @@ from grpo_train.rollout.native.graphs import StepGraphs
 from grpo_train.rollout.native.slots import (
     CALL_COST,
     SHARED_CALL_COST,
+    LengthRange,
     Prompts,
-    Range,
     Shared,
     Slots,
     lane_count,
@@ -131,7 +131,7 @@ class Decoding:
         """Slot of each row of a step: those in use, ascending, then the last one for rows that fill up a shape."""
         self._in_use: list[tuple[int, int]] = []
         """Slots and entries of the rows."""
-        self._ranges: list[Range] = []
+        self._ranges: list[LengthRange] = []
         self._shared: Shared | None = None
         self._is_dense = False
         self._slack = -1
@@ -249,9 +249,9 @@ class Decoding:
     def _plan_shape(self, rows: list[int], width: int) -> None:
         """As :meth:`_plan`, with few shapes: recorded steps have a power of two of rows; all have all entries."""
         width = self._slots.length if self._slots.is_flash else -(-width // recorded.WIDTH_STEP) * recorded.WIDTH_STEP
-        self._ranges = [Range(0, self._slots.count, min(self._slots.length, width))]
-        size = len(rows) if self.graphs is None else recorded.rows_of(len(rows), self._usable)
-        every = [Range(0, self._slots.entries, self._slots.prompt_length, self._most)]
+        self._ranges = [LengthRange(0, self._slots.count, min(self._slots.length, width))]
+        size = len(rows) if self.graphs is None else recorded.graph_rows(len(rows), self._usable)
+        every = [LengthRange(0, self._slots.entries, self._slots.prompt_length, self._most)]
         fill = size - len(rows)
         slots = self._on_device([*rows, *[self._slots.count - 1] * fill])
         lanes = slots

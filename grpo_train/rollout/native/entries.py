@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from grpo_train.rollout.native.slots import Range
+from grpo_train.rollout.native.slots import LengthRange
 
 
 class Entries:
@@ -43,7 +43,7 @@ class Entries:
             self._free.append(entry)
 
 
-def lanes_of(entry_B: Sequence[int], ranges: Sequence[Range]) -> list[int]:
+def lanes_of(entry_B: Sequence[int], ranges: Sequence[LengthRange]) -> list[int]:
     """The lane of each row (:class:`~grpo_train.rollout.native.slots.Shared`), by its entry."""
     first: dict[int, int] = {}
     lane = 0

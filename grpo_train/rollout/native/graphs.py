@@ -60,7 +60,7 @@ class StepGraphs:
         replay()
 
 
-def rows_of(count: int, most: int) -> int:
+def graph_rows(count: int, most: int) -> int:
     """Rows of the recorded step for ``count`` rows: the next power of two from 2 on, or all slots. Compiled code for a
     single row would be another one."""
     return min(most, 1 << max(1, (count - 1).bit_length()))

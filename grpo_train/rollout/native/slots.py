@@ -53,7 +53,7 @@ class Prompts:
     position_K: Tensor
 
 
-class Range(NamedTuple):
+class LengthRange(NamedTuple):
     """Neighboring slots or entries of similar length."""
 
     start: int
@@ -75,7 +75,7 @@ class Shared:
 
     lane_B: Tensor
     """The place of each row: each range has ``rows`` lanes for each of its entries."""
-    ranges: Sequence[Range]
+    ranges: Sequence[LengthRange]
     """Entries; an attention call each."""
     mask_E11P: Tensor
     """Of all entries; added to the scores."""
@@ -86,13 +86,13 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class Step:
+class DecodingStep:
     """The rows of a decoding step, in the order of their slots."""
 
     slot_B: Tensor
     position_B: Tensor
     """Position of the new token in its slot; it sees this one and those before."""
-    ranges: Sequence[Range]
+    ranges: Sequence[LengthRange]
     """Slots; they contain the rows; an attention call each."""
     mask_S11W: Tensor
     """Of all slots; added to the scores."""
@@ -120,7 +120,7 @@ class Slots:
     layers: dict[int, tuple[Tensor, Tensor, Tensor, Tensor]] = field(default_factory=dict)
     """Keys and values by layer, (S, G, length, D) each, then those of the entries, (E, G, prompt_length, D) each; for
     FlashAttention (S, length, G, D) and (E, prompt_length, G, D)."""
-    work: Prompts | Step | None = None
+    work: Prompts | DecodingStep | None = None
     """What the forward pass in progress does."""
 
     def attend(self, module: Any, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
@@ -150,7 +150,7 @@ class Slots:
         return _joined(own_BGRD, own_BGR, prompt_BGRD, prompt_BGR).flatten(1, 2).unsqueeze(1)
 
     def _own(
-        self, step: Step, query_BGRD: Tensor, keys: Tensor, values: Tensor, scale: float | None
+        self, step: DecodingStep, query_BGRD: Tensor, keys: Tensor, values: Tensor, scale: float | None
     ) -> tuple[Tensor, Tensor | None]:
         """Attention to the slots of rows; where prompts are shared, also the logarithms of its sums (B, G, R)."""
         query_SGRD = query_BGRD
@@ -189,7 +189,7 @@ class Slots:
 
 
 def _by_spans(
-    step: Step, query: Tensor, key: Tensor, value: Tensor, layer: Sequence[Tensor], scale: float | None
+    step: DecodingStep, query: Tensor, key: Tensor, value: Tensor, layer: Sequence[Tensor], scale: float | None
 ) -> Tensor:
     """As :meth:`Slots.attend`, for a step by FlashAttention."""
     keys, values, prompt_keys, prompt_values = layer
@@ -237,7 +237,7 @@ def _joined(own: Tensor, own_sums: Tensor, prompt: Tensor, prompt_sums: Tensor) 
     return torch.lerp(prompt, own, share)
 
 
-def lane_count(ranges: Sequence[Range]) -> int:
+def lane_count(ranges: Sequence[LengthRange]) -> int:
     """Lanes of :class:`Shared`."""
     return sum((each.stop - each.start) * each.rows for each in ranges)
 
@@ -267,23 +267,23 @@ def _empty_sums(query: Tensor) -> Tensor:
 def step_of(
     slot_B: Tensor,
     position_S: Tensor,
-    ranges: Sequence[Range],
+    ranges: Sequence[LengthRange],
     dtype: torch.dtype,
     *,
     is_dense: bool = False,
     shared: Shared | None = None,
     flash_length: int = 0,
-) -> Step:
-    """A step of the slots in use; the arguments are those of :class:`Step`, ``position_S`` is of all slots.
+) -> DecodingStep:
+    """A step of the slots in use; the arguments are those of :class:`DecodingStep`, ``position_S`` is of all slots.
 
     ``flash_length``: length of a slot, for FlashAttention; 0 = by ranges.
     """
     if flash_length:
         position_B = position_S[slot_B]
         spans = spans_of(slot_B, position_B + 1, flash_length)
-        return Step(slot_B, position_B, [], position_S.new_empty(0), is_dense=False, shared=shared, spans=spans)
+        return DecodingStep(slot_B, position_B, [], position_S.new_empty(0), is_dense=False, shared=shared, spans=spans)
     width = max(one.width for one in ranges)
-    return Step(
+    return DecodingStep(
         slot_B, position_S[slot_B], ranges, mask_of(position_S + 1, width, dtype), is_dense=is_dense, shared=shared
     )
 
@@ -295,7 +295,7 @@ def mask_of(length_N: Tensor, width: int, dtype: torch.dtype) -> Tensor:
     return mask[:, None, None]
 
 
-def ranges_of(needed: Mapping[int, int], cost: int, rows: Mapping[int, int] | None = None) -> list[Range]:
+def ranges_of(needed: Mapping[int, int], cost: int, rows: Mapping[int, int] | None = None) -> list[LengthRange]:
     """Ranges that contain the slots or entries: what is looked at in vain, up to ``cost`` positions, is cheaper than a
     call.
 
@@ -303,13 +303,13 @@ def ranges_of(needed: Mapping[int, int], cost: int, rows: Mapping[int, int] | No
         needed: positions to look at.
         rows: of each entry; None = 1.
     """
-    ranges: list[Range] = []
+    ranges: list[LengthRange] = []
     wasted = 0
     for place, width in needed.items():
-        own = Range(place, place + 1, width, 1 if rows is None else rows[place])
+        own = LengthRange(place, place + 1, width, 1 if rows is None else rows[place])
         if ranges:
             last = ranges[-1]
-            both = Range(last.start, own.stop, max(last.width, width), max(last.rows, own.rows))
+            both = LengthRange(last.start, own.stop, max(last.width, width), max(last.rows, own.rows))
             more = both.work - last.work - own.work
             if wasted + more <= cost:
                 ranges[-1], wasted = both, wasted + more
@@ -339,7 +339,7 @@ def slots_attention(
         raise NotImplementedError(f"its attention has {', '.join(found)}")
     assert slots is not None
     layer = getattr(module, LAYER, None)
-    if layer is not None and isinstance(slots.work, Step):
+    if layer is not None and isinstance(slots.work, DecodingStep):
         return _by_spans(slots.work, query, key, value, layer, scaling), None
     return slots.attend(module, query, key, value, scaling), None
 

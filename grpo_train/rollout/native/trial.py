@@ -7,7 +7,7 @@ from torch import Tensor
 
 from grpo_train.rollout.native.decoding import read_prompts
 from grpo_train.rollout.native.flash import spans_of
-from grpo_train.rollout.native.slots import Range, Shared, Slots, mask_of, step_of
+from grpo_train.rollout.native.slots import LengthRange, Shared, Slots, mask_of, step_of
 from grpo_train.rollout.native.weights import FrozenCopy, UnsupportedModelError, named_unsupported
 
 PROMPTS = (tuple(range(3, 12)), tuple(range(5, 10)))
@@ -21,7 +21,7 @@ TOLERANCE = {2: 0.1, 4: 1e-3, 8: 1e-9}
 bfloat16, each of some 60 sums of a deep model rounds by up to 2^-8."""
 
 
-class Trial:
+class CopyTrials:
     """Trials of one copy, whose reference is computed once."""
 
     def __init__(self, copy: FrozenCopy) -> None:
@@ -55,7 +55,10 @@ class Trial:
         length_B, slot_B = torch.tensor(lengths, device=device), torch.arange(len(OF_ROW), device=device)
         if slots.entries:
             length_E = torch.tensor([len(prompt) for prompt in PROMPTS], device=device)
-            ranges, spans = [Range(0, len(PROMPTS), LENGTH, 2)], spans_of(slot_B[: len(PROMPTS)], length_E, LENGTH, 2)
+            ranges, spans = (
+                [LengthRange(0, len(PROMPTS), LENGTH, 2)],
+                spans_of(slot_B[: len(PROMPTS)], length_E, LENGTH, 2),
+            )
             shared: Shared | None = Shared(slot_B, ranges, mask_of(length_E, LENGTH, dtype), spans=spans)
             first_B = torch.zeros_like(length_B)
             found = [read_prompts(self._copy, slots, dict(enumerate(PROMPTS)), device)[OF_ROW]]
@@ -63,7 +66,7 @@ class Trial:
             shared, first_B = None, length_B
             found = [read_prompts(self._copy, slots, {k: PROMPTS[n] for k, n in enumerate(OF_ROW)}, device)]
         for step in range(STEPS):
-            ranges = [Range(0, len(OF_ROW), LENGTH)]
+            ranges = [LengthRange(0, len(OF_ROW), LENGTH)]
             flash_length = LENGTH * slots.is_flash
             work = step_of(
                 slot_B, first_B + step, ranges, dtype, is_dense=True, shared=shared, flash_length=flash_length

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from grpo_train.policy.memory import is_out_of_memory
 from grpo_train.rollout.native.fused import fuse
-from grpo_train.rollout.native.slots import ATTENTION, ATTENTION_INSIDE, LAYER, Prompts, Slots, Step
+from grpo_train.rollout.native.slots import ATTENTION, ATTENTION_INSIDE, LAYER, DecodingStep, Prompts, Slots
 
 
 class UnsupportedModelError(Exception):
@@ -85,7 +85,9 @@ class FrozenCopy:
         self._unused = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=self.device)
         self.sync()
 
-    def logits(self, slots: Slots, work: Prompts | Step, ids: Tensor, positions: Tensor, keep: Tensor | int) -> Tensor:
+    def logits(
+        self, slots: Slots, work: Prompts | DecodingStep, ids: Tensor, positions: Tensor, keep: Tensor | int
+    ) -> Tensor:
         """Logits of a forward pass that writes and reads ``slots``.
 
         Args:
@@ -93,7 +95,7 @@ class FrozenCopy:
             keep: ``logits_to_keep`` of transformers: indices in the row, or the number of last tokens.
         """
         slots.work = work
-        is_compiled, is_step = self._attention != ATTENTION, isinstance(work, Step)
+        is_compiled, is_step = self._attention != ATTENTION, isinstance(work, DecodingStep)
         if self._attention == ATTENTION_INSIDE and is_step:
             for module in self._attentions:
                 setattr(module, LAYER, slots.layers[module.layer_idx])

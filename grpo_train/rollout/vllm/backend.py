@@ -23,7 +23,7 @@ from grpo_train.policy.loading import Policy, compute_type
 from grpo_train.policy.locate import PolicyError, hub_id
 from grpo_train.policy.weights_file import write_safetensors
 from grpo_train.rollout.draw import Ends
-from grpo_train.rollout.vllm.client import ServerGoneError, ServerRefusedError, call
+from grpo_train.rollout.vllm.client import ServerGoneError, ServerRefusedError, call_server
 from grpo_train.rollout.vllm.server import LocalServer, RunningServer, Server, python_of
 
 REQUESTS = 1024
@@ -131,7 +131,7 @@ class VllmBackend:
 
     def _call(self, path: str, body: dict[str, Any], *, timeout_s: float | None = None) -> Any:
         try:
-            return call(self._server.address, path, body, timeout_s=timeout_s)
+            return call_server(self._server.address, path, body, timeout_s=timeout_s)
         except ServerRefusedError as error:
             message = str(error)
             fix = "; raise rollout.vllm_max_model_length" if "context length" in message else ""

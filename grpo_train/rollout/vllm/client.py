@@ -35,7 +35,7 @@ class _UnixConnection(http.client.HTTPConnection):
             raise
 
 
-def call(address: str, path: str, body: dict[str, Any] | None = None, *, timeout_s: float | None = None) -> Any:
+def call_server(address: str, path: str, body: dict[str, Any] | None = None, *, timeout_s: float | None = None) -> Any:
     """Answer of the server at ``address`` (URL, or absolute path of a socket); None where it is empty.
 
     Args:

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from grpo_train.config.schema import Rollout
 from grpo_train.policy.locate import PolicyError
-from grpo_train.rollout.vllm.client import QUICK_S, ServerGoneError, ServerRefusedError, call
+from grpo_train.rollout.vllm.client import QUICK_S, ServerGoneError, ServerRefusedError, call_server
 from grpo_train.rollout.vllm.serve import FOLDER_VARIABLE
 from grpo_train.run_dir.processes import RUN_ID_VARIABLE
 
@@ -62,7 +62,7 @@ class RunningServer:
         self.holds: set[object] = set()
         check_url(url)
         try:
-            self.model = call(url, "/v1/models", timeout_s=QUICK_S)["data"][0]["id"]
+            self.model = call_server(url, "/v1/models", timeout_s=QUICK_S)["data"][0]["id"]
         except (ServerGoneError, ServerRefusedError, KeyError, IndexError, TypeError) as error:
             raise PolicyError(f"rollout.vllm_urls: {url} names no model: {error}") from error
         try:
@@ -139,7 +139,7 @@ class LocalServer:
                 raise PolicyError(f"cannot start {self._command[0]}: {error.strerror}") from error
         while True:
             with suppress(ServerGoneError):
-                call(self.address, "/health", timeout_s=QUICK_S)
+                call_server(self.address, "/health", timeout_s=QUICK_S)
                 break
             if (status := self._process.poll()) is not None:
                 reason = self._last_error()
@@ -149,7 +149,7 @@ class LocalServer:
                 self._kill()
                 raise PolicyError(f"vLLM did not start within {START_S / 60:.0f} minutes; {self.where}")
             time.sleep(0.2)
-        version = (call(self.address, "/version", timeout_s=QUICK_S) or {}).get("version", "?")
+        version = (call_server(self.address, "/version", timeout_s=QUICK_S) or {}).get("version", "?")
         print(f"rollouts by vLLM {version}, started in {time.monotonic() - started:.0f} s; {self.where}", flush=True)
 
     def _kill(self) -> None:
@@ -182,7 +182,7 @@ def python_of(settings: Rollout) -> Path:
 def check_url(url: str) -> None:
     """Raise PolicyError if no server answers at ``url``."""
     try:
-        call(url, "/health", timeout_s=QUICK_S)
+        call_server(url, "/health", timeout_s=QUICK_S)
     except (ServerGoneError, ServerRefusedError) as error:
         raise PolicyError(f"rollout.vllm_urls: no vLLM server answers at {url}: {error}") from error
 

@@ -56,10 +56,10 @@ _SEQUENCES: "tuple[Any, ...]" = (
 )  # fmt: skip
 
 
-def encode(value: "Any") -> bytes:
+def encode_value(value: "Any") -> bytes:
     """Encode ``value`` in at most ``MAX_BYTES``. Raises :class:`Unsupported`."""
     parts: list[bytes] = []
-    _Writer(parts).put(value, 0)
+    _ValueWriter(parts).put(value, 0)
     return b"".join(parts)
 
 
@@ -67,7 +67,7 @@ def _count(count: int) -> bytes:
     return count.to_bytes(4, "little")
 
 
-class _Writer:
+class _ValueWriter:
     """Writer of one value: its parts so far and what is left of the limits."""
 
     def __init__(self, parts: list[bytes]) -> None:

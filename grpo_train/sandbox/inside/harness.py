@@ -13,7 +13,7 @@ import marshal
 import posix
 import sys
 
-from grpo_train.sandbox.inside.encode import Unsupported, encode
+from grpo_train.sandbox.inside.encode import Unsupported, encode_value
 from grpo_train.sandbox.inside.kinds import ENUM, assemble
 from grpo_train.sandbox.inside.lockdown import JOB_FD, RESULT_FD, LockdownError, lock_down
 
@@ -88,7 +88,7 @@ def main(job: "dict[str, Any]") -> None:
     _leave_no_trace(job)
     report.record(b"R", 0, b"")
     sys.addaudithook(report.audit)
-    run = {"program": run_program, "tests": run_tests, "judge": run_judge}[job["mode"]]
+    run = {"program": run_program_job, "tests": run_tests_job, "judge": run_judge}[job["mode"]]
     try:
         run(job, report)
         report.done()
@@ -146,7 +146,7 @@ def _module(name: str) -> "dict[str, Any]":
     return module.__dict__
 
 
-def run_tests(job: "dict[str, Any]", report: Reporter) -> None:
+def run_tests_job(job: "dict[str, Any]", report: Reporter) -> None:
     """Run the solution, the setup and each test's steps; report a value or a failure for each index."""
     namespace = _module("solution")  # dataclasses and pickle look up a class's module
     failed = _load(job["source"], "<solution>", namespace)
@@ -206,7 +206,7 @@ def _view(items: "list[Any]") -> "Any":
 def _report_value(code: str, namespace: "dict[str, Any]", report: Reporter, index: int) -> None:
     try:
         value = eval(compile(code, "<test>", "eval", dont_inherit=True), namespace)
-        content = encode(value)
+        content = encode_value(value)
     except Unsupported as error:
         report.failure(b"X", index, "unsupported_value", str(error))
     except BaseException as error:
@@ -215,7 +215,7 @@ def _report_value(code: str, namespace: "dict[str, Any]", report: Reporter, inde
         report.record(b"V", index, content)
 
 
-def run_program(job: "dict[str, Any]", report: Reporter) -> None:
+def run_program_job(job: "dict[str, Any]", report: Reporter) -> None:
     """Run the source as ``__main__``; like a script it waits for threads and runs exit handlers."""
     namespace = _module("__main__")
     namespace["__file__"] = "program.py"

@@ -31,7 +31,7 @@ _NAMES = {
 _name_of = type.__dict__["__name__"].__get__  # a metaclass may override ``__name__``
 
 
-class Member:
+class EnumMember:
     """A member of an enumeration, equal only to itself; the class's own ``__eq__`` is ignored."""
 
     __slots__ = ("name", "of")
@@ -41,7 +41,7 @@ class Member:
         self.name = name
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is Member and (other.of, other.name) == (self.of, self.name)
+        return type(other) is EnumMember and (other.of, other.name) == (self.of, self.name)
 
     def __hash__(self) -> int:
         return hash((self.of, self.name))
@@ -50,7 +50,7 @@ class Member:
 def disassemble(value: "Any") -> "tuple[str, tuple[Any, ...]] | None":
     """Class name and fields; None if the value is not an instance of exactly one of these classes."""
     kind = type(value)
-    if kind is Member:
+    if kind is EnumMember:
         return ENUM, (value.of, value.name)
     enum = sys.modules.get("enum")
     if enum is not None and type(kind) is enum.EnumMeta and issubclass(kind, enum.Enum):
@@ -85,7 +85,7 @@ def _deque(items: "list[Any]") -> "Any":
 
 
 _CONTAINERS: "dict[str, Callable[[list[Any]], Any]]" = {
-    ENUM: lambda fields: Member(*fields),
+    ENUM: lambda fields: EnumMember(*fields),
     "list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "deque": _deque,
     "range": lambda fields: range(*fields),
     "dict": lambda items: dict(zip(items[::2], items[1::2])),  # noqa: B905  (as many keys as values)

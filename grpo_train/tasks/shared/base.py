@@ -35,7 +35,7 @@ class TaskDefaults(Task):
     slow: bool = False
     eval_temperature: float = 0.0
     """Sampling temperature of evaluations where ``eval.temperature`` is not set."""
-    config: schema.Task = field(default_factory=schema.Task)
+    config: schema.TaskConfig = field(default_factory=schema.TaskConfig)
 
     def rows(self, split: Split) -> Sequence[Any]:
         """What the problems of a split are made of. Raises TaskError."""
@@ -82,11 +82,11 @@ class TaskKind:
     """What the task asks, in one line."""
     options: tuple[str, ...]
     """Keys of the ``task`` section it reads, besides :data:`grpo_train.tasks.COMMON`."""
-    load: Callable[[schema.Task], Task]
+    load: Callable[[schema.TaskConfig], Task]
     """Makes the task. Raises TaskError for bad options or missing data."""
     alias: str = ""
     """Another accepted ``task.name``: the label in evaluation trees where it differs from the name."""
-    load_worked: Callable[[schema.Task], WorkedTask] | None = None
+    load_worked: Callable[[schema.TaskConfig], WorkedTask] | None = None
     """Makes the variant with worked examples, for ``grpo-train tiny-model``."""
 
     @property

@@ -18,7 +18,7 @@ from typing import Literal
 from grpo_train.config import schema
 from grpo_train.rewards.tags import CLOSE_THINK
 from grpo_train.sandbox import SandboxError, allow_weak, isolation
-from grpo_train.sandbox.syntax import parse
+from grpo_train.sandbox.syntax import parse_program
 from grpo_train.tasks.shared.base import Problem, TaskDefaults, TaskError
 from grpo_train.tasks.shared.template import TEMPLATES, ask, unknown_template
 
@@ -91,7 +91,9 @@ class Frame:
     def _last_text(self) -> str:
         return self.prefill if self.template == "chat" else self.template
 
-    def ask(self, config: schema.Task, index: int, question: str, answer: str = "", data: object = None) -> Problem:
+    def ask(
+        self, config: schema.TaskConfig, index: int, question: str, answer: str = "", data: object = None
+    ) -> Problem:
         """The problem with the template applied."""
         problem = ask(config, index, question, answer, template=self.template, chat=self.chat, data=data)
         if not problem.messages or not self.prefill:
@@ -133,7 +135,12 @@ class Program:
 
 
 def make_frame(
-    config: schema.Task, texts: Mapping[str, str], *, default: str, chat: str = "{question}", prefill: str = PREFILL
+    config: schema.TaskConfig,
+    texts: Mapping[str, str],
+    *,
+    default: str,
+    chat: str = "{question}",
+    prefill: str = PREFILL,
 ) -> Frame:
     """The frame of ``task.template`` (else ``default``): one of the task's own ``texts``, a common template, or a
     user's text. Raises TaskError for an unknown name.
@@ -220,7 +227,7 @@ def _rank(fence: re.Match[str], function: str) -> tuple[bool, int, bool, int, in
 def _definitions(source: str) -> set[str] | None:
     """The names that a program defines outside functions and classes; None if it is not Python."""
     try:
-        todo: list[ast.AST] = [parse(source)]
+        todo: list[ast.AST] = [parse_program(source)]
     except SyntaxError:
         return None
     names: set[str] = set()
@@ -245,7 +252,7 @@ def _longest_lines(text: str, function: str) -> str:
         end = len(lines)
         while end > start and len(part := "\n".join(lines[start:end])) > len(found):
             try:
-                parse(part)
+                parse_program(part)
             except SyntaxError as error:  # no beginning that has this line is Python
                 end = min(end, start + (error.lineno or end - start)) - 1
                 continue

@@ -54,7 +54,7 @@ def as_text(turns: Sequence[tuple[str, str]]) -> str:
 
 
 def ask_conversation(
-    config: schema.Task, index: int, turns: Turns, answer: str, template: str | None, data: object
+    config: schema.TaskConfig, index: int, turns: Turns, answer: str, template: str | None, data: object
 ) -> Problem:
     """The problem of a conversation, which goes through the model's chat template as it is.
 

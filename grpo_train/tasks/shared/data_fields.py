@@ -26,7 +26,7 @@ MISSING = object()
 
 
 @dataclass(frozen=True)
-class Fields:
+class FieldNames:
     """Names of the fields of a row; ``reward_model.ground_truth`` is a field of an object."""
 
     prompt: tuple[str, ...]
@@ -44,7 +44,7 @@ class Fields:
         """All of them; the cells of these columns of a CSV file stay as written."""
         return frozenset((*self.prompt, *self.answer, *self.mapped, self.template))
 
-    def of(self, record: Mapping[str, Any], *, needs_gold: bool) -> Fields:
+    def of(self, record: Mapping[str, Any], *, needs_gold: bool) -> FieldNames:
         """The fields of a file, from its first row."""
         prompts = [name for name in self.prompt if value_at(record, name) is not MISSING]
         fields = replace(self, prompt=(prompts[0],)) if prompts else self
@@ -64,7 +64,7 @@ def value_at(record: Mapping[str, Any], name: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Row:
+class DataRow:
     """A validated row."""
 
     question: str
@@ -76,7 +76,7 @@ class Row:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """``tools`` and ``chat_template_kwargs``, for the model's chat template."""
 
-    def problem(self, config: schema.Task, index: int) -> Problem:
+    def problem(self, config: schema.TaskConfig, index: int) -> Problem:
         """The problem of this row. Raises TaskError for a template that does not fit it."""
         made = (
             ask_conversation(config, index, self.turns, self.answer, self.template, self.record)
@@ -92,7 +92,9 @@ class Row:
         return replace(made, template_arguments=self.arguments) if self.arguments else made
 
 
-def row_of(location: str, record: dict[str, Any], fields: Fields, config: schema.Task, grader: str) -> Row:
+def row_of(
+    location: str, record: dict[str, Any], fields: FieldNames, config: schema.TaskConfig, grader: str
+) -> DataRow:
     """A row, checked. Raises TaskError that begins with ``location``.
 
     Args:
@@ -107,7 +109,7 @@ def row_of(location: str, record: dict[str, Any], fields: Fields, config: schema
     if template is not None and not (isinstance(template, str) and template.strip()):
         raise TaskError(f"{location}: '{fields.template}' {_defect(record, fields.template)} (task.template_field)")
     try:
-        row = Row(question, answer, template, record, turns, _template_arguments(record))
+        row = DataRow(question, answer, template, record, turns, _template_arguments(record))
         row.problem(config, 0)
     except TaskError as error:
         message = str(error)
@@ -144,7 +146,7 @@ def _without_none(value: Any) -> Any:
     return [_without_none(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _prompt(location: str, record: dict[str, Any], fields: Fields) -> tuple[str, Turns]:
+def _prompt(location: str, record: dict[str, Any], fields: FieldNames) -> tuple[str, Turns]:
     name = fields.prompt[0]
     value = value_at(record, name)
     if isinstance(value, list):
@@ -161,7 +163,7 @@ def _prompt(location: str, record: dict[str, Any], fields: Fields) -> tuple[str,
     return value.strip(), ()
 
 
-def _answer(location: str, record: dict[str, Any], fields: Fields, grader: str) -> str:
+def _answer(location: str, record: dict[str, Any], fields: FieldNames, grader: str) -> str:
     name = next((name for name in fields.answer if value_at(record, name) is not MISSING), None)
     if name is None:
         if not grader_of(grader).needs_gold:

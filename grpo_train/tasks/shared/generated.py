@@ -102,7 +102,7 @@ def generated_kind(
 ) -> TaskKind:
     """Registration of a generated task; ``options``: keys of the ``task`` section besides :data:`GENERATED_OPTIONS`."""
 
-    def load(config: schema.Task) -> GeneratedTask[Key]:
+    def load(config: schema.TaskConfig) -> GeneratedTask[Key]:
         return task(name=name, label=name, config=config, max_train=max_train)
 
     return TaskKind(name, summary, (*GENERATED_OPTIONS, *options), load, load_worked=load)

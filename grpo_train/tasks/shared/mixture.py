@@ -84,7 +84,7 @@ class Mixture(TaskDefaults):
         return tuple(f"{label}: {note}" for label, part in parts for note in part.notes)
 
 
-def make_mixture(config: schema.Task, parts: Sequence[Task]) -> Mixture:
+def make_mixture(config: schema.TaskConfig, parts: Sequence[Task]) -> Mixture:
     """The mixture of ``config``, whose ``parts`` are loaded. Raises TaskError for tasks that do not mix."""
     for index, part in enumerate(parts):
         if isinstance(part, SelfPlayTask | AdversarialTask):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from grpo_train.config import schema
 from grpo_train.games import Game, Match, MatchRules, State, TicTacToe
-from grpo_train.games.transcript import Transcript, as_text
+from grpo_train.games.transcript import Transcript, move_text
 from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, TaskError, TaskKind, Verdict
 from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask
 
@@ -138,7 +138,7 @@ class Practice(SelfPlayTask):
     def example(self, problem: Problem, rng: random.Random, careless: bool) -> str:
         """A random legal move; a careless example sometimes has a legal move of another position."""
         state = self._position(rng) if careless and rng.random() < CARELESS else problem.data
-        return f"<think></think>{as_text(rng.choice(state.legal_moves()))}"
+        return f"<think></think>{move_text(rng.choice(state.legal_moves()))}"
 
     def _position(self, rng: random.Random) -> State:
         state = self.game.new(rng.getrandbits(32))
@@ -153,10 +153,10 @@ class Practice(SelfPlayTask):
 def self_play_kind(name: str, summary: str, game: Game, turns: int) -> TaskKind:
     """Registration of a game; ``turns``: of both sides together in the longest game."""
 
-    def load(config: schema.Task) -> SelfPlayTask:
+    def load(config: schema.TaskConfig) -> SelfPlayTask:
         return SelfPlayTask(name=name, label=name, game=game, turns=turns, config=config)
 
-    def load_practice(config: schema.Task) -> Practice:
+    def load_practice(config: schema.TaskConfig) -> Practice:
         compact = config.model_copy(update={"template": "compact"})
         return Practice(name=name, label=name, game=game, turns=turns, config=compact)
 

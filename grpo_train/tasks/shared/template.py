@@ -26,7 +26,7 @@ TEMPLATES = {"r1": R1_TEMPLATE, "chat": CHAT_QUESTION, "question": "{question}"}
 
 
 def ask(
-    config: schema.Task,
+    config: schema.TaskConfig,
     index: int,
     question: str,
     answer: str,
@@ -52,7 +52,7 @@ def ask(
     return Problem(index, prompt, answer, question, messages, data)
 
 
-def check_template(config: schema.Task) -> None:
+def check_template(config: schema.TaskConfig) -> None:
     """Raise TaskError for an unknown ``task.template``."""
     ask(config, 0, "", "")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from grpo_train.config import schema
 from grpo_train.tasks.shared.base import Split, TaskError
-from grpo_train.tasks.shared.data_fields import Fields, Row, row_of
+from grpo_train.tasks.shared.data_fields import DataRow, FieldNames, row_of
 from grpo_train.tasks.shared.data_files import NAMES, locate, mapped_files, split_files
 from grpo_train.tasks.shared.data_rows import SUFFIXES, Located, name_parts, read_rows
 from grpo_train.tasks.shared.graders import grader_of
@@ -26,7 +26,7 @@ NAMED = 3
 
 
 @dataclass(frozen=True)
-class Source:
+class DataSource:
     """Where rows come from, and how they are read. Hashable: what was read is kept."""
 
     path: Path | HubDataset
@@ -46,7 +46,7 @@ class Source:
         stem, kind = name_parts(self.path)
         return self.path.name if self.path.is_dir() else stem if kind else self.path.stem
 
-    def parts(self, fields: Fields) -> dict[Split, list[tuple[str, Iterator[Located]]]]:
+    def parts(self, fields: FieldNames) -> dict[Split, list[tuple[str, Iterator[Located]]]]:
         """The parts of each split (its files) by name, with their rows. Raises TaskError."""
         chosen = dict(self.splits)
         if isinstance(self.path, HubDataset):
@@ -64,7 +64,7 @@ class Source:
 class Data:
     """The rows of each split."""
 
-    splits: dict[Split, list[Row]]
+    splits: dict[Split, list[DataRow]]
     remarks: tuple[str, ...]
     """For the user: names of the fields, problems held out, copies of test problems dropped."""
     wrong: tuple[str, ...] = ()
@@ -81,11 +81,11 @@ class Data:
 
 
 @dataclass
-class _Reader:
+class _RowReader:
     """Reads one dataset and collects its wrong rows."""
 
-    fields: Fields
-    config: schema.Task
+    fields: FieldNames
+    config: schema.TaskConfig
     grader: str
     total: int = 0
     wrong: list[tuple[str, str]] = field(default_factory=list)
@@ -93,10 +93,10 @@ class _Reader:
     mapped: dict[str, None] = field(default_factory=dict)
     """Notes on fields that are read by the names other libraries give them."""
 
-    def rows(self, name: str, part: Iterator[Located]) -> list[Row]:
+    def rows(self, name: str, part: Iterator[Located]) -> list[DataRow]:
         """The rows of a part that can be used. Raises TaskError for one without rows."""
         found, before = [], self.total
-        fields: Fields | None = None
+        fields: FieldNames | None = None
         for location, record in part:
             self.total += 1
             try:
@@ -110,7 +110,7 @@ class _Reader:
             raise TaskError(f"task.path: {name} has no rows")
         return found
 
-    def _fields_of(self, record: dict[str, Any]) -> Fields:
+    def _fields_of(self, record: dict[str, Any]) -> FieldNames:
         """The fields of a file, by its first row."""
         fields = self.fields.of(record, needs_gold=grader_of(self.grader).needs_gold)
         if fields.answer != self.fields.answer:
@@ -134,13 +134,13 @@ class _Reader:
         )
 
 
-def source_of(config: schema.Task, name: str) -> Source:
+def source_of(config: schema.TaskConfig, name: str) -> DataSource:
     """The source of ``task.path``. Raises TaskError where it is not set or does not exist."""
     if config.path is None:
         kinds = ", ".join(SUFFIXES)
         raise TaskError(f"task.path: {name} needs a file ({kinds}), a directory of such files, or hf:OWNER/NAME")
     path = parse_hub_path(config.path) if is_hub_path(config.path) else locate(config.path)
-    return Source(path, tuple(config.splits.items()), config.delimiter)
+    return DataSource(path, tuple(config.splits.items()), config.delimiter)
 
 
 def _splits_of(opened: OpenDataset) -> dict[Split, str]:
@@ -159,7 +159,7 @@ def _splits_of(opened: OpenDataset) -> dict[Split, str]:
     )
 
 
-def read_data(source: Source, fields: Fields, config: schema.Task, grader: str) -> Data:
+def read_data(source: DataSource, fields: FieldNames, config: schema.TaskConfig, grader: str) -> Data:
     """All rows of a source; of the config only the keys that the rows depend on count. Raises TaskError."""
     keys = (config.template, config.system_prompt, config.wrong_rows, config.split_seed)
     return _read(source, fields, grader, *keys)
@@ -167,9 +167,15 @@ def read_data(source: Source, fields: Fields, config: schema.Task, grader: str) 
 
 @lru_cache(maxsize=4)
 def _read(
-    source: Source, fields: Fields, grader: str, template: str | None, system: str | None, wrong_rows: str, seed: int
+    source: DataSource,
+    fields: FieldNames,
+    grader: str,
+    template: str | None,
+    system: str | None,
+    wrong_rows: str,
+    seed: int,
 ) -> Data:
-    reader = _Reader(fields, schema.Task(template=template, system_prompt=system), grader)
+    reader = _RowReader(fields, schema.TaskConfig(template=template, system_prompt=system), grader)
     splits = {
         split: [row for name, part in parts for row in reader.rows(name, part)]
         for split, parts in source.parts(fields).items()
@@ -202,11 +208,11 @@ def _read(
     return Data(splits, tuple(notes), tuple(error for _, error in reader.wrong), reader.total)
 
 
-def _hold_out(rows: list[Row], seed: int) -> tuple[list[Row], list[Row]]:
+def _hold_out(rows: list[DataRow], seed: int) -> tuple[list[DataRow], list[DataRow]]:
     """(train, test). If no hash is below the bound, the problem with the lowest hash is held out."""
     prefix = f"{seed}\n" if seed else ""  # a space in normal text: no problem's text begins so
 
-    def rank(row: Row) -> int:
+    def rank(row: DataRow) -> int:
         # Not normal_text: a split must stay what it was when runs were trained on it.
         text = " ".join(unicodedata.normalize("NFKC", row.question).casefold().split())
         return int.from_bytes(hashlib.sha256((prefix + text).encode(errors="surrogatepass")).digest()[:8], "big")

@@ -16,7 +16,7 @@ from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.files import open_for_writing
 from grpo_train.run_dir.processes import RUN_ID_VARIABLE
-from grpo_train.tracking.wandb.settings import is_installed, resolve, server
+from grpo_train.tracking.wandb.settings import is_installed, resolve_mode, server
 
 FINISH_S = 25.0
 """Time to send the rest once the run is over; ``grpo-train track`` sends what was left."""
@@ -27,7 +27,7 @@ WAIT_S = 30.0
 @contextmanager
 def track_run(run: RunDir, config: Config, say: Callable[[str], None], clock: Clock = CLOCK) -> Iterator[None]:
     """Feed W&B while the context is open, unless it is off. What W&B lacks then is recorded, and said at the end."""
-    mode = "off" if config.tracking.wandb == "off" else resolve(config.tracking.wandb)
+    mode = "off" if config.tracking.wandb == "off" else resolve_mode(config.tracking.wandb)
     earlier = failure_of(run)
     process = None if config.tracking.wandb == "off" else _start(run, config, mode, say)
     try:

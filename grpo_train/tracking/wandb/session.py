@@ -32,7 +32,7 @@ FAILED = ("crashed", "killed", "lost", "stalled")
 INIT_S = 60.0
 
 
-class Session:
+class WandbSession:
     """An open W&B run of a generation. Raises what ``wandb`` raises."""
 
     def __init__(

@@ -46,7 +46,7 @@ def settings_of(config: Config, run: str, environment: Mapping[str, str] = os.en
     tracking = config.tracking
     tags = [tag.strip() for tag in environment.get("WANDB_TAGS", "").split(",") if tag.strip()]
     return WandbSettings(
-        resolve(mode or tracking.wandb, environment),
+        resolve_mode(mode or tracking.wandb, environment),
         tracking.wandb_project or environment.get("WANDB_PROJECT") or PROJECT,
         tracking.wandb_group or environment.get("WANDB_RUN_GROUP") or run,
         tracking.wandb_entity or environment.get("WANDB_ENTITY") or None,
@@ -55,7 +55,7 @@ def settings_of(config: Config, run: str, environment: Mapping[str, str] = os.en
     )
 
 
-def resolve(mode: str, environment: Mapping[str, str] = os.environ) -> str:
+def resolve_mode(mode: str, environment: Mapping[str, str] = os.environ) -> str:
     """``auto`` as ``online``, ``offline`` or ``off``; any other mode as it is."""
     if mode != "auto":
         return mode

@@ -23,7 +23,7 @@ from grpo_train.run_dir.give_way import give_way
 from grpo_train.run_dir.umask import set_umask
 from grpo_train.tracking.wandb import process
 from grpo_train.tracking.wandb.rows import Generation, generations
-from grpo_train.tracking.wandb.session import Session
+from grpo_train.tracking.wandb.session import WandbSession
 from grpo_train.tracking.wandb.settings import WandbError, WandbSettings, settings_of
 
 EVERY_S = 2.0
@@ -76,8 +76,8 @@ class Sidecar:
                 break
         session.finish(self._run.observed_state().state)
 
-    def _open(self, generation: Generation) -> Session:
-        session = Session(self._run, self._settings, generation)
+    def _open(self, generation: Generation) -> WandbSession:
+        session = WandbSession(self._run, self._settings, generation)
         with contextlib.suppress(OSError):
             self._run.log_event("tracking", service="wandb", mode=self._settings.mode, url=session.url)
         return session

@@ -20,7 +20,7 @@ from textual.widgets import Button, Input, Label, Static
 from grpo_train.run_dir.sessions import session_name
 from grpo_tui.box.formatting import one_line, shortened
 from grpo_tui.kit.desk import Desk
-from grpo_tui.kit.dialog import ConfirmScreen, Dialog, LineInput, Question
+from grpo_tui.kit.dialog import ConfirmDialog, ConfirmScreen, Dialog, LineInput
 from grpo_tui.kit.lists import ALL, PAGE
 from grpo_tui.views.ask.model import AskLog, Form, listed, read_form
 from grpo_tui.views.ask.page import AskPanel, AskSource
@@ -318,7 +318,7 @@ class Cancelled(Exception):
     """The user does not want it any more."""
 
 
-class DeviceScreen(Question):
+class DeviceScreen(ConfirmDialog):
     """Where to answer while a run is training."""
 
     heading = "the GPU is in use"

@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.strip import Strip
 
 from grpo_tui.box.formatting import gibibytes, one_line, short_age
-from grpo_tui.box.gpus import BoxHistory, Sample, advice, unlisted
+from grpo_tui.box.gpus import BoxHistory, GpuSample, advice, unlisted
 from grpo_tui.box.store import Freshness, Store
 from grpo_tui.kit.panel import Panel, toned
 from grpo_tui.kit.plot import Bitmap, bars_in_blocks, x_labels
@@ -157,7 +157,7 @@ class GpuChart(TimeChart):
         highest = max((value for _, value in points), default=0.0)
         return max(100.0, 100.0 * math.ceil(highest / 100))
 
-    def _below(self, samples: list[Sample]) -> list[Content]:
+    def _below(self, samples: list[GpuSample]) -> list[Content]:
         gpu = self.gpu
         if gpu is None:
             return [Content.from_markup("[$text-muted]not sampled now[/]")]

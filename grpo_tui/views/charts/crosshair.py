@@ -79,7 +79,7 @@ class CrosshairScreen(PlotScreen):
             return
         best = max(marks, key=lambda mark: mark.high) if highest else min(marks, key=lambda mark: mark.low)
         half = (ends[1] - ends[0]) / max(1, curves.width) / 2
-        place = Place(curves.run, metric, curves.axis, best.x - half, best.x + half, highest)
+        place = Extreme(curves.run, metric, curves.axis, best.x - half, best.x + half, highest)
         self.set_crosshair(best.x)
         self.app.work("extreme", partial(go_to_extreme, self.app, place, self.set_crosshair))
 
@@ -190,7 +190,7 @@ FINEST = {"step": 0.5, "tokens": 0.5, "time": 1e-3, "seconds": 1e-3}
 
 
 @dataclass(frozen=True)
-class Place:
+class Extreme:
     """A range of an axis that has the highest, or lowest, value of a metric."""
 
     run: str
@@ -225,7 +225,7 @@ async def find_changes(
         app.warn(f"{metric} has no {'rise' if rises else 'drop'} beyond its noise in this range")
 
 
-async def go_to_extreme(app: Desk, place: Place, go: Callable[[float], None]) -> None:
+async def go_to_extreme(app: Desk, place: Extreme, go: Callable[[float], None]) -> None:
     """Call ``go`` with the x of the row, and say which metric has which value there."""
     low, high = place.low, place.high
     value = math.nan

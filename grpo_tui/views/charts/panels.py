@@ -20,7 +20,7 @@ from grpo_tui.box.formatting import compact_number, counted, metric_value, one_l
 from grpo_tui.box.log import row_time
 from grpo_tui.box.store import Store
 from grpo_tui.kit.lists import ListPanel, PageSource, Palette
-from grpo_tui.kit.plot import cost
+from grpo_tui.kit.plot import cost_text
 from grpo_tui.kit.sources import MARKS, clock, wrapped
 from grpo_tui.views.charts.model import MetricLine, metric_lines
 from remote.protocol.rows import UNREADABLE
@@ -225,7 +225,7 @@ class StepSource(PageSource):
         if (logged := row_time(dict(row))) is not None:
             head.append(f"  {clock(logged)}", style=palette["muted"])
         if (seconds := self.shown.get("seconds")) is not None and self.store.price_per_hour is not None:
-            head.append(f"  {cost(seconds, self.store.price_per_hour)}", style=palette["muted"])
+            head.append(f"  {cost_text(seconds, self.store.price_per_hour)}", style=palette["muted"])
         lines = [head, *self._happened(palette), *self._values(row, curves, width, palette)]
         lines += self._problems(width, palette)
         if groups := _groups(row, self._config("rollout.buffer_size"), self._config("rollout.num_generations")):

@@ -25,7 +25,7 @@ from grpo_tui.kit.desk import Desk, OpenLine, OpenStep
 from grpo_tui.kit.lists import LinesPanel
 from grpo_tui.kit.panel import Line
 from grpo_tui.kit.plot import axis_label, only_line
-from grpo_tui.kit.save import Range, save_charts
+from grpo_tui.kit.save import SavedRange, save_charts
 from grpo_tui.kit.svg import Drawing, charts_svg
 from grpo_tui.views.charts.crosshair import CrosshairScreen
 from grpo_tui.views.charts.model import matches
@@ -317,7 +317,9 @@ class ChartsScreen(CrosshairScreen):
         first, last = (axis_label(end, x, price) for end in (low, high))
         svg = charts_svg(f"{curves.run}, {AXIS_NAMES[x]} {first}–{last}", drawings, (low, high), x, price)
         metrics = tuple(names) if x != "tokens" else tuple(dict.fromkeys(["num_tokens", *names]))
-        app.work("export", partial(save_charts, app, Range(curves.run, metrics, x, low, high), svg, self.say_saving))
+        app.work(
+            "export", partial(save_charts, app, SavedRange(curves.run, metrics, x, low, high), svg, self.say_saving)
+        )
 
     def action_zoom(self) -> None:
         """Show a chart in full screen.

@@ -19,7 +19,7 @@ from grpo_tui.box.formatting import compact_number
 from grpo_tui.box.store import Store
 from grpo_tui.kit.chart import CurveChart
 from grpo_tui.kit.panel import link_age, toned
-from grpo_tui.kit.plot import RunLine, cost
+from grpo_tui.kit.plot import RunLine, cost_text
 from grpo_tui.views.compare.model import Compared, Comparison
 
 ROUNDING = 1e-9
@@ -223,7 +223,7 @@ def _waited(runs: list[Compared]) -> float:
 def place_label(x: float, axis: str, price: float | None) -> str:
     """A place on the x axis in words. ``price``: dollars per hour."""
     if axis == "seconds":
-        return cost(x, price)
+        return cost_text(x, price)
     if axis == "time":
         return duration(x)
     return f"{compact_number(x)} tokens" if axis == "tokens" else f"{x:,.0f}"

@@ -15,7 +15,7 @@ from grpo_tui.box.charts import ELAPSED, RUN_LOOKS, ChartEvents, Placed, PlotVie
 from grpo_tui.box.curves import Curves
 from grpo_tui.box.events import RunEvent, RunEvents, evaluation_events
 from grpo_tui.box.formatting import one_line
-from grpo_tui.box.log import RunLogs, row_time, step_of
+from grpo_tui.box.log import RunLogs, row_step, row_time
 from grpo_tui.box.rows import RunRow
 from grpo_tui.views.compare.standing import TRACKED, Track, interpolate, track_of
 from remote.protocol.logs import MAX_WIDTH
@@ -293,7 +293,7 @@ def facts_of(run: str, reply: Mapping[str, Any]) -> Facts:
     accuracies = _accuracies(run, reply.get("evaluations") or ())
     happened = RunEvents()
     for row in rows:
-        happened.take(0, step_of(row), row_time(row), row)
+        happened.take(0, row_step(row), row_time(row), row)
     events = (*happened.events, *evaluation_events(run, reply))
     return Facts(config, problem, accuracies, events, _baselines(reply.get("baselines") or ()))
 

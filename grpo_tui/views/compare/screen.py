@@ -20,7 +20,7 @@ from grpo_tui.box.run_columns import fitting_name, short_names
 from grpo_tui.box.store import MetricTable, Store
 from grpo_tui.kit.desk import Desk, OpenFlips, SelectRun, ShowView
 from grpo_tui.kit.panel import Line
-from grpo_tui.kit.save import Range, save_runs
+from grpo_tui.kit.save import SavedRange, save_runs
 from grpo_tui.kit.svg import Drawing, charts_svg
 from grpo_tui.views.compare.chart import CompareChart, legend, line_of
 from grpo_tui.views.compare.model import LETTERS, Compared, Comparison, PairedResults, facts_of
@@ -29,7 +29,7 @@ from grpo_tui.views.plots import PlotScreen, bindings_with_vi
 from remote.protocol import RemoteError
 
 
-async def refresh_curves(app: Desk, run: Compared, params: dict[str, Any]) -> None:
+async def refresh_compared_curves(app: Desk, run: Compared, params: dict[str, Any]) -> None:
     """Request the curves of a compared run."""
     kept_under = run.curves.kept_under
     try:
@@ -41,7 +41,7 @@ async def refresh_curves(app: Desk, run: Compared, params: dict[str, Any]) -> No
     app.kept.keep_curves(kept_under, reply)
 
 
-async def refresh_facts(app: Desk, run: Compared) -> None:
+async def refresh_compared_facts(app: Desk, run: Compared) -> None:
     """Request the configuration and the evaluations of a compared run."""
     try:
         reply = await app.request("show_run", run=run.name)
@@ -229,9 +229,9 @@ class CompareScreen(PlotScreen):
         app, comparison = self.app, self.comparison
         for run in comparison.runs:
             if (params := run.curves.request()) is not None:
-                app.work(f"curves of {run.name}", partial(refresh_curves, app, run, params))
+                app.work(f"curves of {run.name}", partial(refresh_compared_curves, app, run, params))
         for run in comparison.facts_due():
-            app.work(f"facts of {run.name}", partial(refresh_facts, app, run))
+            app.work(f"facts of {run.name}", partial(refresh_compared_facts, app, run))
         if self.logged[1].request(is_live=False):
             app.work("metrics of the pinned run", partial(refresh_metrics, app, *self.logged))
         if (params := self.paired.request(comparison.pin, comparison.runs)) is not None:
@@ -330,7 +330,7 @@ class CompareScreen(PlotScreen):
         """
         tracks = [(run.name, run.curves.track) for run in self.comparison.runs]
         metrics = tuple(dict.fromkeys(("num_tokens", *self.saved_metrics)))
-        ranges = [Range(run, metrics, "step", 0, track.step[-1]) for run, track in tracks if track is not None]
+        ranges = [SavedRange(run, metrics, "step", 0, track.step[-1]) for run, track in tracks if track is not None]
         if self.saving or len(ranges) < len(tracks) or (ends := self.comparison.ends) is None:
             self.app.warn(self.saving or "wait until all curves are whole", "not saved")
         else:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from grpo_train.history.database import Database
-from grpo_train.history.fields import DEFAULT, text_of, value_of
+from grpo_train.history.fields import DEFAULT, field_text, field_value
 from grpo_train.history.query import QueryError
-from grpo_train.history.record import Record
-from grpo_train.history.search import Search, parse
+from grpo_train.history.record import RunRecord
+from grpo_train.history.search import Search, parse_search
 from grpo_train.run_dir.display import duration
 from grpo_tui.box.formatting import is_number, money
 from grpo_tui.box.run_list import Order
@@ -46,12 +46,12 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Answer:
+class QueryAnswer:
     """What was found."""
 
     asked: HistoryQuery = field(default_factory=HistoryQuery)
     rows: Rows = field(default_factory=lambda: _rows((), ()))
-    records: tuple[Record, ...] = ()
+    records: tuple[RunRecord, ...] = ()
     """Of each row; () where a row is a box or a day."""
     known: int = 0
     """Runs of the whole history."""
@@ -69,7 +69,7 @@ class HistoryView:
     no_history: str
     """Why there is no history; "" if there is one."""
     asked: HistoryQuery = field(default_factory=HistoryQuery)
-    answer: Answer | None = None
+    answer: QueryAnswer | None = None
     problem: str = ""
     """Why the file cannot be read; what was read before stays."""
     mistake: QueryError | None = None
@@ -107,40 +107,40 @@ def version_of(path: Path) -> object:
     return tuple(found)
 
 
-def read(path: Path, asked: HistoryQuery, now: float | None = None) -> Answer:
+def read(path: Path, asked: HistoryQuery, now: float | None = None) -> QueryAnswer:
     """Read the history and answer. Raises QueryError for a mistake in the query, HistoryError for the file."""
     now = time.time() if now is None else now
-    search = parse(asked.query, now)
+    search = parse_search(asked.query, now)
     database = Database(path)
     records = database.records()
     order = asked.order or Order(search.order[0][0], search.order[0][1])
     if asked.order is not None:
         search = replace(search, order=((order.column, order.descending),))
     found = search.find(records)
-    answer = Answer(asked, known=len(records), found=len(found), order=order)
+    answer = QueryAnswer(asked, known=len(records), found=len(found), order=order)
     if asked.table == TABLES[0]:
         columns = _columns(search, found)
-        cells = [[text_of(record, name) for name in columns] for record in found]
+        cells = [[field_text(record, name) for name in columns] for record in found]
         return replace(answer, rows=_rows(columns, cells), records=tuple(found), sums=_cost_of(found))
     spent = spending(database, search.since, now)
     return _costs(answer, spent, found)
 
 
-def _columns(search: Search, found: Sequence[Record]) -> list[str]:
+def _columns(search: Search, found: Sequence[RunRecord]) -> list[str]:
     """As ``grpo-tui history``: the default ones that have a value, and those that the query names."""
     named = [name for name in search.columns if name not in DEFAULT]
-    has = {name for name in (*DEFAULT, *named) if any(value_of(record, name) is not None for record in found)}
+    has = {name for name in (*DEFAULT, *named) if any(field_value(record, name) is not None for record in found)}
     return [name for name in (*DEFAULT, *named) if name in has or name in ("name", "state")]
 
 
-def _cost_of(found: Sequence[Record]) -> str:
+def _cost_of(found: Sequence[RunRecord]) -> str:
     costs = [record.cost for record in found if record.cost is not None]
     seconds = sum(record.seconds or 0.0 for record in found)
     hours = f"{seconds / 3600:,.1f} h" if seconds >= 3600 else duration(seconds)
     return f"ran for {hours}" + (f"  {money(sum(costs))}" if costs else "")
 
 
-def _costs(answer: Answer, spent: Spending, found: Sequence[Record]) -> Answer:
+def _costs(answer: QueryAnswer, spent: Spending, found: Sequence[RunRecord]) -> QueryAnswer:
     by = answer.asked.table.rpartition(" ")[2]
     unpriced = unpriced_in(spent.by_box())
     sums = sums_of(spent) + (f" · without a price: {', '.join(unpriced)}" if unpriced else "")

@@ -9,7 +9,7 @@ from rich.text import Text
 from textual.content import Content
 from textual.message import Message
 
-from grpo_train.history.fields import text_of
+from grpo_train.history.fields import field_text
 from grpo_train.run_dir.display import state_label
 from grpo_tui.box.events import tracking_of
 from grpo_tui.box.formatting import Sized, fit
@@ -19,7 +19,7 @@ from grpo_tui.kit.panel import TONES, Line, Panel
 from grpo_tui.views.history.model import TABLES, HistoryView
 
 if TYPE_CHECKING:
-    from grpo_train.history.record import Record
+    from grpo_train.history.record import RunRecord
 
 
 WIDEST = 40
@@ -112,7 +112,7 @@ class HistoryTable(TablePanel):
         return answer.records[index].identity if answer is not None and answer.records else index
 
     @property
-    def record(self) -> Record | None:
+    def record(self) -> RunRecord | None:
         """The run under the cursor."""
         answer = self._view.answer
         at = self.cursor
@@ -167,7 +167,7 @@ class HistoryDetails(Panel):
 
     can_focus = False
 
-    def __init__(self, store: Store, record: Callable[[], Record | None], *, id: str) -> None:
+    def __init__(self, store: Store, record: Callable[[], RunRecord | None], *, id: str) -> None:
         super().__init__(store, id=id, classes="panel")
         self._record = record
 
@@ -191,7 +191,7 @@ class HistoryDetails(Panel):
         wandb = Content.from_markup(f"[$text-muted]$label[/][{tone}]$state[/]", label=f"{'W&B':<9}", state=state)
         lines.append(wandb)
         for label, name in (("error", "error"), ("note", "note")):
-            if text := text_of(record, name):
+            if text := field_text(record, name):
                 tone = "$error" if label == "error" else "$foreground"
                 lines.insert(1, Content.from_markup(f"[$text-muted]$label[/][{tone}]$text[/]",
                                                     label=f"{label:<9}", text=text))  # fmt: skip
@@ -199,11 +199,11 @@ class HistoryDetails(Panel):
         return Content("\n").join([line.truncate(max(1, width), ellipsis=True) for line in lines[: max(1, height)]])
 
 
-def _about(label: str, record: Record, names: tuple[str, ...]) -> Content:
+def _about(label: str, record: RunRecord, names: tuple[str, ...]) -> Content:
     line = Content.from_markup("[$text-muted]$label[/]", label=f"{label:<9}")
     parts = []
     for name in names:
-        if not (text := text_of(record, name)):
+        if not (text := field_text(record, name)):
             continue
         word = "" if name in BARE else f"{WORDS.get(name, name.replace('_', ' '))} "
         parts.append(Content.from_markup("[$text-muted]$word[/]$text", word=word, text=text))

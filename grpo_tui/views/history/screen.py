@@ -15,11 +15,11 @@ from textual.widget import Widget
 from textual.widgets import Button, Static
 
 from grpo_train.history.database import HistoryError
-from grpo_train.history.listing import lines_of
+from grpo_train.history.listing import record_lines
 from grpo_train.history.query import QueryError
-from grpo_train.history.record import Record
+from grpo_train.history.record import RunRecord
 from grpo_tui.box.asking import monotonic
-from grpo_tui.box.events import Tracking, tracking_of
+from grpo_tui.box.events import TrackedRun, tracking_of
 from grpo_tui.dialogs.runs import OrderScreen
 from grpo_tui.kit.desk import Desk, SelectRun, ShowView
 from grpo_tui.kit.dialog import TextDialog
@@ -60,7 +60,7 @@ class HistoryScreen(ViewScreen):
         yield HistoryDetails(self.store, lambda: self.record, id="history-details")
 
     @property
-    def record(self) -> Record | None:
+    def record(self) -> RunRecord | None:
         """The run under the cursor."""
         return self.query_one(HistoryTable).record
 
@@ -161,7 +161,7 @@ class HistoryScreen(ViewScreen):
             self.app.post_message(SelectRun(record.name))
             self.app.receipt(f"connecting to {box.name}", f"{record.name} is selected once the box lists it")
 
-    async def _box_of(self, record: Record) -> Box | None:
+    async def _box_of(self, record: RunRecord) -> Box | None:
         """The box of a run in boxes.yaml, with the root that the run is under."""
         try:
             boxes = await asyncio.to_thread(load_boxes, self.app.options.boxes_file)
@@ -176,7 +176,7 @@ class HistoryScreen(ViewScreen):
         else:
             self.app.push_screen(RecordScreen(record))
 
-    def tracking(self) -> Tracking | None:
+    def tracking(self) -> TrackedRun | None:
         if (record := self.record) is None:
             return None
         return tracking_of(record.name, record.events, record.config_value("tracking.wandb"))
@@ -205,10 +205,10 @@ class RecordScreen(TextDialog[None]):
 
     BINDINGS: ClassVar = [Binding("y", "copy", show=False)]
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: RunRecord) -> None:
         super().__init__()
         self.heading, self.record = f"{record.name} on {record.box}", record
-        self.lines = lines_of(record)
+        self.lines = record_lines(record)
 
     def compose_text(self) -> ComposeResult:
         yield Static(Content("\n").join(_toned(self.lines)), classes="message")

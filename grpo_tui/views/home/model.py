@@ -133,7 +133,7 @@ RUN: dict[str, dict[str, Callable[[Cells, RunRow], Any]]] = {
 """The columns of the list of runs as they are in a table: numbers without their units, times in seconds or as dates."""
 
 
-def run_table(runs: RunList, store: Store) -> str:
+def csv_table(runs: RunList, store: Store) -> str:
     """A CSV table of the runs that are listed, with their whole names and the chosen columns, in their order."""
     from grpo_tui.box.export import table_of
 

@@ -17,16 +17,16 @@ from grpo_tui.background import ask_resume_step, refresh_run_facts, refresh_tren
 from grpo_tui.box.charts import CHARTS
 from grpo_tui.box.curves import Curves
 from grpo_tui.box.log import run_path
-from grpo_tui.box.needs import Look, Need, Needs
+from grpo_tui.box.needs import Need, Needs, SeenNeeds
 from grpo_tui.box.run_columns import KNOWN
-from grpo_tui.box.run_facts import RunFacts
+from grpo_tui.box.run_facts import KnownFacts
 from grpo_tui.kit import terminal
 from grpo_tui.kit.chart import CurveChart
 from grpo_tui.kit.desk import Desk, OpenCheckpoint, SelectRun, ShowView
 from grpo_tui.kit.gpu import GpuPanel
 from grpo_tui.kit.lists import LinesPanel
 from grpo_tui.kit.sources import CheckpointsSource, CompletionSource, log_sources
-from grpo_tui.views.home.model import NARROW, Layout, layout, run_table
+from grpo_tui.views.home.model import NARROW, Layout, csv_table, layout
 from grpo_tui.views.home.panels import ErrorPanel, HealthSource, NeedsPanel, Notice
 from grpo_tui.views.home.runs import RunsPanel
 from grpo_tui.views.home.summary import CheckpointsLine, SummaryPanel
@@ -98,7 +98,7 @@ class HomeScreen(ViewScreen):
         self._noticed = self._layout = self._needs = None
         self.runs.forget()
 
-    def _facts(self) -> RunFacts:
+    def _facts(self) -> KnownFacts:
         return self.runs.facts
 
     @property
@@ -108,10 +108,10 @@ class HomeScreen(ViewScreen):
             self._needs = Needs(self._look(), self.app.options.alarms, self.runs.facts)
         return self._needs
 
-    def _look(self) -> Look:
+    def _look(self) -> SeenNeeds:
         """What is kept of the looks at the box."""
         kept = self.app.preferences.looks.get(self.app.connection.list_name)
-        return Look.from_json(kept, self.store.now())
+        return SeenNeeds.from_json(kept, self.store.now())
 
     def _charts(self) -> list[CurveChart]:
         return [chart for chart in self.query_one("#charts").children if isinstance(chart, CurveChart)]
@@ -300,7 +300,7 @@ class HomeScreen(ViewScreen):
         from grpo_tui.kit.save import save_table
 
         runs = self.runs
-        save_table(self.app, f"{self.store.box}_runs", run_table(runs, self.store), len(runs.rows), "run")
+        save_table(self.app, f"{self.store.box}_runs", csv_table(runs, self.store), len(runs.rows), "run")
 
     def action_open_focused(self) -> None:
         """Open the charts of the run, or the focused panel."""

@@ -18,7 +18,7 @@ from grpo_tui.box.asking import asking_words
 from grpo_tui.box.formatting import compact_number, one_line, shortened
 from grpo_tui.box.rows import CheckpointView, Transfer, WorkflowPart, transfer_lines, workflow_parts
 from grpo_tui.box.run_columns import ADAPTERS, base_name
-from grpo_tui.box.run_facts import RunFacts
+from grpo_tui.box.run_facts import KnownFacts
 from grpo_tui.box.store import Store
 from grpo_tui.kit.panel import Line, StoreView, from_markup, toned
 from grpo_tui.views.home.panels import LABEL, HealthLine
@@ -35,7 +35,7 @@ def _labeled(label: str, text: Content) -> Content:
 class ModelLine(Line):
     """``Qwen2.5-1.5B · LoRA r=64 · 64 prompts × 8``."""
 
-    def __init__(self, store: Store, facts: Callable[[], RunFacts]) -> None:
+    def __init__(self, store: Store, facts: Callable[[], KnownFacts]) -> None:
         super().__init__(store)
         self._facts = facts
 
@@ -160,7 +160,7 @@ class SummaryPanel(StoreView, Vertical, can_focus=True):
     ALLOW_MAXIMIZE = False
     BINDINGS: ClassVar = [("left", "checkpoint(-1)"), ("right", "checkpoint(1)")]
 
-    def __init__(self, store: Store, facts: Callable[[], RunFacts], *, id: str) -> None:
+    def __init__(self, store: Store, facts: Callable[[], KnownFacts], *, id: str) -> None:
         super().__init__(store, id=id, classes="panel")
         self._facts = facts
 

@@ -44,7 +44,7 @@ async def refresh_lines(app: Desk, window: LogWindow, params: dict[str, Any]) ->
     app.tick_view()
 
 
-async def refresh_search(app: Desk, search: LogSearch, params: dict[str, Any]) -> None:
+async def refresh_log_search(app: Desk, search: LogSearch, params: dict[str, Any]) -> None:
     """Request what a search has found so far; the box continues it then."""
     try:
         search.answer(await app.request("search_log", **params))
@@ -235,7 +235,7 @@ class LogsScreen(ViewScreen):
         if window is not None and (params := window.request(is_live)) is not None:
             app.work("log lines", partial(refresh_lines, app, window, params))
         if search is not None and (params := search.request(is_live)) is not None:
-            app.work("log search", partial(refresh_search, app, search, params))
+            app.work("log search", partial(refresh_log_search, app, search, params))
         if whole is not None and whole.request():
             app.work("log line", partial(refresh_whole, app, view, whole))
 

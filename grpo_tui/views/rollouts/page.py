@@ -45,7 +45,7 @@ STYLES = {"think": "think", "code": "code", "answer": "answer", "text": ""}
 Row = Mapping[str, Any]
 
 
-class SampleSource(PageSource):
+class SamplePage(PageSource):
     """The sample under the cursor, and the marked one."""
 
     title = "sample"
@@ -365,7 +365,7 @@ class SamplePanel(LinesPanel):
     ]  # fmt: skip
 
     def __init__(
-        self, store: Store, source: SampleSource, reading: Callable[[], RolloutReader | None], *, id: str
+        self, store: Store, source: SamplePage, reading: Callable[[], RolloutReader | None], *, id: str
     ) -> None:
         super().__init__(store, [source], id=id)
         self._reading = reading
@@ -416,7 +416,7 @@ class SamplePanel(LinesPanel):
         """Scroll until the token under the cursor is seen."""
         source, reader = self.source, self._reading()
         self.tick()
-        if not isinstance(source, SampleSource) or reader is None:
+        if not isinstance(source, SamplePage) or reader is None:
             return
         line, top = source.line_of_token(reader.token), round(self.scroll_offset.y)
         height = self.scrollable_content_region.height - self.foot
@@ -426,7 +426,7 @@ class SamplePanel(LinesPanel):
     def on_click(self, event: events.Click) -> None:
         """Put the cursor on the token."""
         at, source, reader = event.get_content_offset_capture(self), self.source, self._reading()
-        if isinstance(source, SampleSource) and reader is not None and (line := self.entry_at(at.y)) is not None:
+        if isinstance(source, SamplePage) and reader is not None and (line := self.entry_at(at.y)) is not None:
             token = source.token_at(line, at.x)
             if token is not None:
                 reader.move_token(token - reader.token)
@@ -467,7 +467,7 @@ class SamplePanel(LinesPanel):
     def action_shift(self, by: int) -> None:
         """Shift lines that are not wrapped."""
         source = self.source
-        if isinstance(source, SampleSource) and (reader := self._reading()) is not None and not reader.choices.wraps:
+        if isinstance(source, SamplePage) and (reader := self._reading()) is not None and not reader.choices.wraps:
             source.shift = max(0, source.shift + by)
             self.tick()
 

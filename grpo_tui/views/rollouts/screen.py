@@ -18,9 +18,9 @@ from grpo_tui.kit.desk import Desk, ShowView
 from grpo_tui.kit.save import save_table
 from grpo_tui.views.rollouts.lists import GroupsPanel, RewardsPanel, RolloutsLine, SamplesPanel, StepsPanel
 from grpo_tui.views.rollouts.model.reader import RolloutChoices, RolloutReader, instead_of_sample
-from grpo_tui.views.rollouts.model.rollouts import EvaluationSteps, evaluated_steps, evaluation_names
+from grpo_tui.views.rollouts.model.rollouts import EvaluationSteps, evaluated_rows, evaluation_names
 from grpo_tui.views.rollouts.model.samples import RolloutSearch, sample_table
-from grpo_tui.views.rollouts.page import SamplePanel, SampleSource
+from grpo_tui.views.rollouts.page import SamplePage, SamplePanel
 from grpo_tui.views.view import ViewScreen, bindings_of
 from remote.protocol import RemoteError
 from remote.protocol.logs import MAX_OFFSETS
@@ -41,7 +41,7 @@ async def refresh_steps(app: Desk, rollouts: Rollouts, key: StepsKey, moved: Cal
     moved()
 
 
-async def refresh_step(app: Desk, rollouts: Rollouts, key: StepKey, moved: Callable[[], None]) -> None:
+async def refresh_samples(app: Desk, rollouts: Rollouts, key: StepKey, moved: Callable[[], None]) -> None:
     """Request the samples of a step."""
     await asyncio.sleep(CURSOR_S)
     try:
@@ -66,7 +66,7 @@ async def refresh_texts(app: Desk, rollouts: Rollouts, key: TextsKey, moved: Cal
     moved()
 
 
-async def refresh_search(
+async def refresh_rollout_search(
     app: Desk, search: RolloutSearch, key: SearchKey, params: dict[str, Any], searched: Callable[[RolloutSearch], bool]
 ) -> None:
     """Request pages of a search until it ends, rests, or is no longer shown, as ``searched`` says after each."""
@@ -156,7 +156,7 @@ class RolloutsScreen(ViewScreen):
         def reading() -> RolloutReader | None:
             return self.reader
 
-        source = SampleSource(store, reading, self._message)
+        source = SamplePage(store, reading, self._message)
         yield RolloutsLine(store, reading, self.choices, id="about")
         yield Horizontal(
             StepsPanel(store, reading, id="steps"),
@@ -213,7 +213,7 @@ class RolloutsScreen(ViewScreen):
         self.reader = self._readers[key]
         steps = self.reader.rollouts.steps
         if isinstance(steps, EvaluationSteps):
-            steps.set(evaluated_steps(self.store.shown, key[1]))
+            steps.set(evaluated_rows(self.store.shown, key[1]))
 
     def _set_height(self, widget: Widget, height: int) -> None:
         if widget is self.maximized:
@@ -239,14 +239,14 @@ class RolloutsScreen(ViewScreen):
         rollouts, run = reader.rollouts, reader.rollouts.run
         is_live = store.run is not None and store.run.is_live
         if (step := rollouts.step_request()) is not None:
-            app.work(f"step of {run}", partial(refresh_step, app, rollouts, step, self.moved))
+            app.work(f"step of {run}", partial(refresh_samples, app, rollouts, step, self.moved))
         if (steps := rollouts.steps.request(store.step, is_live)) is not None:
             app.work(f"steps of {run}", partial(refresh_steps, app, rollouts, steps, self.moved))
         others = reader.group.samples if reader.group is not None else []
         if (texts := rollouts.texts_request(reader.shown, others)) is not None:
             app.work(f"samples of {run}", partial(refresh_texts, app, rollouts, texts, self.moved))
         if reader.search is not None and (page := reader.search.request()) is not None:
-            app.work("search", partial(refresh_search, app, reader.search, *page, self._searched))
+            app.work("search", partial(refresh_rollout_search, app, reader.search, *page, self._searched))
 
     # panes ---------------------------------------------------------------------------------------------
 
@@ -283,7 +283,7 @@ class RolloutsScreen(ViewScreen):
         """Show an evaluated step of the selected run; returns why that cannot be."""
         run, shown = self.store.selected, self.store.shown
         names = [
-            name for name in evaluation_names(shown) if any(row.step == step for row in evaluated_steps(shown, name))
+            name for name in evaluation_names(shown) if any(row.step == step for row in evaluated_rows(shown, name))
         ]
         if run is None or not names:
             return f"step_{step} has no evaluation; {self.app.key('eval')} evaluates it"

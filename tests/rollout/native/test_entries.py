@@ -8,7 +8,7 @@ import torch
 from grpo_train.rollout.native.backend import NativeBackend
 from grpo_train.rollout.native.decoding import Decoding
 from grpo_train.rollout.native.entries import Entries, lanes_of
-from grpo_train.rollout.native.slots import Range, lane_count
+from grpo_train.rollout.native.slots import LengthRange, lane_count
 from tests.rollout.native.models import PROMPTS, TOKENIZER, generate, make_model
 
 A, B, C = (1,), (2, 3), (4,)
@@ -40,7 +40,7 @@ def test_what_is_there_stays_for_its_own_users() -> None:
 
 
 def test_lanes() -> None:
-    ranges = [Range(0, 2, 32, 2), Range(4, 5, 64, 3)]
+    ranges = [LengthRange(0, 2, 32, 2), LengthRange(4, 5, 64, 3)]
     assert lane_count(ranges) == 7
     assert lanes_of([0, 4, 1, 4, 0], ranges) == [0, 4, 2, 5, 1]
 

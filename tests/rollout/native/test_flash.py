@@ -13,7 +13,7 @@ from grpo_train.rollout.native import backend as native
 from grpo_train.rollout.native import flash
 from grpo_train.rollout.native.backend import NativeBackend
 from grpo_train.rollout.native.slots import ATTENTION_INSIDE
-from grpo_train.rollout.native.trial import Trial
+from grpo_train.rollout.native.trial import CopyTrials
 from tests.rollout.native.models import PROMPTS, TOKENIZER, generate, make_model
 from tests.rollout.native.test_graphs import Recorder
 
@@ -73,7 +73,7 @@ def _(query: Tensor, *inputs: Any, **options: Any) -> tuple[Tensor, Tensor]:
 def backend(monkeypatch: pytest.MonkeyPatch, layout: str) -> NativeBackend:
     monkeypatch.setattr(flash, "kernel", documented)
     made = NativeBackend(make_model("qwen3", lora=True), TOKENIZER, look_every=4)
-    made._is_flash = made._try_flash(Trial(made._copy))
+    made._is_flash = made._try_flash(CopyTrials(made._copy))
     assert made._is_flash
     return made
 
@@ -91,7 +91,7 @@ def test_attention_is_compiled_with_its_layer(monkeypatch: pytest.MonkeyPatch, l
     monkeypatch.setattr(native, "COMPILER", counter)
     monkeypatch.setattr(flash, "kernel", operator)
     made = NativeBackend(make_model("qwen3", lora=True), TOKENIZER)
-    trial = Trial(made._copy)
+    trial = CopyTrials(made._copy)
     trial.run(is_shared=False)
     made._is_flash = made._try_flash(trial)
     made._compile(trial)
@@ -120,7 +120,7 @@ def test_a_kernel_that_differs_is_not_used(monkeypatch: pytest.MonkeyPatch, back
         return documented(*inputs, seqused_k=seqused_k.clamp(max=5), **options)
 
     monkeypatch.setattr(flash, "kernel", wrong)
-    assert not backend._try_flash(Trial(backend._copy))
+    assert not backend._try_flash(CopyTrials(backend._copy))
     assert backend.fallbacks["flash"].startswith("rollouts without FlashAttention")
     backend._is_flash = False
     assert generate(backend, PROMPTS[:4])
@@ -128,5 +128,5 @@ def test_a_kernel_that_differs_is_not_used(monkeypatch: pytest.MonkeyPatch, back
 
 def test_a_torch_without_the_kernel(monkeypatch: pytest.MonkeyPatch, backend: NativeBackend) -> None:
     monkeypatch.setattr(flash, "PARAMETERS", frozenset({"query", "key", "value"}))
-    assert not backend._try_flash(Trial(backend._copy))
+    assert not backend._try_flash(CopyTrials(backend._copy))
     assert "FlashAttention of this torch has no seqused_k" in backend.fallbacks["flash"]

@@ -15,7 +15,7 @@ from grpo_train.rollout import Completion
 from grpo_train.rollout.native import backend as native
 from grpo_train.rollout.native import graphs
 from grpo_train.rollout.native.backend import NativeBackend
-from grpo_train.rollout.native.graphs import Step, StepGraphs, cuda_recorder, rows_of
+from grpo_train.rollout.native.graphs import Step, StepGraphs, cuda_recorder, graph_rows
 from tests.rollout.native.models import PROMPTS, TOKENIZER, generate, make_model
 from tests.rollout.native.recorder import Recorder
 
@@ -59,7 +59,7 @@ def test_shapes_are_few() -> None:
     recorder.shapes = 0
     generate(backend, batch_size=12)
     assert recorder.shapes <= 4, "12, 8, 4 and 2 rows"
-    assert [rows_of(count, 12) for count in (1, 2, 3, 5, 8, 9, 12)] == [2, 2, 4, 8, 8, 12, 12]
+    assert [graph_rows(count, 12) for count in (1, 2, 3, 5, 8, 9, 12)] == [2, 2, 4, 8, 8, 12, 12]
 
 
 def test_a_step_that_cannot_be_recorded(capsys: pytest.CaptureFixture[str]) -> None:

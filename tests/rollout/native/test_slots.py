@@ -17,7 +17,7 @@ from grpo_train.rollout.native import flash
 from grpo_train.rollout.native.backend import NativeBackend
 from grpo_train.rollout.native.decoding import read_prompts
 from grpo_train.rollout.native.flash import spans_of
-from grpo_train.rollout.native.slots import Range, Shared, Slots, mask_of, ranges_of, step_of
+from grpo_train.rollout.native.slots import LengthRange, Shared, Slots, mask_of, ranges_of, step_of
 from grpo_train.rollout.native.weights import FrozenCopy, _set
 from grpo_train.tiny.architectures import Architecture
 from tests.rollout.native.models import PROMPTS, TOKENIZER, generate, make_model
@@ -95,11 +95,11 @@ def test_an_adapter_costs_no_operation(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_ranges_of_slots() -> None:
     """Neighbors share a call unless that wastes more positions than a call costs."""
-    assert ranges_of({0: 64, 1: 64, 2: 128}, 100) == [Range(0, 2, 64), Range(2, 3, 128)]
-    assert ranges_of({0: 64, 1: 64, 2: 128}, 128) == [Range(0, 3, 128)]
-    assert ranges_of({3: 64, 5: 64, 9: 64}, 100) == [Range(3, 6, 64), Range(9, 10, 64)]
-    assert ranges_of({0: 64, 1: 64}, 100, {0: 2, 1: 3}) == [Range(0, 2, 64, 3)]
-    assert ranges_of({0: 64, 1: 64}, 100, {0: 1, 1: 3}) == [Range(0, 1, 64, 1), Range(1, 2, 64, 3)]
+    assert ranges_of({0: 64, 1: 64, 2: 128}, 100) == [LengthRange(0, 2, 64), LengthRange(2, 3, 128)]
+    assert ranges_of({0: 64, 1: 64, 2: 128}, 128) == [LengthRange(0, 3, 128)]
+    assert ranges_of({3: 64, 5: 64, 9: 64}, 100) == [LengthRange(3, 6, 64), LengthRange(9, 10, 64)]
+    assert ranges_of({0: 64, 1: 64}, 100, {0: 2, 1: 3}) == [LengthRange(0, 2, 64, 3)]
+    assert ranges_of({0: 64, 1: 64}, 100, {0: 1, 1: 3}) == [LengthRange(0, 1, 64, 1), LengthRange(1, 2, 64, 3)]
 
 
 def rows_of(copy: FrozenCopy, slots: Slots, count: int, *, steps: int = 0) -> Any:
@@ -108,11 +108,11 @@ def rows_of(copy: FrozenCopy, slots: Slots, count: int, *, steps: int = 0) -> An
     slot_B, shared = torch.arange(count, device=copy.device), None
     if slots.entries:
         lengths = torch.full((slots.entries,), 9, device=copy.device)
-        ranges = [Range(0, -(-count // 2), slots.prompt_length, 2)]
+        ranges = [LengthRange(0, -(-count // 2), slots.prompt_length, 2)]
         mask = mask_of(lengths, slots.prompt_length, copy.model.dtype)
         entries = torch.arange(slots.entries, device=copy.device)
         shared = Shared(slot_B, ranges, mask, spans=spans_of(entries, lengths, slots.prompt_length, 2))
-    ranges, flash_length = [Range(0, count, slots.length)], slots.length * slots.is_flash
+    ranges, flash_length = [LengthRange(0, count, slots.length)], slots.length * slots.is_flash
     return step_of(
         slot_B, position_S, ranges, copy.model.dtype, is_dense=True, shared=shared, flash_length=flash_length
     )

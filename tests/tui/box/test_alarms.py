@@ -11,32 +11,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_tui import files
-from grpo_tui.box.events import Rule
+from grpo_tui.box.events import AlarmRule
 from grpo_tui.files import Alarms, AlarmsError, read_alarms
 
 REPO = Path(__file__).parents[3]
 
 
 def test_a_rule_is_read() -> None:
-    rule = Rule.parse(" ess/token<0.5 ")
-    assert rule == Rule("ess/token", "<", 0.5)
+    rule = AlarmRule.parse(" ess/token<0.5 ")
+    assert rule == AlarmRule("ess/token", "<", 0.5)
     assert (rule.words, str(rule)) == ("alarm below 0.5", "ess/token < 0.5")
-    assert Rule.parse("grad_norm >= 1e1").words == "alarm above 10"
+    assert AlarmRule.parse("grad_norm >= 1e1").words == "alarm above 10"
 
 
 def test_a_rule_is_broken() -> None:
-    rule = Rule.parse("kl > 0.1")
+    rule = AlarmRule.parse("kl > 0.1")
     assert [rule.is_broken(value) for value in (0.1, 0.2, math.nan, math.inf, None)] == [False, True, True, True, False]
-    assert Rule.parse("kl >= 0.1").is_broken(0.1)
+    assert AlarmRule.parse("kl >= 0.1").is_broken(0.1)
 
 
 @given(st.text(max_size=30))
 def test_no_text_is_too_strange(text: str) -> None:
     try:
-        rule = Rule.parse(text)
+        rule = AlarmRule.parse(text)
     except ValueError:
         return
-    assert Rule.parse(f"{rule.metric} {rule.operator} 1") == Rule(rule.metric, rule.operator, 1.0)
+    assert AlarmRule.parse(f"{rule.metric} {rule.operator} 1") == AlarmRule(rule.metric, rule.operator, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from grpo_tui.box.charts import ChartEvents, Gap, Placed, gaps_of, sign_of
 from grpo_tui.box.curves import Mark
 from grpo_tui.box.events import WORDS, Pause, RunEvent, RunEvents
 from grpo_tui.box.log import RunLogs
-from grpo_tui.kit.plot import View, bands_of, column_of, legend, signs_of
+from grpo_tui.kit.plot import View, bands_of, column_of, event_legend, signs_of
 from tests.support.any_json import values
 
 VIEW = View(0, 100, 0, 1)
@@ -108,9 +108,9 @@ def test_a_stop_and_its_resume_are_one_sign() -> None:
 
 
 def test_the_legend_has_what_there_is_room_for() -> None:
-    assert legend(frozenset("S◆R"), 60).plain == "R resume  S stop  ◆ held-out evaluation"
-    assert legend(frozenset("S◆R"), 20).plain == "R resume  S stop"
-    assert legend(frozenset(), 60).plain == ""
+    assert event_legend(frozenset("S◆R"), 60).plain == "R resume  S stop  ◆ held-out evaluation"
+    assert event_legend(frozenset("S◆R"), 20).plain == "R resume  S stop"
+    assert event_legend(frozenset(), 60).plain == ""
 
 
 def mark(x: float) -> Mark:

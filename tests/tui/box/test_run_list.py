@@ -11,7 +11,7 @@ from rich.text import Text
 from grpo_tui.box.formatting import GAP, Sized, fit
 from grpo_tui.box.rows import RunRow
 from grpo_tui.box.run_columns import short_names
-from grpo_tui.box.run_facts import RunFacts, Trends, trend_of
+from grpo_tui.box.run_facts import KnownFacts, Trends, trend_of
 from grpo_tui.box.run_list import Order, RunList
 from grpo_tui.box.store import Store
 from grpo_tui.kit.lists import headings, row_text
@@ -76,7 +76,7 @@ def row(name: str, step: int = 1, **more: object) -> RunRow:
 
 def test_each_run_is_asked_for_once() -> None:
     clock = [0.0]
-    facts = RunFacts(lambda: clock[0])
+    facts = KnownFacts(lambda: clock[0])
     rows = [row(f"r{index}") for index in range(250)] + [row("old", layout="rl_runs")]
     asked = []
     while (params := facts.request(rows)) is not None:

@@ -163,10 +163,10 @@ class EvaluationSteps(RolloutSteps):
 
 def evaluation_names(shown: Mapping[str, Any]) -> list[str]:
     """The evaluations with results in a ``show_run`` reply."""
-    return [str(one["name"]) for one in shown.get("evaluations") or () if evaluated_steps(shown, one["name"])]
+    return [str(one["name"]) for one in shown.get("evaluations") or () if evaluated_rows(shown, one["name"])]
 
 
-def evaluated_steps(shown: Mapping[str, Any], name: str) -> list[StepRow]:
+def evaluated_rows(shown: Mapping[str, Any], name: str) -> list[StepRow]:
     """The steps of an evaluation that have results, in order, with their accuracy."""
     rows = {}
     for one in shown.get("evaluations") or ():

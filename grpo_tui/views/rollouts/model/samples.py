@@ -15,7 +15,7 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from grpo_train.history.query import And, Comparison, Node, Not, Or, QueryError, Word, leaves, parse
+from grpo_train.history.query import And, FieldCondition, Node, Not, Or, QueryError, Word, leaves, parse_filter
 from grpo_train.run_dir.display import metric_value
 from grpo_train.run_dir.files import to_float
 from grpo_train.run_dir.suggest import did_you_mean
@@ -349,7 +349,7 @@ _SPECIAL = re.compile(r"([.^$*+?{}\[\]\\|()])")
 
 def condition(text: str) -> list[Any]:
     """A filter as the ``where`` of a search. Raises QueryError."""
-    tree = parse(text)
+    tree = parse_filter(text)
     last = next(reversed(list(leaves(tree))), None)
     where = _condition(tree)
     if _size(where) > MAX_CONDITIONS or _depth(where) > MAX_DEPTH:
@@ -378,7 +378,9 @@ def _word(word: Word) -> list[Any]:
 def literals(text: str) -> list[str]:
     """The texts that a filter searches in prompt and completion, as far as they are plain: not patterns."""
     try:
-        found = [one for one in leaves(parse(text)) if isinstance(one, Comparison) or _word(one)[0] == "text"]
+        found = [
+            one for one in leaves(parse_filter(text)) if isinstance(one, FieldCondition) or _word(one)[0] == "text"
+        ]
     except QueryError:
         return []
     words = [
@@ -394,7 +396,7 @@ def contains(text: str) -> str:
     return IGNORE_CASE + _SPECIAL.sub(r"\\\1", text)
 
 
-def _comparison(one: Comparison) -> list[Any]:
+def _comparison(one: FieldCondition) -> list[Any]:
     name = ALIASES.get(one.field.lower(), one.field.lower())
     operator = one.operator
     if name in SEARCHED["numbers"]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from grpo_train.run_dir.tokens import Token, decode
+from grpo_train.run_dir.tokens import Token, decode_tokens
 
 MODES = ("", "log-probability", "entropy", "ratio", "clipping")
 """What tokens are colored by; "" = not at all."""
@@ -144,7 +144,7 @@ def _values(row: Mapping[str, Any], of_evaluation: bool) -> TokenValues:
             "completions as tracking.token_rows says, and logs them with the last update of the buffer",
         )
     try:
-        tokens = decode(str(row["tokens"]))
+        tokens = decode_tokens(str(row["tokens"]))
     except ValueError as error:
         return TokenValues([], f"✖ the token values cannot be read: {error}")
     return TokenValues(tokens, "" if tokens else "no token values: the completion is empty")

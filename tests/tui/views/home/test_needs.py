@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_tui.box.events import Rule
+from grpo_tui.box.events import AlarmRule
 from grpo_tui.files import Preferences, preferences_path
 from grpo_tui.kit.lists import LinesPanel
 from grpo_tui.views.home.panels import NeedsPanel
@@ -83,7 +83,7 @@ async def test_entries_are_opened_and_dismissed(start: Start) -> None:
 
 
 async def test_a_rule_needs_you_and_is_a_line(start: Start) -> None:
-    rules = (Rule.parse("entropy < 0.1"), Rule.parse("grad_norm > 1"))
+    rules = (AlarmRule.parse("entropy < 0.1"), AlarmRule.parse("grad_norm > 1"))
     async with start(wait="87/200", alarms=rules) as session:
         rung: list[int] = []
         session.app.bell = lambda: rung.append(1)  # type: ignore[method-assign]
