@@ -36,12 +36,12 @@ def kill(parts: int, front: Front, bucket: str, piece: FilePart) -> None:
     running = front.server
     program = f"""
 from pathlib import Path
-from grpo_train.backup.store import Piece
+from grpo_train.backup.store import FilePart
 from tests.support.s3_servers import Server
 from tests.support.stores import bucket_store
 running = Server({running.kind!r}, {running.endpoint!r}, {running.ca_file!r}, Path())
 store = bucket_store(running, {bucket!r}, port={front.port}, part={PART}, transfers=1)
-store.write("weights", Piece(Path({str(piece.path)!r}), 0, {piece.size}, {piece.sha256!r}))
+store.write("weights", FilePart(Path({str(piece.path)!r}), 0, {piece.size}, {piece.sha256!r}))
 """
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     process = subprocess.Popen([sys.executable, "-c", program], env=environment)

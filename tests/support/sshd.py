@@ -167,7 +167,7 @@ import libtmux.server, remote.agent
 from remote.agent import compiled
 for module in pkgutil.walk_packages(remote.agent.__path__, "remote.agent."):
     __import__(module.name)
-compiled.store()
+compiled.store_compiled()
 """
 """Stores the compiled modules of all that an agent may load: compiling them is half of what a connection costs."""
 

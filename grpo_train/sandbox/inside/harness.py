@@ -187,7 +187,7 @@ def run_judge(job: "dict[str, Any]", report: Reporter) -> None:
 
 
 def unpack(value: "Any", members: "dict[Any, Any]") -> "Any":
-    """Reverse ``values.pack``; equal enumeration members become one object, through the cache ``members``."""
+    """Reverse ``values.pack_value``; equal enumeration members become one object, through the cache ``members``."""
     if type(value) is not tuple:
         return value
     name, fields = value
