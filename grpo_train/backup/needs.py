@@ -53,7 +53,7 @@ def needs_of(run: RunDir, record: BackupRecord) -> BackupNeeds:
         if run.path in (folder, *folder.parents):
             continue  # its own checkpoint
         try:
-            weights.append(_weights(run.root, folder, source, record))
+            weights.append(_weights(folder, source, record))
         except (OSError, Unreadable) as error:
             missing.append((source, str(error)))
     task = config.get("task")
@@ -84,7 +84,7 @@ def _relative(path: str, root: Path) -> str:
     return os.path.relpath(path, root) if path.startswith(f"{root}/") else path
 
 
-def _weights(root: Path, folder: Path, source: str, record: BackupRecord) -> LocalWeights:
+def _weights(folder: Path, source: str, record: BackupRecord) -> LocalWeights:
     """A directory of weights, each file hashed, or known from its manifest. Raises OSError, Unreadable."""
     path = f"checkpoints/{folder.name}" if source.startswith("/") else source
     if folder.name == "model" and (folder.parent / MANIFEST).exists():

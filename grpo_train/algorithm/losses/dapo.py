@@ -3,9 +3,8 @@
     loss = 1 / sum_i |o_i| * sum_i sum_t -min(rho_it A_i, clip(rho_it, 1 - eps, 1 + eps_high) A_i)
 
 The sums run over all completions of the optimizer step. The config default of ``epsilon_high`` is DAPO's 0.28
-("clip-higher"). DAPO's other parts are ``mask_truncated_completions``, ``overlong_buffer`` and ``scale_rewards:
-group``. Its dynamic sampling (more prompts until every group has a spread of rewards) is not implemented;
-``frac_reward_zero_std`` measures its cost.
+("clip-higher"). DAPO's other parts are ``mask_truncated_completions``, ``overlong_buffer``, ``scale_rewards: group``
+and its dynamic sampling, ``rollout.filter_groups``.
 
 Yu et al. 2025, arXiv 2503.14476, eq. 8.
 """
