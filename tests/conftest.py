@@ -15,7 +15,7 @@ import pytest
 import setuptools  # noqa: F401 - torch's compiler imports it, which fails in a process where distutils came first
 from hypothesis import HealthCheck, settings
 
-from grpo_train.run_dir import RunDir, give_way
+from grpo_train.run_dir import RunDir, machine
 from tests.support.data import data_file
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -57,7 +57,7 @@ def what_tests_share() -> dict[str, object]:
 def usual_priority() -> Iterator[None]:
     """Commands that run in this process leave its priority: lowered, all tests after them would wait for others."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(give_way, "LOWEST", 0)
+        patch.setattr(machine, "LOWEST", 0)
         yield
 
 

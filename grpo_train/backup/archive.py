@@ -22,8 +22,8 @@ from grpo_train.backup.upload import TRANSFERS
 from grpo_train.backup.verify import VerifyResult, verify
 from grpo_train.run_dir import RunDir, RunDirError, StatusWriter
 from grpo_train.run_dir.files import fsync_path, remove_tree, sync_tree
+from grpo_train.run_dir.identity import write_note
 from grpo_train.run_dir.manifest import problem_of
-from grpo_train.run_dir.notes import write_note
 from grpo_train.run_dir.root import prepare_root
 from grpo_train.run_dir.safe_json import Unreadable
 from grpo_train.train.retention import is_within, paths_read

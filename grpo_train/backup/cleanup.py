@@ -23,9 +23,9 @@ from grpo_train.backup.upload import TRANSFERS
 from grpo_train.backup.verify import read_back_all
 from grpo_train.config.yaml_text import InvalidYaml, section_of
 from grpo_train.run_dir import Checkpoint, RunDir, RunDirError, StatusWriter, list_evaluations
+from grpo_train.run_dir.keeping import accuracies_of, checkpoint_size, links_of, reasons_to_keep
 from grpo_train.run_dir.processes import RUN_ID_VARIABLE, find_by_run_id, is_alive, run_id_of
 from grpo_train.run_dir.safe_json import Unreadable
-from grpo_train.run_dir.spare import accuracies_of, checkpoint_size, links_of, reasons_to_keep
 from grpo_train.run_dir.status import writer_of
 from grpo_train.train.retention import is_within, paths_read, remove_unless_read
 

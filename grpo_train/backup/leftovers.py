@@ -19,7 +19,7 @@ from grpo_train.backup.job import FOLDER
 from grpo_train.backup.layout import KINDS
 from grpo_train.backup.terminate import NETWORK_FILE_SYSTEMS
 from grpo_train.run_dir.files import read_json, remove_tree
-from grpo_train.run_dir.mounts import mount_of
+from grpo_train.run_dir.machine import mount_of
 from grpo_train.run_dir.processes import RUN_ID_VARIABLE, is_alive, start_ticks, variable_in
 from grpo_train.run_dir.root import ROOT_VARIABLE
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES

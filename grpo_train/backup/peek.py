@@ -17,10 +17,10 @@ from grpo_train.backup.snapshot import Snapshot, StoredFile
 from grpo_train.backup.snapshots import evaluation_homes, homes, homes_named, read_manifest
 from grpo_train.backup.store import ObjectStore, StoreError
 from grpo_train.run_dir import TABLE, RunDir
-from grpo_train.run_dir.notes import NOTE
+from grpo_train.run_dir.identity import NOTE_FILE
 from grpo_train.run_dir.safe_json import Unreadable, leave_out
 
-RUN_FILES = ("launch.json", "config.yaml", "status.json", NOTE, EVENTS, "logs/train_log.jsonl")
+RUN_FILES = ("launch.json", "config.yaml", "status.json", NOTE_FILE, EVENTS, "logs/train_log.jsonl")
 EVALUATION_FILES = ("eval_config.yaml", "status.json", TABLE)
 _GONE = ("missing", "damaged")
 

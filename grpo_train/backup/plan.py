@@ -32,8 +32,8 @@ from grpo_train.backup.upload import Sent, Upload
 from grpo_train.run_dir import RunDir, RunDirError
 from grpo_train.run_dir.evaluations import read_evaluation
 from grpo_train.run_dir.files import utc_now
+from grpo_train.run_dir.keeping import exists_after_removal
 from grpo_train.run_dir.manifest import sha256
-from grpo_train.run_dir.removal import exists_after_removal
 from grpo_train.run_dir.safe_json import Unreadable, open_regular
 from grpo_train.run_dir.status import read_state
 from grpo_train.run_dir.version import VERSION

@@ -15,8 +15,7 @@ from typing import Any
 from grpo_train.backup.carry import EVENTS
 from grpo_train.backup.layout import Home, folder_identity
 from grpo_train.backup.snapshot import Snapshot
-from grpo_train.run_dir.backed_up import steps_in_backup
-from grpo_train.run_dir.backup_state import MAX_NAME, LastBackup, parse_last_backup
+from grpo_train.run_dir.backup_note import MAX_NAME, LastBackup, parse_last_backup, steps_in_backup
 from grpo_train.run_dir.files import atomic_write, read_json, to_float
 from grpo_train.run_dir.identity import NOTE
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES
@@ -39,7 +38,7 @@ class StoreRecord:
     latest: LastBackup | None = None
     """What readers without the store show."""
     steps: list[str] = field(default_factory=list)
-    """Digests of the checkpoints in that snapshot (:func:`grpo_train.run_dir.backed_up.digests_in_backup`)."""
+    """Digests of the checkpoints in that snapshot (:func:`grpo_train.run_dir.backup_note.digests_in_backup`)."""
 
     def note_reading(self, number: int, time: float | None) -> None:
         """Note when a snapshot was read back; None: not all of it was."""

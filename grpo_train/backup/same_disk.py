@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from grpo_train.run_dir.mounts import read_mounts
+from grpo_train.run_dir.machine import read_mounts
 
 MARKER = "grpo-marker-"
 _MAX_FOLDERS = 1_000

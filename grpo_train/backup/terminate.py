@@ -18,7 +18,7 @@ from grpo_train.backup.snapshots import StoredRun
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.files import read_json
-from grpo_train.run_dir.mounts import mount_of
+from grpo_train.run_dir.machine import mount_of
 from grpo_train.run_dir.processes import run_id_in, start_ticks
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES
 from grpo_train.run_dir.status import observe

@@ -24,13 +24,12 @@ from grpo_train.rollout import Completion
 from grpo_train.rollout.backends import make_backend
 from grpo_train.run_dir import create_run
 from grpo_train.train.buffer import RolloutBuffer
-from grpo_train.train.checkpoint import take_snapshot
+from grpo_train.train.checkpoint import CheckpointSaver, take_snapshot
 from grpo_train.train.compiling import Compiling
 from grpo_train.train.distributed import World
 from grpo_train.train.gradients import GradientSum
 from grpo_train.train.loop import accumulate_gradients
 from grpo_train.train.optimizer import make_optimizer
-from grpo_train.train.saver import CheckpointSaver
 from grpo_train.train.token_metrics import TokenSums
 
 COPIED = {"cuda": 2**30, "cpu": 2**27}

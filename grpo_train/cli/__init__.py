@@ -15,8 +15,8 @@ from grpo_train.cli.output import fail
 from grpo_train.config.environment import load_environment
 from grpo_train.run_dir.errors import UserError, disk_error, message_of, no_engine
 from grpo_train.run_dir.garbage import end_at_once, pause_collection, resume_collection
+from grpo_train.run_dir.machine import set_umask
 from grpo_train.run_dir.safe_json import left_out
-from grpo_train.run_dir.umask import set_umask
 from grpo_train.run_dir.version import FORMAT, VERSION
 
 __all__ = ["app", "main"]

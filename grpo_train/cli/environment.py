@@ -10,7 +10,7 @@ from pathlib import Path
 from grpo_train.cli.options import AsJson
 from grpo_train.cli.output import table
 from grpo_train.config.environment import ENVIRONMENT, origins
-from grpo_train.run_dir.env_file import env_files
+from grpo_train.run_dir.machine import env_files
 
 PREFIXES = ("HF_", "WANDB_", "AWS_", "S3_", "GRPO_", "CUDA_", "NCCL_", "TRANSFORMERS_")
 NAMES = ("LOCALFS_ROOT", "NOTIFY_URL", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "GITHUB_TOKEN")

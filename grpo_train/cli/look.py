@@ -11,7 +11,7 @@ from grpo_train.cli.output import fail, on_terminal, state_cell, styled, table
 from grpo_train.policy.device import training_device
 from grpo_train.policy.locate import hub_id
 from grpo_train.run_dir import list_baselines, list_evaluations, list_older_runs, list_runs, open_run, resolve_root
-from grpo_train.run_dir.backed_up import steps_in_backup
+from grpo_train.run_dir.backup_note import steps_in_backup
 from grpo_train.run_dir.display import fraction, metric_value
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.evaluations import trouble_of

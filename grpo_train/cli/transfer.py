@@ -21,7 +21,7 @@ from grpo_train.backup.snapshot import Omitted
 from grpo_train.cli.output import on_terminal
 from grpo_train.run_dir.clock import CLOCK
 from grpo_train.run_dir.errors import UserError, code_of, message_of
-from grpo_train.run_dir.give_way import give_way
+from grpo_train.run_dir.machine import give_way
 
 To = Annotated[str | None, typer.Option("--to", help="Destination in backup.yaml (default: the first).")]
 From = Annotated[str | None, typer.Option("--from", help="Destination in backup.yaml (default: the first).")]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dotenv import dotenv_values
 
-from grpo_train.run_dir.env_file import env_files
+from grpo_train.run_dir.machine import env_files
 
 ENVIRONMENT = "environment"
 _origins: dict[str, str] = {}

@@ -46,6 +46,7 @@ from grpo_train.run_dir import TABLE, RunDir, StatusWriter, prepare_root
 from grpo_train.run_dir.display import fraction
 from grpo_train.run_dir.errors import UserError, code_of, message_of
 from grpo_train.run_dir.files import atomic_write, read_json, utc_now
+from grpo_train.run_dir.keeping import exists_after_removal
 from grpo_train.run_dir.processes import (
     PARENT_VARIABLE,
     RUN_ID_VARIABLE,
@@ -54,7 +55,6 @@ from grpo_train.run_dir.processes import (
     kill_all,
     run_id_of,
 )
-from grpo_train.run_dir.removal import exists_after_removal
 from grpo_train.run_dir.signs import show_stacks_on_request, sign_of_life
 from grpo_train.tasks import Problem, Task
 from grpo_train.tasks.shared.base import equality_of

@@ -14,7 +14,7 @@ from grpo_train.history.database import Database, News
 from grpo_train.history.record import RunRecord, events_of, kept_evaluations, kept_summary, metric_ends
 from grpo_train.history.spans import Span, run_spans, time_of
 from grpo_train.run_dir import LIVE_STATES, RunDir, list_evaluations, list_older_runs, list_runs
-from grpo_train.run_dir.config_values import config_values
+from grpo_train.run_dir.configs import config_values
 from grpo_train.run_dir.files import to_float
 from grpo_train.run_dir.identity import NOTE
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, leave_out, read_bytes

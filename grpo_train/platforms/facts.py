@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir.gpus import GpuReadError, describe_problems, mig_instances, query_gpus
-from grpo_train.run_dir.mounts import mount_of
+from grpo_train.run_dir.machine import mount_of
 
 CONNECT_S = 3.0
 SERVICES = {"hub": "HF_ENDPOINT", "wandb": "WANDB_BASE_URL"}

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from grpo_train.run_dir.config_values import config_values
+from grpo_train.run_dir.configs import config_values
 from grpo_train.run_dir.fields import MAX_TEXT
 from grpo_train.run_dir.formats import current_table_row
 from grpo_train.run_dir.safe_json import (

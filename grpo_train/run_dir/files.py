@@ -2,7 +2,7 @@
 
 Other programs read the run directory while it is written, over NFS, by processes that may be killed at any
 instruction. So a file is either appended to in whole lines or replaced in one rename. New files get the mode that the
-umask allows (see :mod:`grpo_train.run_dir.umask`).
+umask allows (see :mod:`grpo_train.run_dir.machine`).
 """
 
 from __future__ import annotations

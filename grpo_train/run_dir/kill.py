@@ -11,7 +11,7 @@ from typing import Any
 
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.files import last_jsonl, touch
-from grpo_train.run_dir.owners import account, process_owner
+from grpo_train.run_dir.machine import account, process_owner
 from grpo_train.run_dir.processes import boot_id, find_by_run_id, is_alive, kill_all, run_id_of, signal_quietly
 from grpo_train.run_dir.run import RunDir
 from grpo_train.run_dir.status import END_STATES, LIVE_STATES, RunDirError, StatusWriter, writer_of

@@ -19,8 +19,8 @@ from typing import Any
 from grpo_train.run_dir.errors import code_of
 from grpo_train.run_dir.files import atomic_write, open_lock, remove_tree, utc_from, utc_now
 from grpo_train.run_dir.identity import older_identity
+from grpo_train.run_dir.machine import not_readable, not_writable
 from grpo_train.run_dir.manifest import list_checkpoints
-from grpo_train.run_dir.owners import not_readable, not_writable
 from grpo_train.run_dir.processes import boot_id
 from grpo_train.run_dir.rows import printable, unreadable_row
 from grpo_train.run_dir.run import RunDir

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir import fields
-from grpo_train.run_dir.backed_up import restore_hint
-from grpo_train.run_dir.backup_state import backup_state
+from grpo_train.run_dir.backup_note import backup_state, restore_hint
 from grpo_train.run_dir.errors import code_of
 from grpo_train.run_dir.files import (
     ByteRange,
@@ -30,10 +29,9 @@ from grpo_train.run_dir.files import (
     utc_now,
 )
 from grpo_train.run_dir.formats import current_row
-from grpo_train.run_dir.identity import run_identity
+from grpo_train.run_dir.identity import read_note, run_identity
+from grpo_train.run_dir.machine import foreign_owner, not_readable, not_stoppable
 from grpo_train.run_dir.manifest import STEP_NAME, Checkpoint, list_checkpoints, newest_complete, problem_of
-from grpo_train.run_dir.notes import read_note
-from grpo_train.run_dir.owners import foreign_owner, not_readable, not_stoppable
 from grpo_train.run_dir.rows import unreadable_row
 from grpo_train.run_dir.safe_json import (
     MAX_FILE_BYTES,

@@ -24,7 +24,7 @@ from grpo_train.run_dir import ROOT_VARIABLE, RunDir, list_runs
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import open_lock
 from grpo_train.run_dir.kill import record_end, was_killed
-from grpo_train.run_dir.owners import foreign_owner
+from grpo_train.run_dir.machine import UMASK_VARIABLE, foreign_owner
 from grpo_train.run_dir.processes import find_by_run_id, run_id_of
 from grpo_train.run_dir.sessions import (
     OUR_OPTION,
@@ -40,7 +40,6 @@ from grpo_train.run_dir.sessions import (
     way_back,
     write_environment,
 )
-from grpo_train.run_dir.umask import UMASK_VARIABLE
 from grpo_train.supervisor.workflow import edited, read_workflow, remaining
 
 ATTEMPTS = 5

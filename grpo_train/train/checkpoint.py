@@ -8,25 +8,203 @@ last, one rename makes it visible, and the parent is fsynced; only then the syml
 from __future__ import annotations
 
 import json
+import random
 import re
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 
 from grpo_train.policy.loading import Policy
 from grpo_train.policy.locate import adapter_of
+from grpo_train.policy.memory import free_bytes
 from grpo_train.policy.weights_file import write_safetensors
 from grpo_train.run_dir import Checkpoint, RunDir, remove_tree, write_manifest
 from grpo_train.run_dir.errors import UserError, code_of, disk_error, disk_fix, disk_reason
 from grpo_train.run_dir.files import fsync_path, read_json, utc_now
+from grpo_train.run_dir.keeping import hidden_name, remove_hidden
 from grpo_train.run_dir.manifest import HashedFile
-from grpo_train.run_dir.removal import hidden_name, remove_hidden
 from grpo_train.train.distributed import World
-from grpo_train.train.generators import generator_states, restore_generators
+
+# random generators -----------------------------------------------------------------------------------------
+
+
+def seed_everything(seed: int, rank: int, step: int = 0) -> None:
+    """Seed every random generator of this process, differently for each rank and starting step."""
+    mixed = seed * 100_003 + rank + step * 1_000_003
+    random.seed(mixed)
+    np.random.seed(mixed % 2**32)
+    torch.manual_seed(mixed)
+
+
+def generator_states() -> dict[str, Any]:
+    """States of all random generators of this process, as tensors and plain values."""
+    python = random.getstate()
+    numpy_state = np.random.get_state(legacy=False)
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
+        "python": [python[0], list(python[1]), python[2]],
+        "numpy": {
+            "key": torch.from_numpy(numpy_state["state"]["key"].astype(np.int64)),
+            "pos": int(numpy_state["state"]["pos"]),
+            "has_gauss": int(numpy_state["has_gauss"]),
+            "gauss": float(numpy_state["gauss"]),
+        },
+    }
+
+
+def restore_generators(states: dict[str, Any]) -> None:
+    """Restore the states returned by :func:`generator_states`."""
+    torch.set_rng_state(states["torch"].cpu())
+    if states["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["cuda"].cpu())
+    version, state, gauss = states["python"]
+    random.setstate((version, tuple(state), gauss))
+    saved = states["numpy"]
+    np.random.set_state(
+        {
+            "bit_generator": "MT19937",
+            "state": {"key": saved["key"].numpy().astype(np.uint32), "pos": saved["pos"]},
+            "has_gauss": saved["has_gauss"],
+            "gauss": saved["gauss"],
+        }
+    )
+
+
+# copies in the memory of the host, kept from one save to the next ------------------------------------------
+
+
+class HostMemory:
+    """Page-locked for tensors of a GPU, whose copies then run at the speed of the bus."""
+
+    def __init__(self) -> None:
+        self._buffers: list[torch.Tensor] = []
+        self._used = 0
+        self._copies: dict[tuple[Any, ...], torch.Tensor] = {}
+
+    def has_room(self, value: Any) -> bool:
+        """Whether the tensors in dicts, lists and tuples fit into this memory as far as it grows."""
+        held = sum(_taken(buffer.nbytes, buffer.is_pinned()) for buffer in self._buffers)
+        needed = sum(_taken(tensor.nbytes, tensor.is_cuda) for tensor in _tensors(value))
+        return needed <= held + free_bytes(torch.device("cpu")) // 2
+
+    def copy(self, value: Any) -> Any:
+        """The value with every tensor replaced by a copy, which the next call overwrites.
+
+        Tensors at the same place of a value of the same structure take the same memory. One that occurs twice is
+        copied once.
+        """
+        self._used, self._copies = 0, {}
+        copied = self._copy(value)
+        del self._buffers[self._used :]
+        self._copies = {}
+        if any(buffer.is_pinned() for buffer in self._buffers):
+            torch.cuda.synchronize()
+        return copied
+
+    def _copy(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value.detach())
+        if isinstance(value, dict):
+            return {key: self._copy(item) for key, item in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(map(self._copy, value))
+        return value
+
+    def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), str(tensor.device))
+        if tensor.numel() and key in self._copies:
+            return self._copies[key]
+        index, self._used = self._used, self._used + 1
+        held = self._buffers[index] if index < len(self._buffers) else None
+        if held is None or (held.shape, held.dtype) != (tensor.shape, tensor.dtype):
+            held = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+            self._buffers[index:] = [held]  # what follows is of another structure
+        self._copies[key] = held.copy_(tensor, non_blocking=True)
+        return held
+
+
+def _taken(nbytes: int, is_pinned: bool) -> int:
+    """Bytes that a tensor takes here: torch rounds page-locked blocks up to a power of two."""
+    return 1 << (nbytes - 1).bit_length() if is_pinned else nbytes
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif type(value) in (list, tuple):
+        for item in value:
+            yield from _tensors(item)
+
+
+# saving beside training ------------------------------------------------------------------------------------
+
+
+class CheckpointSaver:
+    """Writes one checkpoint at a time, on a thread that the process waits for at its end. Rank 0 has one."""
+
+    def __init__(self, run: RunDir, policy: Policy) -> None:
+        self._run, self._policy = run, policy
+        self._memory = HostMemory()
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+
+    def save(self, snapshot: CheckpointContent, then: Callable[[float], None]) -> None:
+        """Wait for the checkpoint before, copy a snapshot and start to write it.
+
+        What has no room in the host's memory, or a layout that only transformers writes, is written before this
+        returns.
+
+        Args:
+            then: called once the checkpoint is complete, with the seconds since this call, on the thread that wrote it.
+
+        Raises CheckpointError, and what ``then`` raises, of this or the previous checkpoint.
+        """
+        self.wait()
+        start = time.perf_counter()
+
+        def write() -> None:
+            write_checkpoint(self._run, snapshot, self._policy)
+            then(time.perf_counter() - start)
+
+        tensors = (snapshot.weights, snapshot.state)
+        if snapshot.weights is None or not self._memory.has_room(tensors):
+            write()
+            return
+        snapshot.weights, snapshot.state = self._memory.copy(tensors)
+        _ = self._policy.description  # made here, on first use: it reads the model
+        self._thread = threading.Thread(target=self._run_thread, args=(write,), name="save")
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise what a checkpoint that was being written failed with."""
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    def wait(self) -> None:
+        """Wait until no checkpoint is being written. Raises as :meth:`save`."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self.check()
+
+    def _run_thread(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except BaseException as error:
+            self._failure = error
+
 
 FORMAT = 1
 PLAIN = frozenset({torch.Tensor, str, bytes, int, float, bool, type(None)})

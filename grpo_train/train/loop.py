@@ -23,16 +23,14 @@ from grpo_train.config.schema import Config
 from grpo_train.policy.logprobs import LogprobForward
 from grpo_train.policy.tokenizer import TokenTexts
 from grpo_train.run_dir import RunDir
-from grpo_train.train.announce import announce
 from grpo_train.train.buffer import RolloutBuffer, deal_buffer, groups_of, make_buffer
 from grpo_train.train.distributed import World
 from grpo_train.train.filling import fill_buffer
 from grpo_train.train.gradients import GradientSum
 from grpo_train.train.retention import prune_checkpoints
-from grpo_train.train.rollout_metrics import rollout_metrics
 from grpo_train.train.samples import compute_advantages, total_rewards
 from grpo_train.train.state import TrainingState
-from grpo_train.train.step_log import StageClock, StepLog
+from grpo_train.train.step_log import StageClock, StepLog, announce, rollout_metrics
 from grpo_train.train.token_metrics import TokenSums
 from grpo_train.train.token_rows import choose_slots, token_rows
 from grpo_train.train.update import make_piece, microbatches, piece_loss, score_old_policy

@@ -1,7 +1,7 @@
 """Retention: which checkpoints a run keeps, and the safe removal of the others. Torch-free.
 
 Invariant: a visible ``step_N`` is always complete. So a checkpoint is first renamed to a hidden name, the rename is
-made durable, and only then it is deleted. :func:`~grpo_train.run_dir.removal.remove_hidden` clears what a kill
+made durable, and only then it is deleted. :func:`~grpo_train.run_dir.keeping.remove_hidden` clears what a kill
 leaves.
 
 Invariant: a step in use is not removed. An evaluation first announces in its ``status.json`` what it will read, then
@@ -20,12 +20,11 @@ from typing import Any
 
 from grpo_train.config.yaml_text import InvalidYaml, section_of
 from grpo_train.run_dir import Checkpoint, RunDir
-from grpo_train.run_dir.backed_up import digests_in_backup
+from grpo_train.run_dir.backup_note import digests_in_backup
 from grpo_train.run_dir.files import fsync_path
+from grpo_train.run_dir.keeping import hidden_name, paths_in_use
 from grpo_train.run_dir.manifest import MANIFEST, sha256
-from grpo_train.run_dir.removal import hidden_name
 from grpo_train.run_dir.safe_json import Unreadable
-from grpo_train.run_dir.spare import paths_in_use
 
 
 def prune_checkpoints(run: RunDir, *, keep_last: int, keep_every: int, only_backed_up: bool = False) -> list[int]:

@@ -31,7 +31,7 @@ from grpo_train.rollout.collect import Collector, SingleTurn
 from grpo_train.rollout.prompts import PromptSource
 from grpo_train.rollout.self_play import SelfPlay
 from grpo_train.run_dir import Checkpoint, RunDir
-from grpo_train.run_dir.removal import remove_hidden
+from grpo_train.run_dir.keeping import remove_hidden
 from grpo_train.tasks import Mixture, TaskError, load_task
 from grpo_train.tasks.shared.adversarial import AdversarialTask
 from grpo_train.tasks.shared.self_play import SelfPlayTask
@@ -41,16 +41,17 @@ from grpo_train.train.budget import TokenBudget
 from grpo_train.train.buffer import RolloutBuffer
 from grpo_train.train.checkpoint import (
     CheckpointError,
+    CheckpointSaver,
     check_adapter,
     load_extra,
     load_info,
     load_training_state,
+    seed_everything,
     take_snapshot,
 )
 from grpo_train.train.compiling import Compiling
 from grpo_train.train.curriculum import LevelControl, Raised
 from grpo_train.train.distributed import World
-from grpo_train.train.generators import seed_everything
 from grpo_train.train.gradients import GradientSum
 from grpo_train.train.health import BLOCKS
 from grpo_train.train.optimizer import apply_settings, make_optimizer
@@ -64,7 +65,6 @@ from grpo_train.train.resume import (
     trial_differences,
 )
 from grpo_train.train.samples import ScoredSample
-from grpo_train.train.saver import CheckpointSaver
 
 PROBES = "probes"
 """File name (without suffix) of the noise scale's averages in a checkpoint."""

@@ -21,10 +21,10 @@ from grpo_train.run_dir import RunDir, StatusWriter, resolve_root
 from grpo_train.run_dir.errors import UserError, code_of, disk_error, disk_fix, disk_reason
 from grpo_train.run_dir.files import atomic_write, utc_now
 from grpo_train.run_dir.garbage import resume_collection
+from grpo_train.run_dir.machine import set_umask
 from grpo_train.run_dir.processes import NODE_VARIABLE, PARENT_VARIABLE, die_with_parent
 from grpo_train.run_dir.signs import show_stacks_on_request
 from grpo_train.run_dir.status import write_from_reserve
-from grpo_train.run_dir.umask import set_umask
 from grpo_train.train.distributed import World
 from grpo_train.train.preflight import make_run
 

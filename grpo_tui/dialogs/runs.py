@@ -16,7 +16,7 @@ from textual.events import Key
 from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from grpo_train.run_dir.notes import MAX_NOTE
+from grpo_train.run_dir.identity import MAX_NOTE
 from grpo_tui.box.events import TrackedRun
 from grpo_tui.box.run_columns import column
 from grpo_tui.box.run_list import Order

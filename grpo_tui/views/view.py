@@ -14,7 +14,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from grpo_train.history.query import QueryError
-from grpo_train.run_dir.config_values import config_values
+from grpo_train.run_dir.configs import config_values
 from grpo_tui.actions import ACTIONS
 from grpo_tui.box.events import TrackedRun, tracking_of
 from grpo_tui.box.store import Store

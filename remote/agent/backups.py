@@ -22,7 +22,7 @@ from typing import Any, cast
 from grpo_train.run_dir import check_name, open_run
 from grpo_train.run_dir.clock import Clock
 from grpo_train.run_dir.files import last_jsonl, to_float
-from grpo_train.run_dir.owners import foreign_owner
+from grpo_train.run_dir.machine import foreign_owner
 from grpo_train.run_dir.rows import printable
 from grpo_train.run_dir.sessions import session_name
 from grpo_train.run_dir.status import read_state

@@ -19,11 +19,11 @@ from grpo_train.run_dir import ROOT_VARIABLE, RunDir, resolve_root
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import read_json
+from grpo_train.run_dir.machine import PRIVATE, UMASK_VARIABLE
 from grpo_train.run_dir.manifest import STEP_NAME
 from grpo_train.run_dir.rows import printable
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES
 from grpo_train.run_dir.status import observe
-from grpo_train.run_dir.umask import PRIVATE, UMASK_VARIABLE
 from remote.protocol import Settings
 from remote.protocol.box import BoxFactsReply, BoxFactsRequest
 

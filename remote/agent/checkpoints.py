@@ -16,14 +16,14 @@ from typing import Any
 
 from grpo_train.run_dir import RunDir, list_evaluations, utc_from
 from grpo_train.run_dir.clock import Clock
-from grpo_train.run_dir.config_values import config_values
+from grpo_train.run_dir.configs import config_values
 from grpo_train.run_dir.display import fraction
 from grpo_train.run_dir.evaluations import TABLE, read_table
 from grpo_train.run_dir.files import read_json, to_float
+from grpo_train.run_dir.keeping import accuracies_of, checkpoint_size, links_of, paths_in_use, reasons_to_keep
 from grpo_train.run_dir.manifest import MANIFEST, STEP_NAME, problem_of
 from grpo_train.run_dir.root import is_run
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
-from grpo_train.run_dir.spare import accuracies_of, checkpoint_size, links_of, paths_in_use, reasons_to_keep
 from remote.agent.box import BoxContext
 from remote.protocol import RemoteError
 from remote.protocol.backups import (

@@ -19,12 +19,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from grpo_train.run_dir import ROOT_VARIABLE, RunDir
-from grpo_train.run_dir.env_file import account_file
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.gpus import GpuReadError, describe_problems, query_gpus
-from grpo_train.run_dir.owners import account, create_command, foreign_owner, not_readable, not_writable
+from grpo_train.run_dir.machine import (
+    PRIVATE,
+    account,
+    account_file,
+    create_command,
+    foreign_owner,
+    not_readable,
+    not_writable,
+)
 from grpo_train.run_dir.root import DEFAULT_ROOT
-from grpo_train.run_dir.umask import PRIVATE
 from remote.agent import code, from_memory
 from remote.agent.box import BoxContext
 from remote.agent.engine import ask_engine, find_engine, running_version, training_device

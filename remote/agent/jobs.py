@@ -19,10 +19,10 @@ from typing import Any, NamedTuple, cast
 
 from grpo_train.run_dir import RunDir, RunDirError, check_name, create_run, open_run, prepare_root
 from grpo_train.run_dir.code import Code
-from grpo_train.run_dir.config_values import config_values
-from grpo_train.run_dir.env_file import account_file
+from grpo_train.run_dir.configs import config_values
 from grpo_train.run_dir.errors import code_of
 from grpo_train.run_dir.files import atomic_write, read_json
+from grpo_train.run_dir.identity import write_note
 from grpo_train.run_dir.kill import (
     TERM_WAIT_S,
     KillResult,
@@ -31,7 +31,7 @@ from grpo_train.run_dir.kill import (
     recorded_supervisor,
     started_at,
 )
-from grpo_train.run_dir.notes import write_note
+from grpo_train.run_dir.machine import account_file
 from grpo_train.run_dir.processes import boot_id, is_alive, signal_quietly
 from grpo_train.run_dir.root import Launch, find_by_key
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes

@@ -28,10 +28,9 @@ from typing import Any
 from grpo_train.run_dir.clock import Clock
 from grpo_train.run_dir.credentials import find_secret
 from grpo_train.run_dir.errors import UserError, code_of
-from grpo_train.run_dir.owners import account, not_readable
+from grpo_train.run_dir.machine import account, not_readable, set_umask
 from grpo_train.run_dir.questions import ANSWERS, asks_folder
 from grpo_train.run_dir.safe_json import noting_left_out
-from grpo_train.run_dir.umask import set_umask
 from grpo_train.run_dir.version import FORMAT, VERSION
 from remote.agent import code, compiled, from_memory
 from remote.agent.box import BoxContext

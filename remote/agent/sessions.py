@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from grpo_train.run_dir.credentials import find_secret
-from grpo_train.run_dir.owners import account
+from grpo_train.run_dir.machine import account
 from grpo_train.run_dir.processes import start_ticks
 from grpo_train.run_dir.sessions import (
     OUR_OPTION,

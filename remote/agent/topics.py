@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir import LIVE_STATES, RunDir, identity, list_older_runs, open_run
-from grpo_train.run_dir.config_values import Value, config_values
+from grpo_train.run_dir.configs import Value, config_values
 from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.files import to_float
 from grpo_train.run_dir.gpus import Gpu, GpuReadError, query_gpus
-from grpo_train.run_dir.notes import NOTE
-from grpo_train.run_dir.owners import not_readable
+from grpo_train.run_dir.identity import NOTE_FILE
+from grpo_train.run_dir.machine import not_readable
 from grpo_train.run_dir.processes import run_id_in, variable_in
 from grpo_train.run_dir.root import is_run
 from grpo_train.run_dir.rows import unreadable_row
@@ -95,7 +95,7 @@ _FILES = [
         _ANY.stop_file,
         _ANY.launch_file,
         _ANY.events_file,
-        _ANY.path / NOTE,
+        _ANY.path / NOTE_FILE,
         _ANY.path / WORKFLOW,
         _ANY.path / identity.NOTE,
     )

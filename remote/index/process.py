@@ -21,7 +21,7 @@ from typing import Any
 
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.errors import UserError, code_of
-from grpo_train.run_dir.owners import not_readable
+from grpo_train.run_dir.machine import not_readable
 from remote.agent import compiled
 from remote.index import store
 from remote.index.answers import IndexAnswers, within

@@ -435,7 +435,7 @@ MAX_ENV_BYTES = 16_384
 
 @record(frozen=True)
 class PlaceEnvRequest(ChangeRequest):
-    """Replaces the ``.env`` of the account on the box (:mod:`grpo_train.run_dir.env_file`)."""
+    """Replaces the ``.env`` of the account on the box (:mod:`grpo_train.run_dir.machine`)."""
 
     text: str = field(repr=False, metadata=SECRET)
     """At most MAX_ENV_BYTES. It is in no record, message or command line."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Annotated, Any, TypeAlias, TypedDict
 
-from grpo_train.run_dir.notes import MAX_NOTE
+from grpo_train.run_dir.identity import MAX_NOTE
 from remote.protocol.check import ConfigValue, Count, Label, Metric, Name, Quantity, Time, ValueRule
 from remote.protocol.jobs import ChangeRequest
 from remote.protocol.logs import Names
@@ -31,7 +31,7 @@ class HeldOut(TypedDict):
 
 
 class BackupState(TypedDict):
-    """How far a run is backed up, see :mod:`grpo_train.run_dir.backup_state`."""
+    """How far a run is backed up, see :mod:`grpo_train.run_dir.backup_note`."""
 
     destination: Label
     same_disk: bool

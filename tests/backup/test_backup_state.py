@@ -18,7 +18,7 @@ from grpo_train.backup.record import read_record
 from grpo_train.backup.restore import restore_folder
 from grpo_train.backup.store import Trust
 from grpo_train.run_dir import RunDir
-from grpo_train.run_dir.backup_state import LastBackup, parse_last_backup
+from grpo_train.run_dir.backup_note import LastBackup, parse_last_backup
 from grpo_train.run_dir.identity import NOTE
 from remote.agent.box import BoxContext
 from remote.agent.topics import RunTable

@@ -21,7 +21,7 @@ from grpo_train.backup.take import back_up
 from grpo_train.backup.terminate import safe_to_terminate
 from grpo_train.backup.verify import verify
 from grpo_train.run_dir import RunDir
-from grpo_train.run_dir.removal import remove_hidden
+from grpo_train.run_dir.keeping import remove_hidden
 from tests.support.backups import contents, folder_destination, make_run, object_files, objects, save, train_to
 from tests.support.killing import Points, five_of
 from tests.support.tracing import killed_before, trace

@@ -17,7 +17,7 @@ from grpo_train.cli.backup import any_trains, trains
 from grpo_train.cli.transfer import opened
 from grpo_train.config import load_config
 from grpo_train.run_dir import RunDir, StatusWriter
-from grpo_train.run_dir.backed_up import steps_in_backup
+from grpo_train.run_dir.backup_note import steps_in_backup
 from grpo_train.run_dir.files import read_json
 from grpo_train.supervisor.journal import Journal
 from grpo_train.supervisor.notify import Notifier

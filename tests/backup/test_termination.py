@@ -19,7 +19,7 @@ from grpo_train.backup.runs import back_up_all, restore_run
 from grpo_train.backup.snapshots import StoredRun
 from grpo_train.backup.terminate import safe_to_terminate
 from grpo_train.run_dir import RunDir, RunDirError, create_run
-from grpo_train.run_dir.mounts import Mount
+from grpo_train.run_dir.machine import Mount
 from grpo_train.run_dir.processes import identity, run_id_of
 from tests.support.backups import contents, folder_destination, make_evaluation, make_run, objects, set_state, train_to
 from tests.support.engine import running

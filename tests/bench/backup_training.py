@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from grpo_train.run_dir import RunDir, StatusWriter
 from grpo_train.run_dir.files import parse_time
-from grpo_train.run_dir.give_way import give_way
+from grpo_train.run_dir.machine import give_way
 from grpo_train.tiny.model import make_tiny_model
 from tests.bench import backup as transfers
 from tests.support.backups import backup, folder_destination

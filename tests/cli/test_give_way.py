@@ -10,7 +10,7 @@ import pytest
 
 CODE = """
 import os
-from grpo_train.run_dir.give_way import give_way
+from grpo_train.run_dir.machine import give_way
 give_way()
 print(os.nice(0), open("/proc/self/autogroup").read())
 """

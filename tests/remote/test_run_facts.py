@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from grpo_train.config.loading import dump_config, load_config
 from grpo_train.run_dir import create_run
-from grpo_train.run_dir.config_values import MAX_TEXT, config_values
+from grpo_train.run_dir.configs import MAX_TEXT, config_values
 from grpo_train.run_dir.files import to_json
-from grpo_train.run_dir.notes import NOTE
+from grpo_train.run_dir.identity import NOTE_FILE
 from remote.agent import checkpoints
 from remote.agent.box import BoxContext
 from remote.agent.operations import HANDLERS
@@ -110,10 +110,10 @@ def test_notes_and_alarms_are_in_the_list(box: BoxContext) -> None:
     }
     assert table.rows()[0]["note"] == "best so far"
     assert note(box, NoteRequest("a", "again", idempotency_key="k"))["note"] == "best so far", "one key, one change"
-    (run.path / NOTE).write_bytes(b"\xff" * 4_000)
+    (run.path / NOTE_FILE).write_bytes(b"\xff" * 4_000)
     assert table.rows()[0]["note"] == "", "too long for a note: the run is read all the same"
     note(box, NoteRequest("a"))
-    assert not (run.path / NOTE).exists()
+    assert not (run.path / NOTE_FILE).exists()
     run.logs.mkdir(exist_ok=True)
     health = [
         {"level": "warning", "message": "w"},

@@ -23,9 +23,8 @@ from grpo_train.tasks import Attempt, Problem, Split, TaskError, Verdict
 from grpo_train.tasks.shared.base import TaskDefaults, means
 from grpo_train.train.buffer import RolloutBuffer, from_state, groups_of, make_buffer, to_state
 from grpo_train.train.distributed import World
-from grpo_train.train.log_rows import rollout_rows
-from grpo_train.train.rollout_metrics import rollout_metrics
 from grpo_train.train.samples import compute_advantages, gather_samples, total_rewards
+from grpo_train.train.step_log import rollout_metrics, rollout_rows
 from tests.support.engine import config_text
 from tests.support.patience import PATIENCE
 

@@ -26,7 +26,7 @@ from grpo_train.run_dir.display import (
     signed,
 )
 from grpo_train.run_dir.verdict import HELD_OUT, VERDICTS, RunVerdict
-from grpo_train.train.log_rows import console_line
+from grpo_train.train.step_log import console_line
 from grpo_tui.box.events import WORDS, changed
 from grpo_tui.box.needs import GLYPHS
 from grpo_tui.box.rows import RunRow, checkpoint_views

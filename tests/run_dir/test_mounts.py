@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from grpo_train.run_dir import mounts
-from grpo_train.run_dir.mounts import mount_of, read_mounts
+from grpo_train.run_dir import machine
+from grpo_train.run_dir.machine import mount_of, read_mounts
 from tests.support.mounts import mounted
 
 
@@ -32,5 +32,5 @@ def test_a_link_leads_to_its_target(tmp_path: Path) -> None:
 
 
 def test_escaped_characters() -> None:
-    assert mounts._unescaped("server:/my\\040export") == "server:/my export"
+    assert machine._unescaped("server:/my\\040export") == "server:/my export"
     assert any(mount.point == "/" for mount in read_mounts())

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from grpo_train.run_dir import Checkpoint, RunDir, StatusWriter, create_run, problem_of
-from grpo_train.run_dir.removal import exists_after_removal
+from grpo_train.run_dir.keeping import exists_after_removal
 from grpo_train.train import retention
 from grpo_train.train.retention import prune_checkpoints
 from tests.support.patience import PATIENCE

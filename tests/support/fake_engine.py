@@ -44,8 +44,8 @@ def main() -> int:
 
     from grpo_train.run_dir import StatusWriter, open_run
     from grpo_train.run_dir.files import append_jsonl, utc_now
+    from grpo_train.run_dir.machine import set_umask
     from grpo_train.run_dir.processes import RUN_ID_VARIABLE, run_id_of
-    from grpo_train.run_dir.umask import set_umask
 
     print("fake engine:", *sys.argv[1:], flush=True)
     set_umask()

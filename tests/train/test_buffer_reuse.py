@@ -11,7 +11,7 @@ import torch
 from grpo_train.config import load_config
 from grpo_train.run_dir import write_manifest
 from grpo_train.supervisor.resume import prepare_resume
-from grpo_train.train.generators import seed_everything
+from grpo_train.train.checkpoint import seed_everything
 from grpo_train.train.resume import check_position, config_changes, new_keys
 from grpo_train.train.worker import main
 from tests.support.engine import (

@@ -21,16 +21,18 @@ import torch
 
 from grpo_train.run_dir import RunDir, RunDirError, create_run
 from grpo_train.run_dir.files import atomic_symlink
+from grpo_train.run_dir.keeping import remove_hidden
 from grpo_train.run_dir.manifest import HashedFile
 from grpo_train.run_dir.processes import start_ticks
-from grpo_train.run_dir.removal import remove_hidden
 from grpo_train.train.checkpoint import (
     CheckpointError,
+    generator_states,
     load_extra,
     load_training_state,
+    restore_generators,
+    seed_everything,
 )
 from grpo_train.train.distributed import World
-from grpo_train.train.generators import generator_states, restore_generators, seed_everything
 from grpo_train.train.retention import prune_checkpoints
 from grpo_train.train.worker import main
 from tests.support.engine import (

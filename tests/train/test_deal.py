@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from grpo_train.train.deal import deal
+from grpo_train.train.buffer import deal
 
 
 def loads(tokens: list[int], ranks: list[int], size: int) -> list[int]:

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from grpo_train.run_dir import Checkpoint, RunDir, create_run
 from grpo_train.run_dir.clock import SystemClock
 from grpo_train.run_dir.files import atomic_symlink, utc_now
+from grpo_train.run_dir.keeping import exists_after_removal, hidden_name, remove_hidden
 from grpo_train.run_dir.processes import boot_id, identity
-from grpo_train.run_dir.removal import exists_after_removal, hidden_name, remove_hidden
 from grpo_train.train import retention
 from grpo_train.train.retention import prune_checkpoints
 from tests.support.clock import LeapingClock, TestClock

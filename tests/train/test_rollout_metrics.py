@@ -17,9 +17,8 @@ from grpo_train.rollout.prompts import Prompt
 from grpo_train.tasks import Problem, Verdict
 from grpo_train.train.buffer import groups_of, make_buffer
 from grpo_train.train.distributed import World
-from grpo_train.train.log_rows import rollout_rows
-from grpo_train.train.rollout_metrics import rollout_metrics
 from grpo_train.train.samples import ScoredSample, compute_advantages, gather_samples, total_rewards
+from grpo_train.train.step_log import rollout_metrics, rollout_rows
 from tests.support.engine import config_text
 
 

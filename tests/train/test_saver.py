@@ -15,11 +15,9 @@ import torch
 from grpo_train.policy.loading import Policy
 from grpo_train.run_dir import RunDir, create_run, manifest
 from grpo_train.run_dir.manifest import HashedFile
-from grpo_train.train import host_memory
-from grpo_train.train.checkpoint import CheckpointError, load_extra, load_training_state
+from grpo_train.train import checkpoint
+from grpo_train.train.checkpoint import CheckpointError, CheckpointSaver, HostMemory, load_extra, load_training_state
 from grpo_train.train.distributed import World
-from grpo_train.train.host_memory import HostMemory
-from grpo_train.train.saver import CheckpointSaver
 from tests.support.engine import REPOSITORY, assert_same_run, environment, train_here, write_config
 from tests.support.patience import PATIENCE
 from tests.support.saving import EXTRA, Trainer, make_trainer, whole
@@ -165,7 +163,7 @@ def test_other_layouts_are_written_by_transformers(
 def test_without_room_for_a_copy_training_waits(
     trainer: Trainer, run: RunDir, monkeypatch: pytest.MonkeyPatch, tiny_model: Path
 ) -> None:
-    monkeypatch.setattr(host_memory, "free_bytes", lambda device: 2**10)
+    monkeypatch.setattr(checkpoint, "free_bytes", lambda device: 2**10)
     expected = values(trainer)
     saver = CheckpointSaver(run, trainer.policy)
     saver.save(trainer.snapshot(1), lambda _: None)
@@ -209,7 +207,7 @@ import sys, threading
 from pathlib import Path
 from grpo_train.run_dir import create_run
 from grpo_train.run_dir.manifest import HashedFile
-from grpo_train.train.saver import CheckpointSaver
+from grpo_train.train.checkpoint import CheckpointSaver
 from tests.support.saving import make_trainer
 write = HashedFile.write
 has_failed = threading.Event()
@@ -283,17 +281,17 @@ def test_room_counts_whole_blocks_of_page_locked_memory(monkeypatch: pytest.Monk
 
     value = [torch.zeros(1000).as_subclass(OfGpu)]
     for free, has_room in ((4095, False), (4096, True)):
-        monkeypatch.setattr(host_memory, "free_bytes", lambda device, free=free: 2 * free)
+        monkeypatch.setattr(checkpoint, "free_bytes", lambda device, free=free: 2 * free)
         assert HostMemory().has_room(value) is has_room
 
 
 def test_room_counts_the_memory_that_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     memory, value = HostMemory(), {"a": [torch.zeros(1000)]}
-    monkeypatch.setattr(host_memory, "free_bytes", lambda device: 2 * 3999)
+    monkeypatch.setattr(checkpoint, "free_bytes", lambda device: 2 * 3999)
     assert not memory.has_room(value)
-    monkeypatch.setattr(host_memory, "free_bytes", lambda device: 2 * 4000)
+    monkeypatch.setattr(checkpoint, "free_bytes", lambda device: 2 * 4000)
     assert memory.has_room(value)
     memory.copy(value)
-    monkeypatch.setattr(host_memory, "free_bytes", lambda device: 0)
+    monkeypatch.setattr(checkpoint, "free_bytes", lambda device: 0)
     assert memory.has_room(value)
     assert not memory.has_room([value, torch.zeros(1)])

@@ -19,8 +19,7 @@ from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import open_lock
-from grpo_train.run_dir.give_way import give_way
-from grpo_train.run_dir.umask import set_umask
+from grpo_train.run_dir.machine import give_way, set_umask
 from grpo_train.tracking.wandb import process
 from grpo_train.tracking.wandb.rows import Generation, generations
 from grpo_train.tracking.wandb.session import WandbSession

@@ -46,9 +46,9 @@ from grpo_train.rollout.native.flash import PARAMETERS, flash_attention, lacks, 
 from grpo_train.rollout.native.slots import attention_and_sums, mask_of
 from grpo_train.rollout.transformers_backend import TransformersBackend
 from grpo_train.run_dir.gpus import query_gpus
+from grpo_train.train.checkpoint import HostMemory
 from grpo_train.train.compiling import Compiling, _micro_batches, _relative_difference
 from grpo_train.train.distributed import World
-from grpo_train.train.host_memory import HostMemory
 from tests.gpu.half_hour.common import (
     DEVICE,
     DRY,

@@ -1,22 +1,27 @@
-"""Checkpoints that a run no longer needs, and what each of them takes on disk. Standard library only.
-
-The agent lists them; nothing removes them.
-"""
+"""Which checkpoints stay: what a run no longer needs, hidden names, waiting for a removal. Standard library only."""
 
 from __future__ import annotations
 
 import math
 import os
+import re
+import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir import fields
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.display import fraction
-from grpo_train.run_dir.files import parse_time, read_json
-from grpo_train.run_dir.manifest import MANIFEST
+from grpo_train.run_dir.files import parse_time, read_json, remove_tree
+from grpo_train.run_dir.manifest import MANIFEST, STEP_NAME
+from grpo_train.run_dir.processes import is_alive, start_ticks
+from grpo_train.run_dir.run import RunDir
 from grpo_train.run_dir.safe_json import Unreadable, read_object
 from grpo_train.run_dir.status import observe
+
+# checkpoints that a run no longer needs, and what each of them takes on disk -------------------------------
+# The agent lists them; nothing removes them.
 
 MAX_FILES = 2_000
 """Files of a checkpoint without a manifest that are looked at."""
@@ -133,3 +138,45 @@ def _walked(folder: Path) -> int:
             if seen >= MAX_FILES:
                 return total
     return total
+
+
+# checkpoints that are being written or removed -------------------------------------------------------------
+# The protocol between writer and reader is described in :mod:`grpo_train.train.retention`.
+
+_WRITER = re.compile(r"\.(\d+)-(\d+)-")
+"""Pid and start ticks in a :func:`hidden_name`."""
+
+
+def hidden_name(step: int) -> str:
+    """Name of a checkpoint that is being written or removed; it identifies the process at work."""
+    pid = os.getpid()
+    return f".step_{step}.{pid}-{start_ticks(pid)}-{secrets.token_hex(4)}.tmp"
+
+
+def remove_hidden(run: RunDir) -> None:
+    """Remove hidden directories and links whose writer is dead."""
+    hidden = (path for pattern in ("", "superseded/*/") for path in run.training_state.glob(f"{pattern}.step_*.tmp"))
+    for path in hidden:
+        writer = _WRITER.search(path.name)
+        if writer and int(writer[1]) != os.getpid() and is_alive(int(writer[1]), int(writer[2])):
+            continue
+        if path.is_symlink():
+            path.unlink(missing_ok=True)
+        else:
+            remove_tree(path)
+
+
+def exists_after_removal(path: Path, patience_s: float = 10.0, *, clock: Clock = CLOCK) -> bool:
+    """Whether a checkpoint (or its ``model/``, or any other directory) exists once a removal in progress has ended.
+
+    Call it after announcing that the checkpoint is in use. A removal that a kill left unfinished is waited for
+    ``patience_s`` seconds.
+    """
+    real = path.resolve()
+    step = real.parent if real.name == "model" else real
+    deadline = clock.monotonic() + patience_s
+    while path.exists() and STEP_NAME.fullmatch(step.name) and any(step.parent.glob(f".{step.name}.*.tmp")):
+        if clock.monotonic() > deadline:
+            break
+        clock.sleep(0.02)
+    return path.exists()
