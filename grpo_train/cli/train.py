@@ -25,7 +25,6 @@ from grpo_train.run_dir.kill import kill_run
 from grpo_train.run_dir.safe_json import Unreadable, parse_object
 from grpo_train.run_dir.slurm_job import node_count
 from grpo_train.run_dir.status import being_checked
-from grpo_train.train.optimizer import extension_note
 from grpo_train.train.preflight import (
     PlannedJob,
     check_engine,
@@ -35,6 +34,7 @@ from grpo_train.train.preflight import (
     make_demo_model,
     make_run,
 )
+from grpo_train.train.schedule import extension_note
 
 if TYPE_CHECKING:
     from grpo_train.config.schema import Config

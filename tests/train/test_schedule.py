@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_train.config.schema import Optimizer
-from grpo_train.train.optimizer import rate_factor
+from grpo_train.train.schedule import rate_factor
 from tests.support.engine import assert_same_run, grpo_train, resume_here, rows, train_here, write_config
 
 
