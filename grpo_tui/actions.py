@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from grpo_train.run_dir.errors import UserError
-from grpo_train.run_dir.suggest import did_you_mean
+from grpo_train.run_dir.errors import UserError, did_you_mean
 from grpo_tui.box.rows import RunRow
 from grpo_tui.box.store import Store
 from grpo_tui.files import read_user_file, user_file

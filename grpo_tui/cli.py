@@ -10,8 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from grpo_train.run_dir.errors import UserError
-from grpo_train.run_dir.suggest import did_you_mean
+from grpo_train.run_dir.errors import UserError, did_you_mean
 from grpo_train.run_dir.version import FORMAT, VERSION
 from grpo_tui.history import history_file
 from grpo_tui.kit.ending import end_with_terminal, report_crashes_clean

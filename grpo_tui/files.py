@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.config.yaml_text import InvalidYaml, load_yaml
-from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.errors import UserError, did_you_mean
 from grpo_train.run_dir.files import atomic_write
-from grpo_train.run_dir.suggest import did_you_mean
 from grpo_tui.box.events import BELL, WAYS, AlarmRule
 from grpo_tui.box.run_columns import KNOWN
 from remote.boxes import Box

@@ -24,8 +24,8 @@ from typing import Annotated, Any, Literal, TypeAlias, TypedDict, Union, get_arg
 from grpo_train.config.yaml_text import InvalidYaml, compose_yaml, load_yaml, value_of
 from grpo_train.run_dir import ROOT_VARIABLE
 from grpo_train.run_dir.credentials import find_secret
+from grpo_train.run_dir.errors import did_you_mean
 from grpo_train.run_dir.machine import UMASK_VARIABLE
-from grpo_train.run_dir.suggest import did_you_mean
 from remote.base import BoxesError
 from remote.protocol import Settings
 from remote.protocol.check import ValueRule, describe, hints_of, matches

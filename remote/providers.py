@@ -26,8 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_train.run_dir.clock import CLOCK, Clock
-from grpo_train.run_dir.errors import UserError
-from grpo_train.run_dir.suggest import did_you_mean
+from grpo_train.run_dir.errors import UserError, did_you_mean
 from grpo_train.run_dir.version import VERSION
 from grpo_train.run_dir.web_page import words_of
 from remote.base import Refused, Unreachable

@@ -12,8 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from grpo_train.backup.access import A_REGION, AN_ENDPOINT, ENDPOINT, REGION
 from grpo_train.config.yaml_text import InvalidYaml, compose_yaml
 from grpo_train.run_dir.credentials import find_secret
-from grpo_train.run_dir.errors import UserError
-from grpo_train.run_dir.suggest import did_you_mean
+from grpo_train.run_dir.errors import UserError, did_you_mean
 
 EXAMPLE = "copy config/backup.example.yaml there"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}

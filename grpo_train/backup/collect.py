@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grpo_train.backup.keys import check_key
 from grpo_train.backup.layout import digest_of_list, walk_files
 from grpo_train.backup.snapshot import Omitted, SnapshotLink
-from grpo_train.backup.store import StoreError
+from grpo_train.backup.store import StoreError, check_key
 from grpo_train.run_dir.manifest import MANIFEST, STEP_NAME, problem_of, sha256
 from grpo_train.run_dir.safe_json import MAX_FILE_BYTES, Unreadable, parse_object, read_bytes
 

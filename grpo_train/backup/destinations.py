@@ -16,14 +16,13 @@ from grpo_train.backup.backup_yaml import (
     default_path,
     read_destinations,
 )
-from grpo_train.backup.content import RateLimit
 from grpo_train.backup.folder import FolderStore
 from grpo_train.backup.layout import KINDS
 from grpo_train.backup.s3 import S3Store
 from grpo_train.backup.s3_requests import OnWait
-from grpo_train.backup.store import ObjectStore, Trust
+from grpo_train.backup.store import ObjectStore, RateLimit, Trust
 from grpo_train.run_dir.clock import CLOCK, Clock
-from grpo_train.run_dir.suggest import did_you_mean
+from grpo_train.run_dir.errors import did_you_mean
 
 BESIDE_TRAINING = 25_000_000
 """Bytes per second and processor beside training: less than a tenth of the processors' time (docs/performance.md)."""

@@ -12,11 +12,23 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from grpo_train.backup.content import CHUNK, RateLimit, check_content, read_piece
 from grpo_train.backup.direct import DirectFile, read_from_disk
-from grpo_train.backup.keys import check_key, check_prefix, is_key, is_partial, partial_name
 from grpo_train.backup.same_disk import mount_point, on_same_device, shows
-from grpo_train.backup.store import FilePart, OnBytes, StoredObject, StoreError
+from grpo_train.backup.store import (
+    CHUNK,
+    FilePart,
+    OnBytes,
+    RateLimit,
+    StoredObject,
+    StoreError,
+    check_content,
+    check_key,
+    check_prefix,
+    is_key,
+    is_partial,
+    partial_name,
+    read_piece,
+)
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.files import fsync_path
 

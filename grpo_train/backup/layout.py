@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_train.backup.keys import check_key
+from grpo_train.backup.store import check_key
 from grpo_train.run_dir import identity
 from grpo_train.run_dir.manifest import sha256
 from grpo_train.run_dir.safe_json import MAX_FILE_BYTES, open_regular

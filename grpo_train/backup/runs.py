@@ -14,8 +14,7 @@ from grpo_train.backup.snapshot import Omitted
 from grpo_train.backup.snapshots import stored_evaluations
 from grpo_train.backup.take import BackupResult, back_up
 from grpo_train.run_dir import RunDirError, list_evaluations
-from grpo_train.run_dir.errors import UserError, code_of
-from grpo_train.run_dir.suggest import nearest
+from grpo_train.run_dir.errors import UserError, code_of, nearest
 
 if TYPE_CHECKING:
     from grpo_train.backup.destinations import Destination

@@ -12,14 +12,22 @@ from itertools import islice
 from typing import Any
 
 from grpo_train.backup.access import Access
-from grpo_train.backup.content import RateLimit, check_content
-from grpo_train.backup.keys import check_key, check_prefix, is_key
 from grpo_train.backup.s3_errors import StorePlace
 from grpo_train.backup.s3_read import ObjectReader
 from grpo_train.backup.s3_requests import OnWait, S3Requests, S3Timing
 from grpo_train.backup.s3_trial import try_checksums
 from grpo_train.backup.s3_upload import PART, Uploader
-from grpo_train.backup.store import FilePart, OnBytes, StoredObject, StoreError
+from grpo_train.backup.store import (
+    FilePart,
+    OnBytes,
+    RateLimit,
+    StoredObject,
+    StoreError,
+    check_content,
+    check_key,
+    check_prefix,
+    is_key,
+)
 from grpo_train.run_dir.clock import CLOCK, Clock
 
 _KEYS_PER_DELETION = 1_000

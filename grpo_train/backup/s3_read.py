@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from typing import Any
 
-from grpo_train.backup.content import RateLimit
 from grpo_train.backup.s3_errors import cause_of
 from grpo_train.backup.s3_requests import S3Requests
-from grpo_train.backup.store import StoreError
+from grpo_train.backup.store import RateLimit, StoreError
 
 RANGE = 10 << 20
 _BLOCK = 5 << 20

@@ -11,9 +11,8 @@ from datetime import datetime
 from typing import Any
 
 from grpo_train.backup.access import Access
-from grpo_train.backup.content import RateLimit
 from grpo_train.backup.s3_errors import StorePlace, cause_of, date_of, refusal, retry_after, unusable
-from grpo_train.backup.store import StoreError
+from grpo_train.backup.store import RateLimit, StoreError
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.web_page import is_page, words_of
 

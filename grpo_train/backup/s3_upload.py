@@ -19,10 +19,9 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_train.backup.content import read_piece
 from grpo_train.backup.s3_errors import UploadEnded
 from grpo_train.backup.s3_requests import S3Requests
-from grpo_train.backup.store import FilePart, OnBytes, StoreError
+from grpo_train.backup.store import FilePart, OnBytes, StoreError, read_piece
 
 logger = logging.getLogger(__name__)
 PART = 8 << 20

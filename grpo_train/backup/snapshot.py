@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from grpo_train.backup.keys import check_key
 from grpo_train.backup.layout import KINDS
+from grpo_train.backup.store import check_key
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.safe_json import Unreadable, parse_object, type_name
 

@@ -6,12 +6,153 @@ repeated (back-off with jitter, a deadline for each request) and raises :class:`
 
 from __future__ import annotations
 
+import hashlib
+import re
+import secrets
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.safe_json import Unreadable, open_regular
+
+# keys of objects, checked before a request or a path is made from them -------------------------------------
+
+MAX_KEY_BYTES = 1_024
+"""The limit of S3."""
+MAX_NAME_BYTES = 255
+"""The limit of file systems."""
+
+_PARTIAL = re.compile(r"\.[0-9a-f]{16}\.partial")
+_RESERVED = re.compile(rf"(?:^|/){_PARTIAL.pattern}(?:/|\Z)")
+_DOTS = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Unicode's categories Cc and Cs."""
+
+
+def check_key(key: str) -> str:
+    """The key itself. Raises StoreError (``bad_name``) for a key that leads out of a store or that one cannot hold."""
+    if problem := _problem_of(key):
+        raise StoreError(f"invalid name {key!r}: {problem}", code="bad_name")
+    return key
+
+
+def is_key(key: str) -> bool:
+    """Whether a file name in a store can be an object's; other files are not ours."""
+    return not _problem_of(key)
+
+
+def check_prefix(prefix: str) -> str:
+    """The start of a key, or "". Raises StoreError (``bad_name``)."""
+    if prefix:
+        check_key(prefix.removesuffix("/"))
+    return prefix
+
+
+def partial_name() -> str:
+    """New hidden name for a file that is being written."""
+    return f".{secrets.token_hex(8)}.partial"
+
+
+def is_partial(name: str) -> bool:
+    """Whether a file name is a :func:`partial_name`."""
+    return bool(_PARTIAL.fullmatch(name))
+
+
+def _problem_of(key: str) -> str:
+    """Three patterns and two lengths: every key of a listing and of a manifest is checked."""
+    if key.startswith("/"):
+        return "it is absolute"
+    if _DOTS.search(key):
+        return "'.', '..' and empty names are not allowed between slashes"
+    if _CONTROL.search(key):
+        return "control characters and invalid UTF-8 are not allowed"
+    length = len(key.encode())
+    if length > MAX_KEY_BYTES or (
+        length > MAX_NAME_BYTES and any(len(name.encode()) > MAX_NAME_BYTES for name in key.split("/"))
+    ):
+        return f"the limits are {MAX_KEY_BYTES} bytes, and {MAX_NAME_BYTES} between slashes"
+    if _RESERVED.search(key):
+        return "the name is reserved for files that are being written"
+    return ""
+
+
+# bytes on both ends of a transfer: parts of local files, objects that are read back, a limit of their rate -
+
+CHUNK = 4 << 20
+"""Bytes read at a time."""
+
+
+class RateLimit:
+    """Upper bound of the bytes per second that all threads together move."""
+
+    def __init__(self, bytes_per_s: float, clock: Clock = CLOCK) -> None:
+        self.bytes_per_s = bytes_per_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._free_at = clock.monotonic()
+
+    def take(self, size: int) -> None:
+        """Wait until ``size`` more bytes may move."""
+        with self._lock:
+            start = max(self._free_at, self._clock.monotonic())
+            self._free_at = start + size / self.bytes_per_s
+        self._clock.sleep(start - self._clock.monotonic())
+
+
+def read_piece(piece: FilePart, size: int = CHUNK) -> Iterator[bytes]:
+    """The bytes of a piece, in chunks of ``size`` bytes.
+
+    Raises StoreError (``changed``) in place of the last one if they differ from the piece's SHA-256.
+    """
+    digest, left, last = hashlib.sha256(), piece.size, b""
+    try:
+        with open_regular(piece.path) as file:
+            file.seek(piece.start)
+            while left and (chunk := file.read(min(size, left))):
+                left -= len(chunk)
+                digest.update(chunk)
+                if last:
+                    yield last
+                last = chunk
+    except FileNotFoundError:
+        raise _changed(piece, "it was removed while it was backed up") from None
+    except Unreadable as error:
+        raise _changed(piece, str(error)) from None
+    except OSError as error:
+        raise _changed(piece, f"cannot read it: {error.strerror or error}") from error
+    if left:
+        raise _changed(piece, f"it has {left} bytes less than expected")
+    if digest.hexdigest() != piece.sha256:
+        raise _changed(piece, "its bytes differ from their SHA-256")
+    if last:
+        yield last
+
+
+def _changed(piece: FilePart, problem: str) -> StoreError:
+    return StoreError(f"{piece.path}: {problem}", code="changed")
+
+
+def check_content(
+    chunks: Iterable[bytes | memoryview], where: str, size: int, sha256: str, on_bytes: OnBytes | None = None
+) -> None:
+    """Hash an object's bytes. Raises StoreError (``damaged``) if they are not the expected ones."""
+    digest, count = hashlib.sha256(), 0
+    for chunk in chunks:
+        count += len(chunk)
+        if count > size:
+            break
+        digest.update(chunk)
+        if on_bytes:
+            on_bytes(len(chunk))
+    if count != size:
+        raise StoreError(f"{where}: {'more' if count > size else count} bytes instead of {size}", code="damaged")
+    if digest.hexdigest() != sha256:
+        raise StoreError(f"{where}: its bytes differ from their SHA-256", code="damaged")
+
 
 OnBytes = Callable[[int], None]
 """Called with the number of bytes that moved since the last call."""

@@ -16,7 +16,7 @@ from grpo_train.cli.output import fail
 from grpo_train.config import load_config, read_config_text, with_changes
 from grpo_train.config.schema import Config, TaskConfig
 from grpo_train.run_dir import resolve_root
-from grpo_train.run_dir.suggest import did_you_mean
+from grpo_train.run_dir.errors import did_you_mean
 from grpo_train.tasks import Problem, TaskError
 from grpo_train.tasks.check import CHECKS, DatasetCheck, DatasetReport, PromptReader
 from grpo_train.tasks.check_lines import report_lines

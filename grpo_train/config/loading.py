@@ -16,8 +16,7 @@ from pydantic import BaseModel, ValidationError
 from grpo_train.config.schema import Config
 from grpo_train.config.yaml_text import InvalidYaml, compose_yaml, line_of, load_yaml, value_of
 from grpo_train.run_dir.credentials import find_secret
-from grpo_train.run_dir.errors import UserError
-from grpo_train.run_dir.suggest import did_you_mean, nearest
+from grpo_train.run_dir.errors import UserError, did_you_mean, nearest
 
 KeyPath = tuple[str, ...]
 _PART = re.compile(r"task\[(\d+)\]")

@@ -19,8 +19,7 @@ from grpo_train.evaluation.report.step import join_samples, write_step
 from grpo_train.evaluation.report.summary import SETTINGS
 from grpo_train.evaluation.report.table import consolidate, unfinished_steps
 from grpo_train.evaluation.request import EvalError
-from grpo_train.evaluation.results.grading_key import grading_key
-from grpo_train.evaluation.results.keys import problems_key
+from grpo_train.evaluation.results.keys import grading_key, problems_key
 from grpo_train.evaluation.results.log import log_evaluation
 from grpo_train.evaluation.results.stored import (
     RERUN_HINT,

@@ -13,8 +13,7 @@ from grpo_train.history.query import QueryError
 from grpo_train.history.record import RunRecord
 from grpo_train.history.search import Search, parse_search
 from grpo_train.run_dir.display import fraction
-from grpo_train.run_dir.errors import UserError
-from grpo_train.run_dir.suggest import nearest
+from grpo_train.run_dir.errors import UserError, nearest
 
 
 def find(records: Sequence[RunRecord], query: str, columns: str = "") -> tuple[list[RunRecord], list[str]]:

@@ -23,7 +23,7 @@ from grpo_train.history.query import EVERYTHING, And, FieldCondition, Leaf, Node
 from grpo_train.history.query import matches as query_matches
 from grpo_train.history.query import parse_filter as parse_query
 from grpo_train.history.record import RunRecord
-from grpo_train.run_dir.suggest import nearest
+from grpo_train.run_dir.errors import nearest
 
 DIRECTIVES = ("since", "before", "sort", "limit")
 ALWAYS = ("eval.accuracy", "eval.best")

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir import sha256
-from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.errors import UserError, did_you_mean
 from grpo_train.run_dir.files import read_json
 from grpo_train.run_dir.manifest import weights_problem
 from grpo_train.run_dir.safe_json import Unreadable, read_object
-from grpo_train.run_dir.suggest import did_you_mean
 
 BACKBONES = {
     "tiny": "models/tiny",

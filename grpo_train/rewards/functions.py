@@ -33,7 +33,7 @@ from grpo_train.rewards.signatures import Kind, split_prefix
 from grpo_train.rewards.tags import CLOSE_ANSWER, CLOSE_THINK, OPEN_ANSWER
 from grpo_train.rewards.types import LARGEST_REWARD, Attempt, Task, TaskError, Verdict
 from grpo_train.rewards.user_functions import UserFunctions
-from grpo_train.run_dir.suggest import did_you_mean
+from grpo_train.run_dir.errors import did_you_mean
 
 RewardFunction = Callable[[Attempt, Verdict], "float | None"]
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from grpo_train.rewards.types import Attempt, Problem, TaskError
-from grpo_train.run_dir.suggest import did_you_mean
+from grpo_train.run_dir.errors import did_you_mean
 
 Kind = Literal["attempt", "trl"]
 TRL_PREFIX = "trl:"

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from grpo_train.rewards.types import TaskError
-from grpo_train.run_dir.suggest import did_you_mean
+from grpo_train.run_dir.errors import did_you_mean
 
 
 def load_function(name: str, key: str) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from grpo_train.run_dir.errors import code_of
+from grpo_train.run_dir.errors import code_of, nearest
 from grpo_train.run_dir.files import atomic_write, open_lock, remove_tree, utc_from, utc_now
 from grpo_train.run_dir.identity import older_identity
 from grpo_train.run_dir.machine import not_readable, not_writable
@@ -25,7 +25,6 @@ from grpo_train.run_dir.processes import boot_id
 from grpo_train.run_dir.rows import printable, unreadable_row
 from grpo_train.run_dir.run import RunDir
 from grpo_train.run_dir.status import RunDirError
-from grpo_train.run_dir.suggest import nearest
 
 ROOT_VARIABLE = "LOCALFS_ROOT"
 SWEEP_VARIABLE = "GRPO_SWEEP"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir.clock import CLOCK, Clock
-from grpo_train.run_dir.commit import commit_of
+from grpo_train.run_dir.code import commit_of
 from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.files import atomic_write, open_for_writing, parse_time, read_json, touch, utc_now
 from grpo_train.run_dir.processes import boot_id, identity, is_alive

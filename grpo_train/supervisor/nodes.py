@@ -3,7 +3,7 @@
 All see the run directory on one disk. The first machine's supervisor owns the status. It announces a stage of training
 in ``control/nodes.json`` and removes that at the stage's end; :mod:`grpo_train.supervisor.join` on each other machine
 starts that machine's processes, and ends them when the announcement is gone. In a SLURM job srun starts them
-(:mod:`grpo_train.supervisor.slurm_stage`).
+(:mod:`grpo_train.supervisor.stages`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir, RunDirError, sha256
-from grpo_train.run_dir.commit import commit_of
+from grpo_train.run_dir.code import commit_of
 from grpo_train.run_dir.files import atomic_write, read_json, to_json
 
 ADDRESS_VARIABLE = "GRPO_RENDEZVOUS"

@@ -20,11 +20,10 @@ from grpo_train.run_dir.errors import code_of, message_of
 from grpo_train.run_dir.files import to_float, utc_now
 from grpo_train.run_dir.processes import become_subreaper, kill_all, run_id_of
 from grpo_train.run_dir.slurm_job import REQUEUE_EXIT, job_fields, node_count
-from grpo_train.supervisor.journal import Journal
+from grpo_train.supervisor.journal import Journal, ProgressLine
 from grpo_train.supervisor.nodes import announced, count_joined
 from grpo_train.supervisor.notify import Notifier
 from grpo_train.supervisor.process import HEARTBEAT_S, LEFT_OUT, LOOK_S, StageOutcome, StageRunner
-from grpo_train.supervisor.progress_line import ProgressLine
 from grpo_train.supervisor.restarts import Restarts
 from grpo_train.supervisor.save_backups import SaveBackups
 from grpo_train.supervisor.stages import Stage, thread_count

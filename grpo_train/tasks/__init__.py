@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 from grpo_train.config import schema
 from grpo_train.rewards.types import Attempt, NoSplitError, Problem, Split, Task, TaskError, Verdict
 from grpo_train.rewards.user_code import load_function
-from grpo_train.run_dir.suggest import did_you_mean
+from grpo_train.run_dir.errors import did_you_mean
 from grpo_train.tasks.shared.base import TaskDefaults, TaskKind, WorkedTask
 from grpo_train.tasks.shared.mixture import Mixture, make_mixture
 from grpo_train.tasks.shared.order import data_order

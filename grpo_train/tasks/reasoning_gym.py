@@ -16,8 +16,8 @@ from grpo_train.config import schema
 from grpo_train.rewards.helpers import GRADER_FAILURES, HelperError, Helpers, HelperTimeout, gym
 from grpo_train.rewards.tags import last_tagged, strict_answer, tagged_verdict
 from grpo_train.rewards.types import Attempt, NoSplitError, Problem, Split, TaskError, Verdict
+from grpo_train.run_dir.errors import did_you_mean
 from grpo_train.run_dir.installation import install_command
-from grpo_train.run_dir.suggest import did_you_mean
 from grpo_train.tasks.shared.base import TaskDefaults, TaskKind
 from grpo_train.tasks.shared.overlap import normal_text
 from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask, check_template

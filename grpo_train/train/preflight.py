@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from grpo_train.policy.locate import (
     recorded_base,
     resolve_backbone,
 )
-from grpo_train.rewards import load_rewards
+from grpo_train.rewards import Rewards, load_rewards
 from grpo_train.rewards.signatures import TRL_PREFIX, split_prefix
 from grpo_train.rewards.user_code import absolute_name
 from grpo_train.rollout.vllm.server import check_servers
@@ -37,7 +37,7 @@ from grpo_train.run_dir.errors import UserError, no_engine
 from grpo_train.run_dir.files import read_json
 from grpo_train.run_dir.root import SWEEP_VARIABLE, Launch
 from grpo_train.run_dir.slurm_job import node_count
-from grpo_train.tasks import Mixture, TaskDefaults, TaskError, load_task, refuse_unused
+from grpo_train.tasks import Attempt, Mixture, Problem, Task, TaskDefaults, TaskError, load_task, refuse_unused
 from grpo_train.tasks.shared.data_files import locate
 from grpo_train.tasks.shared.hub_data import is_hub_path, pinned_path
 from grpo_train.tasks.shared.self_play import SelfPlayTask, check_self_play
@@ -45,7 +45,41 @@ from grpo_train.tracking.wandb.settings import check as check_wandb
 from grpo_train.tracking.wandb.settings import has_key
 from grpo_train.train import pass_rates
 from grpo_train.train.curriculum import LevelControl
-from grpo_train.train.try_rewards import try_rewards
+
+# a call of every user-defined reward function, on dummy completions of a real problem ----------------------
+# A function that fails does so before the model is loaded and the first completions are generated.
+
+COUNT = 2
+"""Number of completions: a single one would not show a list of the wrong length."""
+IDS = tuple(range(1, 17))
+"""Token ids of a completion."""
+
+
+def try_rewards(rewards: Rewards, task: Task) -> None:
+    """Call the functions on completions of the first training problem of each task, and end their process.
+
+    Raises TaskError for a function that fails, and for a task whose first problem cannot be read.
+    """
+    if not rewards.has_user_functions:
+        return
+    try:
+        if isinstance(task, Mixture):
+            for label, part in task.parts.items():
+                _try(rewards, part, replace(part.problem("train", 0), task=label))
+        else:
+            _try(rewards, task, task.problem("train", 0))
+    finally:
+        rewards.close()
+
+
+def _try(rewards: Rewards, task: Task, problem: Problem) -> None:
+    text = f"It is so.</think> <answer>{problem.answer or 1}</answer>"
+    attempts = [Attempt(problem, text, length=len(IDS), key=f"0/0/{slot}", ids=IDS) for slot in range(COUNT)]
+    verdict = task.judge(attempts[0])
+    if isinstance(task, SelfPlayTask):  # its scores come from whole games
+        verdict = replace(verdict, score=0.0)
+    rewards.complete([rewards.start(attempt, verdict) for attempt in attempts], attempts, COUNT)
+
 
 SHAPE = {
     "lora_rank": "r",

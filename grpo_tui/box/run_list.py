@@ -23,7 +23,7 @@ from grpo_train.history.query import (
     meets,
     parse_filter,
 )
-from grpo_train.run_dir.suggest import nearest
+from grpo_train.run_dir.errors import nearest
 from grpo_tui.box.rows import RunRow
 from grpo_tui.box.run_columns import (
     BACKUP,

@@ -22,7 +22,7 @@ from textual.widget import Widget
 from textual.widgets import Button, Input, Label, Select, Static, TextArea
 
 from grpo_train.run_dir.credentials import find_secret
-from grpo_train.run_dir.suggest import nearest
+from grpo_train.run_dir.errors import nearest
 from grpo_tui.kit.dialog import Dialog, LineInput
 from grpo_tui.kit.panel import Excerpt
 from remote.protocol import RemoteError

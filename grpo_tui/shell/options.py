@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir.configs import config_folder, list_configs, read_config
-from grpo_train.run_dir.errors import UserError
-from grpo_train.run_dir.suggest import did_you_mean
+from grpo_train.run_dir.errors import UserError, did_you_mean
 from remote.protocol.check import hints_of
 from remote.protocol.copies import NOW, THEN
 from remote.protocol.jobs import EvaluateRequest

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import field, fields, replace
 from typing import Annotated, Any, TypeAlias, TypedDict
 
-from grpo_train.run_dir.suggest import did_you_mean
+from grpo_train.run_dir.errors import did_you_mean
 from remote.protocol.check import SECRET, Label, Quantity, ValueRule
 from remote.protocol.copies import NOW, THEN
 from remote.protocol.frames import RemoteError

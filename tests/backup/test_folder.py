@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from grpo_train.backup.folder import FolderStore
-from grpo_train.backup.keys import partial_name
-from grpo_train.backup.store import StoreError
+from grpo_train.backup.store import StoreError, partial_name
 from grpo_train.run_dir.files import fsync_path
 from tests.support.killing import Points, disk_calls, five_of, killed_at
 from tests.support.mounts import mounted

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from grpo_train.backup.content import RateLimit
 from grpo_train.backup.folder import FolderStore
 from grpo_train.backup.s3_requests import Body, S3Timing
-from grpo_train.backup.store import ObjectStore
+from grpo_train.backup.store import ObjectStore, RateLimit
 from tests.support.clock import LeapingClock
 from tests.support.s3_faults import FaultyRequests
 from tests.support.s3_servers import running_rclone

@@ -19,9 +19,8 @@ from grpo_train.config import load_config
 from grpo_train.run_dir import RunDir, StatusWriter
 from grpo_train.run_dir.backup_note import steps_in_backup
 from grpo_train.run_dir.files import read_json
-from grpo_train.supervisor.journal import Journal
+from grpo_train.supervisor.journal import Journal, ProgressLine
 from grpo_train.supervisor.notify import Notifier
-from grpo_train.supervisor.progress_line import ProgressLine
 from grpo_train.supervisor.save_backups import SaveBackups
 from grpo_train.train.retention import prune_checkpoints
 from tests.support.backups import backup, folder_destination, make_run, newest, save, set_state, train_to

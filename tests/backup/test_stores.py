@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo_train.backup.content import RateLimit
 from grpo_train.backup.s3 import S3Store
-from grpo_train.backup.store import FilePart, ObjectStore, StoreError
+from grpo_train.backup.store import FilePart, ObjectStore, RateLimit, StoreError
 from tests.support.clock import LeapingClock
 from tests.support.stores import KINDS, content, new_store, piece_of, whole
 

@@ -11,7 +11,7 @@ import pytest
 from grpo_train.config.schema import Config, TaskConfig
 from grpo_train.evaluation.plan import plan_evaluation
 from grpo_train.evaluation.request import EvalRequest
-from grpo_train.evaluation.results import grading_key, keys
+from grpo_train.evaluation.results import keys
 from grpo_train.rewards.user_code import _import_file
 from grpo_train.rollout import seed_of
 from grpo_train.run_dir import RunDir
@@ -48,17 +48,17 @@ def test_key_changes_with_every_relevant_setting(run: RunDir, monkeypatch: pytes
 
 def test_grader_key_covers_imported_sources(tmp_path: Path) -> None:
     files: dict[Path, None] = {}
-    grading_key._gather(grading_key.PACKAGE / "tasks" / "addition.py", files, set())
-    names = {str(file.relative_to(grading_key.PACKAGE)) for file in files}
+    keys._gather(keys.PACKAGE / "tasks" / "addition.py", files, set())
+    names = {str(file.relative_to(keys.PACKAGE)) for file in files}
     assert {"tasks/addition.py", "rewards/number.py", "rewards/number_parser.py", "tasks/shared/base.py"} <= names
     assert not names & {"tasks/gsm8k.py", "tasks/__init__.py", "config/schema.py"}
     own, libraries = tmp_path / "mine.py", set[str]()
     own.write_text("import json\nimport numpy as np\nfrom grpo_train.rewards.number import grade_number\n")
     files.clear()
-    grading_key._gather(own, files, libraries)
+    keys._gather(own, files, libraries)
     assert libraries == {"numpy"}
     assert own in files
-    assert grading_key.PACKAGE / "rewards" / "number.py" in files
+    assert keys.PACKAGE / "rewards" / "number.py" in files
 
 
 @pytest.mark.parametrize(
@@ -95,12 +95,12 @@ def test_files_beside_a_grader_are_part_of_its_key(
     config = Config(task=TaskConfig(name="data", path=str(tmp_path / "test.jsonl"), grader=grader))
     try:
         task = load_task(config.task)
-        first = grading_key.grader_key(task, config)
+        first = keys.grader_key(task, config)
         (tmp_path / "unused.py").write_text("# changed")
-        assert grading_key.grader_key(task, config) == first
+        assert keys.grader_key(task, config) == first
         for name in changed:
             (tmp_path / name).write_text(sources[name] + "# changed")
-            assert grading_key.grader_key(task, config) != first, name
+            assert keys.grader_key(task, config) != first, name
             (tmp_path / name).write_text(sources[name])
     finally:
         _import_file.cache_clear()

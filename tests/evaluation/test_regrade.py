@@ -10,7 +10,7 @@ import pytest
 
 from grpo_train.evaluation.regrade import Regraded, regrade_evaluations
 from grpo_train.evaluation.request import EvalError
-from grpo_train.evaluation.results import grading_key
+from grpo_train.evaluation.results import keys
 from grpo_train.evaluation.targets import Unfinished
 from grpo_train.evaluation.workers import single_turn
 from grpo_train.run_dir import RunDir
@@ -119,7 +119,7 @@ def test_regrading_applies_a_new_grader(run: RunDir, monkeypatch: pytest.MonkeyP
 def test_a_changed_grader_reuses_completions(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     """In an evaluation interrupted before the grader was fixed."""
     assert evaluate_until(run, 5, torn=False)
-    monkeypatch.setattr(grading_key, "grader_key", lambda task, config: "fixed")
+    monkeypatch.setattr(keys, "grader_key", lambda task, config: "fixed")
     items = record_generated(monkeypatch)
     done = set(partial_of(run).completions())
     assert evaluate_here(run.root, "trained", steps="2", **SAMPLED) == 0
@@ -130,7 +130,7 @@ def test_a_changed_grader_judges_stored_results_again(
     run: RunDir, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert evaluate_here(run.root, "trained", steps="2", **SAMPLED) == 0
-    monkeypatch.setattr(grading_key, "grader_key", lambda task, config: "fixed")
+    monkeypatch.setattr(keys, "grader_key", lambda task, config: "fixed")
     items = record_generated(monkeypatch)
     assert evaluate_here(run.root, "trained", steps="2", **SAMPLED, nproc=2) == 0
     assert items == []

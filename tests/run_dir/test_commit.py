@@ -3,7 +3,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from grpo_train.run_dir.commit import commit_of
+from grpo_train.run_dir.code import commit_of
 
 
 def git(folder: Path, *words: str) -> str:

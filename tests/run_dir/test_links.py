@@ -12,8 +12,7 @@ import pytest
 from grpo_train.evaluation.results.partial import Partial, PartialWriter
 from grpo_train.run_dir import RunDir, StatusWriter, create_run
 from grpo_train.run_dir.files import JsonlWriter, close_torn_line, open_lock, touch
-from grpo_train.supervisor.journal import Journal
-from grpo_train.supervisor.progress_line import ProgressLine
+from grpo_train.supervisor.journal import Journal, ProgressLine
 
 REFUSED = "a symbolic link is not written through: remove it"
 

@@ -12,8 +12,7 @@ import pytest
 from grpo_train.run_dir import RunDir, create_run
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.slurm_job import REQUEUE_VARIABLE, current_job, is_earlier_attempt
-from grpo_train.supervisor.journal import Journal
-from grpo_train.supervisor.progress_line import ProgressLine
+from grpo_train.supervisor.journal import Journal, ProgressLine
 from grpo_train.supervisor.stop_requests import HANGUP_ECHO_S, StopRequests
 from tests.support.clock import TestClock
 

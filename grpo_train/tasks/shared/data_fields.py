@@ -9,7 +9,7 @@ from typing import Any
 
 from grpo_train.config import schema
 from grpo_train.rewards.math_answer import last_boxed
-from grpo_train.run_dir.suggest import nearest
+from grpo_train.run_dir.errors import nearest
 from grpo_train.tasks.shared.base import Problem, TaskError
 from grpo_train.tasks.shared.conversation import Turns, ask_conversation, question_of, turns_of
 from grpo_train.tasks.shared.graders import grader_of

@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 
 from grpo_train.run_dir import resolve_root
-from grpo_train.run_dir.suggest import did_you_mean
+from grpo_train.run_dir.errors import did_you_mean
 from grpo_train.tasks.shared.base import Split, TaskError
 from grpo_train.tasks.shared.data_rows import SUFFIXES, name_parts
 

@@ -13,8 +13,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from grpo_train.run_dir.errors import did_you_mean
 from grpo_train.run_dir.signs import downloading
-from grpo_train.run_dir.suggest import did_you_mean
 from grpo_train.tasks.shared.base import TaskError
 from grpo_train.tasks.shared.data_rows import Located, arrow_rows
 from grpo_train.tasks.shared.hub import hub_answers

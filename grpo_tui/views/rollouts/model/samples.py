@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from grpo_train.history.query import And, FieldCondition, Node, Not, Or, QueryError, Word, leaves, parse_filter
 from grpo_train.run_dir.display import metric_value
+from grpo_train.run_dir.errors import did_you_mean
 from grpo_train.run_dir.files import to_float
-from grpo_train.run_dir.suggest import did_you_mean
 from grpo_tui.box.asking import Asking, monotonic
 from grpo_tui.box.export import table_of
 from grpo_tui.box.formatting import counted, percent
