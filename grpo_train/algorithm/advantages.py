@@ -32,13 +32,15 @@ def group_advantages(rewards: torch.Tensor, num_generations: int, scale_rewards:
     Dr. GRPO (Liu et al. 2025, arXiv 2503.20783, §3.2) drops GRPO's division by the group's standard deviation, which
     weights questions by difficulty. ``group`` is GRPO as published (Shao et al. 2024, arXiv 2402.03300, §4.1.2).
     ``batch`` divides by the standard deviation of all rewards (Lite PPO, arXiv 2508.08221). Standard deviations are
-    sample estimates (ddof 1) plus 1e-4, as in TRL.
+    sample estimates (ddof 1) plus 1e-4, as in TRL. ``mean`` divides by the group's mean (MaxRL, Tajwar et al. 2026,
+    arXiv 2602.02710), which weights a question by 1 / pass rate, as maximum likelihood does; it is for rewards that
+    are not negative, and a group whose mean is not above 0 has advantage 0.
 
     Args:
         rewards: (B,), consecutive groups of ``num_generations``; with ``batch``, all completions of a step from every
             rank. A NaN reward is left out of its group and gets advantage 0.
         num_generations: completions per prompt.
-        scale_rewards: none, group or batch.
+        scale_rewards: none, group, batch or mean.
 
     Returns:
         (B,) in the dtype of ``rewards`` (integers become floats). Each group sums to 0; equal rewards give exactly 0.
@@ -48,12 +50,13 @@ def group_advantages(rewards: torch.Tensor, num_generations: int, scale_rewards:
     """
     if rewards.numel() % num_generations:
         raise ValueError(f"{rewards.numel()} rewards do not divide into groups of {num_generations}")
-    if scale_rewards not in ("none", "group", "batch"):
-        raise ValueError(f"unknown scale_rewards '{scale_rewards}'; known: none, group, batch")
+    if scale_rewards not in ("none", "group", "batch", "mean"):
+        raise ValueError(f"unknown scale_rewards '{scale_rewards}'; known: none, group, batch, mean")
     if not rewards.is_floating_point():
         rewards = rewards.to(torch.get_default_dtype())
     groups = rewards.reshape(-1, num_generations)
-    centered = groups - groups.nanmean(dim=1, keepdim=True)
+    mean = groups.nanmean(dim=1, keepdim=True)
+    centered = groups - mean
     # The mean of equal rewards may be rounded; their advantage is exactly 0.
     lowest = groups.nan_to_num(nan=torch.inf).amin(dim=1, keepdim=True)
     highest = groups.nan_to_num(nan=-torch.inf).amax(dim=1, keepdim=True)
@@ -62,6 +65,8 @@ def group_advantages(rewards: torch.Tensor, num_generations: int, scale_rewards:
         centered = centered / (_nanstd(groups) + STD_EPSILON)
     elif scale_rewards == "batch":
         centered = centered / (_nanstd(groups.view(1, -1)) + STD_EPSILON)
+    elif scale_rewards == "mean":
+        centered = torch.where(mean > 0, centered / mean, 0.0)
     return centered.nan_to_num(nan=0.0).view(-1)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from grpo_train.algorithm.losses import LOSS_TYPES
+from grpo_train.algorithm.losses import LOSS_TYPES, LossSpec
 from grpo_train.algorithm.losses.parts import Clip, Counts
 
 
@@ -34,7 +34,7 @@ def policy_loss(
     advantages: torch.Tensor,
     mask: torch.Tensor,
     *,
-    loss_type: str,
+    loss_type: str | LossSpec,
     epsilon: float,
     epsilon_high: float | None = None,
     delta: float | None = None,
@@ -58,9 +58,9 @@ def policy_loss(
         old_logps: (B, T) denominator of the ratio rho = exp(logps - old_logps); a constant.
         advantages: (B,).
         mask: (B, T), 1 on the completion tokens that count. Values elsewhere are ignored, even NaN.
-        loss_type: dr_grpo, grpo, bnpo, dapo, gspo or cispo; see :mod:`grpo_train.algorithm.losses`.
+        loss_type: a name of :data:`grpo_train.algorithm.losses.LOSS_TYPES`, or a loss of its own.
         epsilon, epsilon_high: clip range [1 - epsilon, 1 + epsilon_high]; ``epsilon_high`` defaults to ``epsilon``.
-            For cispo ``epsilon_high`` is the bound of the ratio and required.
+            For cispo ``epsilon_high`` is the bound of the ratio and required; for dppo both bound a probability.
         delta: bound of the ratio where the advantage is negative (two-sided clipping); above 1 + epsilon_high.
         max_completion_length: L, the generation budget in tokens (dr_grpo).
         num_completions: N, completions of the whole step; default: B, the batch is the whole step.
@@ -77,13 +77,13 @@ def policy_loss(
         ValueError: unknown ``loss_type``; a count that the normalizer needs is missing; a bound or reference is missing
             or out of range; a shape does not match.
     """
-    if loss_type not in LOSS_TYPES:
+    if isinstance(loss_type, str) and loss_type not in LOSS_TYPES:
         raise ValueError(f"unknown loss_type '{loss_type}'; known: {', '.join(LOSS_TYPES)}")
-    estimator = LOSS_TYPES[loss_type]
-    if loss_type == "cispo" and epsilon_high is None:
-        raise ValueError("cispo requires epsilon_high, the bound of the ratio (5.0 is common)")
+    estimator = LOSS_TYPES[loss_type] if isinstance(loss_type, str) else loss_type
+    if estimator.bounds == "ratio" and epsilon_high is None:
+        raise ValueError(f"{loss_type} requires epsilon_high, the bound of the ratio (5.0 is common)")
     high = epsilon if epsilon_high is None else epsilon_high
-    if delta is not None and delta <= 1 + high and loss_type != "cispo":
+    if delta is not None and delta <= 1 + high and estimator.bounds == "range":
         raise ValueError(f"delta {delta} must be greater than the upper clip bound 1 + {high}")
     if beta and ref_logps is None:
         raise ValueError(f"beta is {beta}, which requires ref_logps")

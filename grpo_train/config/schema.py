@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from grpo_train.config.sections.algorithm import Algorithm, LossType, Optimizer, Train
+from grpo_train.config.sections.algorithm import LOSSES, Algorithm, Optimizer, Train
 from grpo_train.config.sections.backup import Backup
 from grpo_train.config.sections.base import Section, conflict
 from grpo_train.config.sections.evaluation import Eval
@@ -20,7 +20,7 @@ from grpo_train.config.sections.tracking import Tracking
 from grpo_train.config.sections.workflow import Budget, Workflow
 
 __all__ = [
-    "Algorithm", "Backup", "Budget", "Config", "Curriculum", "Eval", "LossType", "Model", "Notify",
+    "LOSSES", "Algorithm", "Backup", "Budget", "Config", "Curriculum", "Eval", "Model", "Notify",
     "Optimizer", "PassRate", "Rollout", "Run", "Sandbox", "Section", "TaskConfig", "Tracking", "Train", "Workflow",
 ]  # fmt: skip
 

@@ -181,6 +181,7 @@ def check_start(
         say("tracking.wandb: no API key, so nothing is sent; run 'wandb login', or set WANDB_API_KEY in .env")
     config = with_changes(config, task=_each_part(config.task, partial(_absolute, root=root)))
     config = with_changes(config, task=_each_part(config.task, lambda part: pass_rates.resolved(part, config, root)))
+    config = with_changes(config, algorithm={"loss_type": absolute_name(config.algorithm.loss_type)})
     task = load_task(config.task, config.sandbox)
     weights = check_weights(ckpt, config.model.adapter) if ckpt else None
     if weights is not None:
@@ -209,11 +210,21 @@ def check_start(
         raise TaskError(f"task {task.name}: its train split has no problems")
     if job is None:  # else they may need the node's GPUs
         try_rewards(rewards, task)
+    if ":" in config.algorithm.loss_type:
+        _try_loss(config.algorithm.loss_type)
     if backbone:
         check_hub_model(backbone)  # last: it may wait for the network
     if backbone or weights is not None:
         check_lengths(backbone or str(weights), config.rollout)
     return config
+
+
+def _try_loss(name: str) -> None:
+    """Try a user's loss in a process of its own, as it imports torch. Raises TaskError."""
+    command = [sys.executable, "-m", "grpo_train.train.losses", name]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise TaskError(done.stderr.strip() or f"algorithm.loss_type: {name} ended its process")
 
 
 def needs_demo_model(config: Config, root: Path) -> bool:

@@ -17,6 +17,7 @@ from grpo_train.config.schema import Config
 from grpo_train.policy.logprobs import LogprobForward, TokenLogprobs, pad_values, split_by_tokens
 from grpo_train.policy.transfer import ArrayTransfer, Moved
 from grpo_train.train.buffer import RolloutBuffer, taking_part
+from grpo_train.train.losses import find_loss
 
 
 def microbatches(
@@ -93,7 +94,7 @@ def piece_loss(tokens: TokenLogprobs, piece: Piece, buffer: RolloutBuffer, updat
         piece.old_logps,
         piece.advantages,
         piece.mask,
-        loss_type=algorithm.loss_type,
+        loss_type=find_loss(algorithm.loss_type),
         epsilon=algorithm.epsilon,
         epsilon_high=algorithm.epsilon_high,
         delta=algorithm.delta,

@@ -16,7 +16,7 @@ from grpo_train.algorithm import combine_rewards, group_advantages, overlong_pen
 GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "losses.json"
 REWARDS = [1.0, 0.0, 1.0, 0.5]
 ADVANTAGES = [0.5, -0.5, 0.25, -0.25]
-SCALES = ("none", "group", "batch")
+SCALES = ("none", "group", "batch", "mean")
 
 
 def tensor(values: list[float]) -> torch.Tensor:
@@ -43,6 +43,13 @@ def reward_groups(draw: st.DrawFn, *, missing: bool = True) -> tuple[torch.Tenso
 
 def test_golden_advantages() -> None:
     close(group_advantages(tensor(REWARDS), 2), tensor(ADVANTAGES))
+
+
+def test_a_group_is_divided_by_its_mean() -> None:
+    """Values of prime-rl's ``MaxRLAlgorithm`` at 559b44772: (r - mean) / mean, 0 where the mean is not above 0."""
+    rewards = tensor([1.0, 0.0, 1.0, 0.5, 0.0, 0.0, -1.0, 0.5, math.nan, 2.0])
+    found = [1.0, -1.0, 1 / 3, -1 / 3, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    close(group_advantages(rewards, 2, "mean"), tensor(found))
 
 
 if GOLDEN.is_file():  # absent beside a clone

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from grpo_train.algorithm import PolicyLoss, policy_loss
 from grpo_train.algorithm.losses import LOSS_TYPES
 from grpo_train.algorithm.losses.parts import token_ratio
-from grpo_train.config.schema import LossType
+from grpo_train.config.schema import LOSSES
 from tests.support.losses import TOLERANCE, close, kl_mean, share, tensor
 
 # ---------------------------------------------------------------------------------------------------------- any batch
@@ -140,6 +140,7 @@ def test_on_policy_gradient_is_the_policy_gradient(case: Case) -> None:
         "dr_grpo": 1 / (completions * case.settings["max_completion_length"]),
         "grpo": 1 / (completions * lengths),
         "gspo": 1 / (completions * lengths),
+        "sapo": 1 / (completions * lengths),
     }.get(kind, 1 / max(float(mask.sum()), 1))
     result, gradient, _ = case.loss()
     close(gradient, -case.advantages.unsqueeze(1) * mask * scale)
@@ -179,6 +180,15 @@ def test_token_losses_match_plain_python(case: Case) -> None:
             if kind == "cispo":
                 value = -min(ratio, high) * advantage * case.logps[i, t].item()
                 high_clipped += ratio > high and advantage > 0
+            elif kind == "sapo":
+                temperature = 1.0 if advantage > 0 else 1.05
+                value = -4 / temperature / (1 + math.exp(-temperature * (ratio - 1))) * advantage
+            elif kind == "dppo":
+                moved = math.exp(case.logps[i, t].item()) - math.exp(case.old[i, t].item())
+                is_kept = moved <= high if advantage > 0 else moved >= -epsilon
+                value = -min(ratio, 20.0) * advantage * case.logps[i, t].item() * is_kept
+                low_clipped += not is_kept and advantage < 0
+                high_clipped += not is_kept and advantage > 0
             else:
                 first = min(ratio, delta or math.inf) * advantage
                 value = -min(first, min(max(ratio, 1 - epsilon), 1 + high) * advantage)
@@ -192,6 +202,7 @@ def test_token_losses_match_plain_python(case: Case) -> None:
                 "dr_grpo": completions * case.settings["max_completion_length"],
                 "grpo": completions * len(positions),
                 "gspo": completions * len(positions),
+                "sapo": completions * len(positions),
             }.get(kind, tokens)
             entropy += case.entropy[i, t].item() / tokens
     result, _, _ = case.loss()
@@ -230,7 +241,7 @@ def test_clip_range(log_ratio: float, advantage: float, loss: float, clipped: st
 
 @given(cases(), st.sampled_from([3.0, 10.0]))
 def test_delta_bounds_every_token(case: Case, delta: float) -> None:
-    assume(case.settings["loss_type"] != "cispo")
+    assume(LOSS_TYPES[case.settings["loss_type"]].bounds == "range")
     changes = {"delta": delta, "importance_weights": None, "beta": 0.0, "entropy_coef": 0.0}
     result = case.loss(**changes)[0]
     assert (result.per_token <= delta * case.advantages.abs().unsqueeze(1) + TOLERANCE).all()
@@ -243,7 +254,7 @@ def test_delta_bounds_every_token(case: Case, delta: float) -> None:
 
 
 def test_config_accepts_every_loss() -> None:
-    assert set(get_args(LossType)) == set(LOSS_TYPES)
+    assert set(LOSSES) == set(LOSS_TYPES)
 
 
 @pytest.mark.parametrize("kind", LOSS_TYPES)
@@ -297,7 +308,7 @@ def test_kl_term_gradient(case: Case) -> None:
 def kl_weight_type(case: Case) -> str:
     """A loss whose on-policy gradient at A = -1 is the token's weight."""
     kind: str = case.settings["loss_type"]
-    return {"gspo": "grpo", "cispo": "bnpo"}.get(kind, kind)
+    return {"gspo": "grpo", "sapo": "grpo", "cispo": "bnpo", "dppo": "bnpo"}.get(kind, kind)
 
 
 @given(cases())

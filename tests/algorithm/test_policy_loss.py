@@ -42,6 +42,9 @@ LOSSES: dict[str, tuple[float, dict[str, Any]]] = {
         -0.0157413455008502, {"loss_type": "cispo", "epsilon_high": 5.0},
     ),
     "cispo, ratio capped at 1.2, token mean": (0.0143241379624741, {"loss_type": "cispo", "epsilon_high": 1.2}),
+    # by verl's own functions at 1dda039b9 (verl/trainer/ppo/core_algos.py), in float64
+    "dppo, moves of at most 0.2": (-0.015741345500850216, {"loss_type": "dppo"}),
+    "dppo, moves of at most 0.1": (-0.04557783945367562, {"loss_type": "dppo", "epsilon": 0.1}),
     "dr_grpo + 0.04 * k3": (-0.0223907541961223, {"loss_type": "dr_grpo", "beta": 0.04}),
 }  # fmt: skip
 KL = 0.0212260166542082
@@ -67,6 +70,27 @@ def golden(rows: list[int] | None = None, scale: str = "none", **arguments: Any)
 def test_golden_losses(name: str) -> None:
     value, arguments = LOSSES[name]
     assert golden(**arguments)[0].loss.item() == pytest.approx(value, abs=TOLERANCE, rel=0)
+
+
+def test_gradients_are_those_of_verl() -> None:
+    """At 1dda039b9; verl adds 1e-8 to the lengths of sapo's completions."""
+    found = golden(loss_type="dppo", epsilon=0.1)[1]
+    close(
+        found,
+        tensor([
+            [-0.055258545903782375, -0.0370409110340859, -0.05, 0], [0.08243606353500642, 0.047561471225035706, 0, 0],
+            [-0.023780735612517853, -0.025, 0, -0.015163266492815837], [0.03374647018940008, 0, 0, 0],
+        ]),
+    )  # fmt: skip
+    result, gated = golden(loss_type="sapo")
+    assert result.loss.item() == pytest.approx(0.04542513555326927, rel=1e-6)
+    theirs = tensor([
+        [-0.04592168696027446, -0.030354793400818196, -0.04166666652777778, 0],
+        [0.09195948901025279, 0.059412879548063395, 0, 0],
+        [-0.01485412507923699, -0.0156249999609375, -0.021955093285523707, -0.00911949827715646],
+        [0.08158274051777277, 0, 0, 0],
+    ])  # fmt: skip
+    torch.testing.assert_close(gated, theirs, rtol=1e-8, atol=1e-9)
 
 
 def test_bnpo_is_dapo_with_another_default() -> None:

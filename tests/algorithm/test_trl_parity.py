@@ -30,6 +30,7 @@ TRL_NAMES = {  # our name: TRL's loss_type, importance_sampling_level
     "dapo": ("dapo", "token"),
     "gspo": ("grpo", "sequence"),
     "cispo": ("cispo", "token"),
+    "sapo": ("sapo", "token"),
 }
 
 
@@ -136,7 +137,13 @@ def trl_loss(case: Case, *, num_tokens: int | None = None, accumulation: int = 1
         top_entropy_quantile=1.0,
         off_policy_mask_threshold=None,
         aux_loss_enabled=False,
-        args=SimpleNamespace(delta=case.delta, use_bias_correction_kl=False, steps_per_generation=accumulation),
+        args=SimpleNamespace(
+            delta=case.delta,
+            use_bias_correction_kl=False,
+            steps_per_generation=accumulation,
+            sapo_temperature_pos=1.0,
+            sapo_temperature_neg=1.05,  # its defaults
+        ),
         _metrics={"train": metrics},
     )
     trainer.accelerator.sync_gradients = True

@@ -10,4 +10,4 @@ MiniMax-M1 2025, arXiv 2506.13585, eq. 4-5; TRL's ``loss_type="cispo"``.
 
 from grpo_train.algorithm.losses.parts import LossSpec, per_token, reinforce_surrogate, token_ratio
 
-CISPO = LossSpec(token_ratio, reinforce_surrogate, per_token, counts_tokens=True)
+CISPO = LossSpec(token_ratio, reinforce_surrogate, per_token, counts_tokens=True, bounds="ratio")

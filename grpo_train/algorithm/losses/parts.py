@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -23,7 +24,7 @@ class Clip:
     low: float
     """epsilon."""
     high: float
-    """epsilon_high; for CISPO the bound itself."""
+    """epsilon_high."""
     delta: float | None = None
     """Upper bound of the unclipped ratio where the advantage is negative (two-sided clipping); None = unbounded."""
 
@@ -68,6 +69,9 @@ class LossSpec:
     """(mask, counts) -> weight of each token: (B, T), (B, 1) or scalar."""
     counts_tokens: bool = False
     """Whether the normalizer is the step's number of tokens."""
+    bounds: Literal["range", "ratio", "probability", "nothing"] = "range"
+    """What epsilon and epsilon_high bound: the ratio to [1 - low, 1 + high]; ``ratio``: high is its maximum;
+    ``probability``: the change of a token's probability. Only a range takes delta."""
 
 
 # ------------------------------------------------------------------------------------------------------------ ratios

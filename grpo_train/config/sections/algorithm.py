@@ -13,20 +13,25 @@ from grpo_train.config.sections.base import (
     PositiveInt,
     Section,
     conflict,
+    name_or_function,
 )
 
-LossType = Literal["dr_grpo", "grpo", "bnpo", "dapo", "gspo", "cispo"]
+LOSSES = ("dr_grpo", "grpo", "bnpo", "dapo", "gspo", "cispo", "sapo", "dppo")
 CLIP_RANGES: dict[str, tuple[float, float]] = {"dapo": (0.2, 0.28), "gspo": (3e-4, 4e-4), "cispo": (0.2, 5.0)}
 """Defaults of ``epsilon`` and ``epsilon_high`` other than 0.2 and 0.2, from each method's paper."""
+NO_DELTA = ("cispo", "sapo", "dppo")
+"""Losses that do not clip a ratio to a range."""
 
 
 class Algorithm(Section):
     """Loss and advantage estimator; docs/algorithms.md defines every name."""
 
-    loss_type: LossType = "dr_grpo"
-    """Loss: dr_grpo (constant normalizer), grpo, bnpo, dapo, gspo (sequence-level ratios) or cispo."""
-    scale_rewards: Literal["none", "group", "batch"] = "none"
-    """Divisor of the advantages: none (Dr. GRPO), or the standard deviation of the group or of the whole batch."""
+    loss_type: name_or_function(*LOSSES) = "dr_grpo"  # type: ignore[valid-type]
+    """Loss: dr_grpo (constant normalizer), grpo, bnpo, dapo, gspo (sequence-level ratios), cispo, sapo (a smooth gate),
+    dppo (bounds of a probability), or your own as ``file.py:function``."""
+    scale_rewards: Literal["none", "group", "batch", "mean"] = "none"
+    """Divisor of the advantages: none (Dr. GRPO), the standard deviation of the group or of the whole batch, or the
+    mean of the group (MaxRL; rewards of 0 or more)."""
     reward_weights: dict[str, float] = Field(default_factory=dict)
     """Weight of each reward function by name (accuracy, overlong, …); 1 for names not listed."""
     num_iterations: PositiveInt = 1
@@ -75,8 +80,8 @@ class Algorithm(Section):
                 "ratio and must be at least 1 (usually 5.0)",
                 "algorithm.epsilon_high",
             )
-        if self.loss_type == "cispo" and self.delta is not None:
-            raise conflict("algorithm.delta has no effect on cispo; remove it", "algorithm.delta")
+        if self.loss_type in NO_DELTA and self.delta is not None:
+            raise conflict(f"algorithm.delta has no effect on {self.loss_type}; remove it", "algorithm.delta")
         if self.delta is not None and self.delta <= 1 + self.epsilon_high:
             raise conflict(
                 f"algorithm.delta {self.delta} must be above 1 + epsilon_high = {1 + self.epsilon_high:g}, "

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, WithJsonSchema, field_validator
 from pydantic_core import PydanticCustomError
 
+from grpo_train.run_dir.errors import did_you_mean
 from grpo_train.run_dir.safe_json import half_character
 
 INT_MAX = 2**31 - 1
@@ -19,6 +20,20 @@ NonNegativeFloat = Annotated[float, Field(ge=0)]
 def conflict(message: str, *keys: str) -> PydanticCustomError:
     """An error about several keys; it is located at the first of ``keys`` (``section.key``) that the user set."""
     return PydanticCustomError("conflict", "{message}", {"message": message, "keys": list(keys)})
+
+
+def name_or_function(*known: str) -> Any:
+    """The type of a key that takes one of the known names, or a user's ``file.py:function``."""
+
+    def check(value: str) -> str:
+        if ":" not in value and value not in known:
+            hint = did_you_mean(value, known, "known names")
+            raise PydanticCustomError("name", "{message}", {"message": f"unknown name; {hint}, or file.py:function"})
+        return value
+
+    names = {"enum": list(known), "type": "string"}
+    own = {"description": "file.py:function", "pattern": "^.+:\\w+$", "type": "string"}
+    return Annotated[str, AfterValidator(check), WithJsonSchema({"anyOf": [names, own]})]
 
 
 class Section(BaseModel):
