@@ -96,7 +96,7 @@ def environment_overrides(environment: Mapping[str, str]) -> dict[str, dict[str,
             continue
         try:
             value = kind(text)
-            getattr(schema, section.capitalize()).model_validate({key: value})
+            type(getattr(Config(), section)).model_validate({key: value})
         except ValueError as error:
             expected = {int: "a positive integer", float: "a number in its range", str: "a path"}[kind]
             raise EvalError(f"{variable}={text}: {section}.{key} must be {expected}") from error

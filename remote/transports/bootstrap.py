@@ -178,7 +178,7 @@ _RECEIVE = (
     'signal.alarm(0); print("", marker, sep=chr(10), flush=True); '
     'hashlib.sha256(data).hexdigest() == want or sys.exit("the agent arrived incomplete"); '
     'code = zipfile.ZipFile(io.BytesIO(data)).read("remote/agent/from_memory.py"); '
-    'module = {"__name__": "start"}; exec(code, module); module["start"](data, want, places); '
+    'module = {"__name__": "start"}; exec(code, module); module["start_from_memory"](data, want, places); '
     'from remote.agent.program import main; sys.exit(main(["serve"]))'
 )
 """A buffer of 1 byte, so that nothing after the bundle is read."""
