@@ -13,6 +13,7 @@ from grpo_tui.actions import ACTIONS, Action, key_label
 from grpo_tui.app import GrpoApp
 from grpo_tui.kit.bars import KeyBar, ViewBar
 from grpo_tui.kit.desk import SelectRun
+from grpo_tui.palette import commands
 from tests.tui.conftest import Session, Start
 from tests.tui.fake_rows import RUN
 from tests.tui.test_actions import VIEWS
@@ -97,18 +98,18 @@ async def test_the_palette_of_every_view_runs_each_action(start: Start, ran: lis
     async with start(box, wait="87/200") as session:
         for view in VIEWS:
             await show(session, view)
-            commands = {command.title: command for command in session.app.get_system_commands(session.app.screen)}
+            offered = {command.title: command for command in commands(session.app)}
             for action in actions_in(session, view):
                 if action.id == "palette":
                     continue
-                command = commands.pop(f"{action.label}: {session.app.help_of(action)}")
+                command = offered.pop(f"{action.label}: {session.app.help_of(action)}")
                 reason = action.reason(session.app.situation())
-                said = f"not available: {reason}" if reason else key_label(action.keys[0])
-                assert said in command.help, f"{action.id} in {view}"
+                about = f"not available: {reason}" if reason else ""
+                assert (command.about, command.key) == (about, key_label(action.keys[0])), f"{action.id} in {view}"
                 command.callback()
                 await does(session, ran, action, f"palette in {view}")
             others = {"theme", "charts", "screenshot", "report", "tunnels", "sync", "messages"}
-            assert {title.partition(":")[0] for title in commands} == others, view
+            assert {title.partition(":")[0] for title in offered} == others, view
 
 
 async def test_a_click_on_a_key_of_every_view_runs_its_action(start: Start, ran: list[str]) -> None:

@@ -7,6 +7,7 @@ from grpo_tui.actions import ACTIONS
 from grpo_tui.dialogs.evaluate import EvalScreen
 from grpo_tui.dialogs.launch import LaunchScreen
 from grpo_tui.kit.help import PANELS, HelpScreen, KeyTable
+from grpo_tui.palette import commands
 from grpo_tui.views.home.screen import HomeScreen
 from remote.events import Link, LinkChanged
 from tests.tui.conftest import Start, opened
@@ -121,7 +122,7 @@ async def test_help_fits_a_terminal_that_was_resized(start: Start) -> None:
 
 async def test_palette_lists_every_action(start: Start) -> None:
     async with start(wait="87/200") as session:
-        offered = {command.title for command in session.app.get_system_commands(session.app.screen)}
+        offered = {command.title for command in commands(session.app)}
         assert {
             f"{action.label}: {session.app.help_of(action)}"
             for action in ACTIONS
