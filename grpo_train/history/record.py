@@ -243,10 +243,16 @@ def _as_number(text: Any) -> float | None:
 
 
 def _member(text: Json, key: str) -> Any:
-    """A member of a flat object in JSON, without the others; MISSING without it. A quote within a text is escaped, so a
-    key in quotes is nothing else."""
+    """A member of a flat object in JSON, without the others; MISSING without it.
+
+    A key in quotes is found elsewhere only behind an escaped quote, or behind the end of a text, where a sign follows.
+    """
+    if key[:1] in (":", ",", "}"):
+        return json.loads(text).get(key, MISSING) if text else MISSING
     label = json.dumps(key, ensure_ascii=False) + ": "
     at = text.find(label)
+    while at > 0 and text[at - 1] == "\\":
+        at = text.find(label, at + 1)
     return MISSING if at < 0 else _DECODER.raw_decode(text, at + len(label))[0]
 
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from grpo_train.history.cost import Prices
@@ -138,9 +138,14 @@ def test_costs_follow_from_price_and_time() -> None:
     assert (longer.cost, longer.ran[-1]) == (5.0, ("h200-a", NOW - 3600, NOW))
 
 
-TEXTS = st.text(max_size=8) | st.sampled_from(['a": ', '"a": 1', "a\\", '\\"a\\": '])
+TEXTS = st.text(max_size=8) | st.sampled_from(
+    ['a": ', '"a": 1', "a\\", '\\"a\\": ', 'x"a', "a", '": ', ": ", ", ", "}"]
+)
 
 
+@settings(max_examples=500)
+@example({'": ': "", ": ": "0"}, "")
+@example({'x"a': 1, "a": 2}, "a")
 @given(st.dictionaries(TEXTS, TEXTS | st.integers() | st.none() | st.booleans(), max_size=6), TEXTS)
 def test_one_value_is_found_without_the_others(config: dict[str, Any], other: str) -> None:
     one = RunRecord("i", "b", "/r", "n", {}, config_json=json.dumps(config, ensure_ascii=False))

@@ -25,7 +25,7 @@ NOBODY = "http://127.0.0.1:9"
 """A hub that is down."""
 PROGRAM = """
 import json, sys
-from grpo_train.config.schema import Task
+from grpo_train.config.schema import TaskConfig
 from grpo_train.run_dir.errors import UserError
 from grpo_train.tasks import load_task
 from grpo_train.tasks.shared.hub_data import pinned_path
@@ -34,7 +34,7 @@ for keys in json.loads(sys.argv[1]):
     try:
         if keys.pop("pin", False):
             found["path"] = keys["path"] = pinned_path(keys["path"])
-        task = load_task(Task(**{"name": "data", **keys}))
+        task = load_task(TaskConfig(**{"name": "data", **keys}))
         found["sizes"] = [task.size("train"), task.size("test")]
         found["first"] = task.problem("train", 0).question
         found |= {"label": task.label, "notes": list(task.notes)}

@@ -49,8 +49,8 @@ def test_missing_path_and_unknown_name_are_errors() -> None:
 
 def test_tasks_do_not_import_torch() -> None:
     program = (
-        "import sys; from grpo_train.config.schema import Task; from grpo_train.tasks import load_task\n"
-        "load_task(Task(name='addition')).problem('test', 0)\n"
+        "import sys; from grpo_train.config.schema import TaskConfig; from grpo_train.tasks import load_task\n"
+        "load_task(TaskConfig(name='addition')).problem('test', 0)\n"
         "sys.exit(', '.join({'torch', 'transformers', 'datasets'} & set(sys.modules)) or 0)"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
