@@ -87,6 +87,9 @@ def resolve_config(config: Config, request: EvalRequest) -> Config:
     return with_changes(config, task=task, eval=from_environment["eval"] | changes, curriculum=curriculum)
 
 
+_SECTIONS: dict[str, type[schema.Section]] = {"task": schema.TaskConfig, "eval": schema.Eval}
+
+
 def environment_overrides(environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Changes to the ``task`` and ``eval`` sections from MBPP's variables. Raises EvalError for an invalid value."""
     found: dict[str, dict[str, Any]] = {"task": {}, "eval": {}}
@@ -96,7 +99,7 @@ def environment_overrides(environment: Mapping[str, str]) -> dict[str, dict[str,
             continue
         try:
             value = kind(text)
-            type(getattr(Config(), section)).model_validate({key: value})
+            _SECTIONS[section].model_validate({key: value})
         except ValueError as error:
             expected = {int: "a positive integer", float: "a number in its range", str: "a path"}[kind]
             raise EvalError(f"{variable}={text}: {section}.{key} must be {expected}") from error
