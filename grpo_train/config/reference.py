@@ -94,7 +94,7 @@ def _type(facts: dict[str, Any]) -> str:
         return f"`{_referenced(facts).removesuffix('Config')}`"
     if "anyOf" in facts:
         return " or ".join(_type(option) for option in facts["anyOf"] if option.get("type") != "null")
-    if "pattern" in facts:
+    if "pattern" in facts and "description" in facts:
         return f"`{facts['description']}`"
     if "enum" in facts:
         return ", ".join(f"`{value}`" for value in facts["enum"])
