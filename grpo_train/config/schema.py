@@ -15,12 +15,12 @@ from grpo_train.config.sections.evaluation import Eval
 from grpo_train.config.sections.model import Model, Rollout
 from grpo_train.config.sections.notify import Notify
 from grpo_train.config.sections.run import Run
-from grpo_train.config.sections.task import Curriculum, PassRate, Sandbox, TaskConfig
+from grpo_train.config.sections.task import Curriculum, EveryTask, PassRate, Sandbox, TaskConfig
 from grpo_train.config.sections.tracking import Tracking
 from grpo_train.config.sections.workflow import Budget, Workflow
 
 __all__ = [
-    "LOSSES", "Algorithm", "Backup", "Budget", "Config", "Curriculum", "Eval", "Model", "Notify",
+    "LOSSES", "Algorithm", "Backup", "Budget", "Config", "Curriculum", "Eval", "EveryTask", "Model", "Notify",
     "Optimizer", "PassRate", "Rollout", "Run", "Sandbox", "Section", "TaskConfig", "Tracking", "Train", "Workflow",
 ]  # fmt: skip
 

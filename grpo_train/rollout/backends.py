@@ -62,7 +62,7 @@ def make_backend(
         steps: decoding steps at most (:func:`decoding_steps`); native then records graphs and, with ``rollout.compile:
             auto``, compiles layers only where that :func:`pays`. None = it does.
 
-    Raises PolicyError (vllm).
+    Raises PolicyError (vllm), TaskError (a backend of the user's file).
     """
     # These modules import torch.
     model, tokenizer = policy.model, policy.tokenizer
@@ -70,6 +70,10 @@ def make_backend(
         from grpo_train.rollout.vllm.backend import VllmBackend
 
         return VllmBackend(policy, stop, config)
+    if ":" in config.rollout.backend:
+        from grpo_train.rollout.own import OwnBackend
+
+        return OwnBackend(config.rollout.backend, policy, stop, config)
     fallbacks: dict[str, str] = {}
     if config.rollout.backend == "native":
         from grpo_train.policy.loading import compute_type

@@ -11,6 +11,7 @@ from typing import Any
 
 from grpo_train.config import ConfigError, load_config, read_config_text
 from grpo_train.config.schema import Config, TaskConfig
+from grpo_train.config.tasks import OPTIONS, GameOptions
 from grpo_train.history.cost import Forecast
 from grpo_train.platforms.choices import find_shape
 from grpo_train.platforms.facts import read_machine
@@ -29,8 +30,7 @@ from grpo_train.run_dir import RunDir, list_runs
 from grpo_train.run_dir.files import read_jsonl, to_float
 from grpo_train.run_dir.safe_json import leave_out
 from grpo_train.supervisor.stages import Stage, thread_count
-from grpo_train.tasks import TaskError, load_task, task_kind
-from grpo_train.tasks.shared.self_play import GAME_OPTIONS
+from grpo_train.tasks import TaskError, load_task
 
 RUNS = 3
 """Number of newest runs like this one that are read."""
@@ -179,6 +179,8 @@ class Estimates:
         config = self.config
         if config.rollout.backend == "vllm":
             return None, "no earlier run like this one, and grpo-train bench does not measure vLLM"
+        if ":" in config.rollout.backend:
+            return None, "no earlier run like this one, and grpo-train bench does not measure a backend of your own"
         if any(_is_game(part) for part in config.task.parts or [config.task]):
             return None, "no earlier run like this one, and the turns of a game are not known before"
         if not self.machine:
@@ -257,10 +259,7 @@ def _parameters(config: Config, root: Path) -> float | None:
 
 
 def _is_game(task: TaskConfig) -> bool:
-    try:
-        return ":" not in task.name and set(GAME_OPTIONS) <= set(task_kind(task.name).options)
-    except TaskError:
-        return False
+    return OPTIONS.get(task.name) is GameOptions
 
 
 def _lengths_of(run: RunDir, rows: list[dict[str, Any]], config: Config) -> _Earlier | None:

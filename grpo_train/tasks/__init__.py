@@ -1,8 +1,8 @@
 """Tasks, one file each. Torch-free.
 
-To add a task, write ``tasks/NAME.py`` that ends with ``TASK = TaskKind(...)`` and add NAME to :data:`FILES`. A user's
-own task is a function ``module:function`` or ``file.py:function`` that takes the ``task`` section of the config and
-returns a :class:`~grpo_train.rewards.types.Task`.
+To add a task, write ``tasks/NAME.py`` that ends with ``TASK = TaskKind(...)`` and name its options in
+:data:`grpo_train.config.tasks.OPTIONS`. A user's own task is a function ``file.py:function`` that takes the ``task``
+section of the config and returns a :class:`~grpo_train.rewards.types.Task`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from grpo_train.config import schema
+from grpo_train.config.tasks import OPTIONS
 from grpo_train.rewards.types import Attempt, NoSplitError, Problem, Split, Task, TaskError, Verdict
 from grpo_train.rewards.user_code import load_function
 from grpo_train.run_dir.errors import did_you_mean
@@ -25,18 +26,8 @@ __all__ = [
     "Verdict", "WorkedTask", "data_order", "load_task", "load_worked_task", "refuse_unused", "task_kind", "task_kinds",
 ]  # fmt: skip
 
-FILES = (
-    "echo", "pattern", "counting", "addition", "arithmetic", "base_conversion", "comparison", "word_problem",
-    "scheduling", "gsm8k", "math", "mbpp", "code_execution", "code_game", "tictactoe", "kuhn_poker", "negotiation",
-    "reasoning_gym", "jsonl",
-)  # fmt: skip
+FILES = tuple(OPTIONS)
 """The tasks in the order of listings. Their modules are imported when first needed."""
-COMMON = (
-    "name", "limit", "rewards", "reward_timeout", "reward_control", "correct_reward", "incorrect_reward", "pass_rate",
-    "weight",
-    "label", "parts",
-)  # fmt: skip
-"""Keys of the ``task`` section that apply to every task."""
 Loaded = TypeVar("Loaded")
 _MEMBERS = ("name", "label", "stop", "rewards", "slow", "size", "problem", "judge")
 """Members of :class:`~grpo_train.rewards.types.Task`, checked on a user's own task."""
@@ -106,7 +97,7 @@ def refuse_unused(config: schema.TaskConfig, others: Sequence[str] = ()) -> None
     if any(map(_is_user_task, [config.name, *others])):
         return
     kinds = [task_kind(config.name), *(task_kind(name, "eval.datasets") for name in others)]
-    used = {*COMMON, *(key for kind in kinds for key in kind.options)}
+    used = {*schema.EveryTask.model_fields, "parts", *(key for kind in kinds for key in kind.options)}
     unused = [
         key
         for key, field in schema.TaskConfig.model_fields.items()
@@ -117,7 +108,7 @@ def refuse_unused(config: schema.TaskConfig, others: Sequence[str] = ()) -> None
 
 
 def _unused(key: str, task: str) -> str:
-    users = [kind.name for kind in task_kinds() if key in kind.options]
+    users = [kind.name for kind in task_kinds() if key in kind.options] or ["tasks of your own"]
     return f"task.{key} has no effect on task.name {task}: remove it (used by {', '.join(users)})"
 
 

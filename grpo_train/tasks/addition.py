@@ -67,4 +67,4 @@ class AdditionTask(TaskDefaults):
         return worked_example(a, b, forget, rng.choice([-1, 1]) if miscounted else 0)
 
 
-TASK = TaskKind("addition", "Sum of two numbers: 47+85= → 132", ("digits",), load, load_worked=load)
+TASK = TaskKind("addition", "Sum of two numbers: 47+85= → 132", load, load_worked=load)

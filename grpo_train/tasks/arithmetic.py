@@ -80,6 +80,4 @@ class ArithmeticTask(GeneratedTask[Sum]):
         return worked(thinking, -result if negative else result)
 
 
-TASK = generated_kind(
-    "arithmetic", "Integer arithmetic with + - and *: 47-85= → -38", ArithmeticTask, ("digits", "operators")
-)
+TASK = generated_kind("arithmetic", "Integer arithmetic with + - and *: 47-85= → -38", ArithmeticTask)

@@ -27,7 +27,6 @@ from grpo_train.tasks.shared.code import COMPACT, Program, ProgramTask, denials,
 from grpo_train.tasks.shared.code_requests import CodeRequest, requests
 from grpo_train.tasks.shared.data_files import locate, split_files
 from grpo_train.tasks.shared.data_rows import rows_of
-from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS
 
 HELD_OUT = 256
 """Generated requests of the test split."""
@@ -133,6 +132,5 @@ def _has_code(source: str) -> bool:
 TASK = TaskKind(
     "code_execution",
     "Programs, rewarded for running without errors",
-    ("path", "level", "prompt_field", "answer_field", *TEMPLATE_OPTIONS),
     load,
 )

@@ -40,7 +40,7 @@ from grpo_train.sandbox.syntax import parse_program
 from grpo_train.tasks.shared.adversarial import AdversarialTask, Play
 from grpo_train.tasks.shared.base import Attempt, NoSplitError, Problem, Split, TaskKind, Verdict
 from grpo_train.tasks.shared.code import COMPACT, ProgramTask, denials, make_frame, program_of
-from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask
+from grpo_train.tasks.shared.template import ask
 
 HELD_OUT = 128
 """Requests of the test split."""
@@ -355,6 +355,4 @@ def _requests() -> list[tuple[str, str, int]]:
     return [(one, other, rng.randint(4, 10)) for one, other in pairs]
 
 
-TASK = TaskKind(
-    "code_game", "Programs whose output another model cannot predict", ("level", "opponent", *TEMPLATE_OPTIONS), load
-)
+TASK = TaskKind("code_game", "Programs whose output another model cannot predict", load)

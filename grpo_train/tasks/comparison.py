@@ -104,6 +104,4 @@ def _reduced(clause: Clause, units_only: bool) -> Clause:
     return int(first), sign, int(second), negated
 
 
-TASK = generated_kind(
-    "comparison", "Truth of a statement about numbers: 47>85? → no", ComparisonTask, ("digits",), max_train=16_384
-)
+TASK = generated_kind("comparison", "Truth of a statement about numbers: 47>85? → no", ComparisonTask, max_train=16_384)

@@ -28,7 +28,7 @@ from grpo_train.tasks.shared.data_files import locate
 from grpo_train.tasks.shared.data_rows import rows_of
 from grpo_train.tasks.shared.hub import load_hub_dataset
 from grpo_train.tasks.shared.hub_data import HubDataset, is_hub_path, open_dataset, parse_hub_path
-from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask, check_template
+from grpo_train.tasks.shared.template import ask, check_template
 
 LABEL = "gsm8k_r1_template"
 HUB_PATH = "hf:openai/gsm8k:main"
@@ -138,4 +138,4 @@ def _rows_of_hub_path(hub: HubDataset, split: Split) -> list[Gsm8kRow]:
     return [_row_of_record(record, location) for location, record in opened.rows(split)]
 
 
-TASK = TaskKind("gsm8k", "Grade-school word problems", ("path", *TEMPLATE_OPTIONS), load, alias=LABEL)
+TASK = TaskKind("gsm8k", "Grade-school word problems", load, alias=LABEL)

@@ -29,13 +29,11 @@ from grpo_train.rewards.types import Attempt, NoSplitError, Problem, Split, Task
 from grpo_train.tasks.shared.base import TaskDefaults, TaskKind
 from grpo_train.tasks.shared.data_fields import MAPPED, DataRow, FieldNames
 from grpo_train.tasks.shared.graders import grader_of
-from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, check_template
+from grpo_train.tasks.shared.template import check_template
 from grpo_train.tasks.shared.user_data import Data, DataSource, read_data, source_of
 
 PROMPTS = ("prompt", "messages", "question")
 """Names of the prompt field where ``task.prompt_field`` is not set, tried in this order."""
-DATA_OPTIONS = ("path", "splits", "split_seed", "wrong_rows", "delimiter")
-"""Keys of the ``task`` section that say where rows come from and which of them are used."""
 NEED_ANSWERS = {"accuracy", "correct_and_short"}
 """Reward functions that pay for correct answers."""
 
@@ -101,7 +99,6 @@ class JsonlTask(TaskDefaults):
 TASK = TaskKind(
     "jsonl",
     "Your own problems, from files or the hub (task.path); also named data",
-    (*DATA_OPTIONS, "prompt_field", "answer_field", "template_field", "grader", *TEMPLATE_OPTIONS),
     load,
     alias="data",
 )

@@ -7,9 +7,8 @@ answer; ``task.path`` is as for ``jsonl``. Needs the extra ``math``.
 from __future__ import annotations
 
 from grpo_train.config import schema
-from grpo_train.tasks.jsonl import DATA_OPTIONS, FieldNames, JsonlTask, load_rows
+from grpo_train.tasks.jsonl import FieldNames, JsonlTask, load_rows
 from grpo_train.tasks.shared.base import TaskKind
-from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS
 
 PROMPTS = ("problem", "question", "prompt")
 """Names of the prompt field, tried in this order."""
@@ -25,7 +24,6 @@ def load(config: schema.TaskConfig) -> JsonlTask:
 TASK = TaskKind(
     "math",
     "Competition problems with LaTeX answers (task.path)",
-    (*DATA_OPTIONS, "template_field", *TEMPLATE_OPTIONS),
     load,
     alias="math_r1_template",
 )

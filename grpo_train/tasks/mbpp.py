@@ -40,7 +40,6 @@ from grpo_train.tasks.shared.data_rows import rows_of
 from grpo_train.tasks.shared.hub import load_hub_dataset
 from grpo_train.tasks.shared.hub_data import HubDataset, is_hub_path, open_dataset, parse_hub_path
 from grpo_train.tasks.shared.overlap import normal_text
-from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS
 
 PATH_VARIABLE = "MBPP_DATASET_PATH"
 HUB_NAME = "google-research-datasets/mbpp"
@@ -302,6 +301,4 @@ def _unix(text: str) -> str:
     return text.replace("\r\n", "\n")
 
 
-TASK = TaskKind(
-    "mbpp", "Small Python functions, judged by tests", ("path", "few_shot", "visible_tests", *TEMPLATE_OPTIONS), load
-)
+TASK = TaskKind("mbpp", "Small Python functions, judged by tests", load)

@@ -20,7 +20,7 @@ from grpo_train.run_dir.errors import did_you_mean
 from grpo_train.run_dir.installation import install_command
 from grpo_train.tasks.shared.base import TaskDefaults, TaskKind
 from grpo_train.tasks.shared.overlap import normal_text
-from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask, check_template
+from grpo_train.tasks.shared.template import ask, check_template
 
 SIZES: dict[Split, int] = {"train": 20_000, "test": 500}
 SEEDS: dict[Split, int] = {"train": 1, "test": 2}
@@ -142,7 +142,6 @@ def _train_entry(dataset: str, index: int) -> tuple[int, str, str]:
 TASK = TaskKind(
     "reasoning_gym",
     "Puzzles from the reasoning-gym library (task.dataset)",
-    ("dataset", *TEMPLATE_OPTIONS),
     load,
     alias="reasoning_gym_r1_template",
 )

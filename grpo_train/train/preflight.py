@@ -181,7 +181,11 @@ def check_start(
         say("tracking.wandb: no API key, so nothing is sent; run 'wandb login', or set WANDB_API_KEY in .env")
     config = with_changes(config, task=_each_part(config.task, partial(_absolute, root=root)))
     config = with_changes(config, task=_each_part(config.task, lambda part: pass_rates.resolved(part, config, root)))
-    config = with_changes(config, algorithm={"loss_type": absolute_name(config.algorithm.loss_type)})
+    config = with_changes(
+        config,
+        algorithm={"loss_type": absolute_name(config.algorithm.loss_type)},
+        rollout={"backend": absolute_name(config.rollout.backend)},
+    )
     task = load_task(config.task, config.sandbox)
     weights = check_weights(ckpt, config.model.adapter) if ckpt else None
     if weights is not None:
@@ -210,8 +214,8 @@ def check_start(
         raise TaskError(f"task {task.name}: its train split has no problems")
     if job is None:  # else they may need the node's GPUs
         try_rewards(rewards, task)
-    if ":" in config.algorithm.loss_type:
-        _try_loss(config.algorithm.loss_type)
+    _try_own("grpo_train.train.losses", config.algorithm.loss_type)
+    _try_own("grpo_train.rollout.own", config.rollout.backend)
     if backbone:
         check_hub_model(backbone)  # last: it may wait for the network
     if backbone or weights is not None:
@@ -219,12 +223,14 @@ def check_start(
     return config
 
 
-def _try_loss(name: str) -> None:
-    """Try a user's loss in a process of its own, as it imports torch. Raises TaskError."""
-    command = [sys.executable, "-m", "grpo_train.train.losses", name]
+def _try_own(module: str, name: str) -> None:
+    """Try a user's loss or backend in a process of its own, as its file may import torch. Raises TaskError."""
+    if ":" not in name:
+        return
+    command = [sys.executable, "-W", "ignore", "-m", module, name]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise TaskError(done.stderr.strip() or f"algorithm.loss_type: {name} ended its process")
+        raise TaskError(done.stderr.strip() or f"{name} ended its process with exit {done.returncode}")
 
 
 def needs_demo_model(config: Config, root: Path) -> bool:

@@ -29,7 +29,8 @@ from tests.support.engine import REPOSITORY
 
 MADE = {
     "alarms.yaml", "backup.yaml", "boxes.yaml", "columns.yaml", "config.yaml", "eval_config.yaml", "keymap.yaml",
-    "file.py", "load.py", "make_problems.py", "my_rewards.py", "sums.yaml", "slurm.sh",
+    "file.py", "load.py", "make_problems.py", "my_backend.py", "my_grader.py", "my_loss.py", "my_rewards.py",
+    "my_task.py", "sums.yaml", "slurm.sh",
 }  # fmt: skip
 """Files of users and of runs."""
 FOREIGN = {

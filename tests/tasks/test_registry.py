@@ -13,11 +13,12 @@ import pytest
 
 from grpo_train import tasks
 from grpo_train.config import dump_config, load_config
-from grpo_train.config.schema import TaskConfig
+from grpo_train.config.schema import EveryTask, TaskConfig
 from grpo_train.tasks import TaskError, load_task, load_worked_task, refuse_unused, task_kind, task_kinds
 from grpo_train.tasks.shared.generated import GeneratedTask
 from grpo_train.tasks.shared.self_play import SelfPlayTask
 
+COMMON = {*EveryTask.model_fields, "parts"}
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 
 
@@ -76,10 +77,10 @@ READ: set[str] = set()
 def test_options_are_the_keys_a_task_reads() -> None:
     """Checked at run time for generated tasks and games; in the source for the others, whose data is not here."""
     for file in tasks.FILES:
-        assert set(options(file)) < set(TaskConfig.model_fields) - set(tasks.COMMON), file
+        assert set(options(file)) < set(TaskConfig.model_fields) - COMMON, file
         text = (Path(tasks.__file__).parent / f"{file}.py").read_text()
         assert set(re.findall(r"config\.([a-z_]+)", text)) & set(TaskConfig.model_fields) <= {
-            *options(file), *tasks.COMMON,
+            *options(file), *COMMON,
         }, file  # fmt: skip
         if file in ("addition", "kuhn_poker") or "GeneratedTask" in text or "SelfPlayTask" in text:
             READ.clear()
@@ -89,7 +90,7 @@ def test_options_are_the_keys_a_task_reads() -> None:
             task.problem("train", 0)
             if isinstance(task, SelfPlayTask):
                 task.match(task.problem("train", 0))
-            assert READ - set(tasks.COMMON) == set(options(file)), file
+            assert set(options(file)) == READ - COMMON, file
 
 
 @pytest.mark.parametrize("file", tasks.FILES)
@@ -99,8 +100,9 @@ def test_unused_keys_are_refused(file: str) -> None:
         "level": 3, "digits": 3, "operators": "*", "template": "chat", "system_prompt": "x", "few_shot": 1,
         "visible_tests": 2, "prompt_field": "x", "answer_field": "x", "template_field": "x", "grader": "text",
         "dataset": "x", "opponent": "x", "invalid_move_return": -2.0, "invalid_move_other_return": 1.0,
+        "options": {"size": 3},
     }  # fmt: skip
-    assert {*other, *tasks.COMMON} == set(TaskConfig.model_fields)
+    assert {*other, *COMMON} == set(TaskConfig.model_fields)
     refuse_unused(TaskConfig(name=file, limit=3, rewards=["format"], correct_reward=3))
     refuse_unused(TaskConfig.model_validate({"name": file, **{key: other[key] for key in options(file)}}))
     unread = sorted(set(other) - set(options(file)))
@@ -110,7 +112,7 @@ def test_unused_keys_are_refused(file: str) -> None:
     assert sorted(line.partition(" ")[0] for line in lines) == [f"task.{key}" for key in unread]
     for line in lines:
         key = line.partition(" ")[0].removeprefix("task.")
-        users = [each for each in tasks.FILES if key in options(each)]
+        users = [each for each in tasks.FILES if key in options(each)] or ["tasks of your own"]
         assert line.endswith(f" has no effect on task.name {file}: remove it (used by {', '.join(users)})")
 
 

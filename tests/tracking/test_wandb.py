@@ -36,11 +36,11 @@ from tests.support.wandb_server import KEY, WandbServer, wandb_server
 
 SIDECAR = """
 import os, sys
-from grpo_train.run_dir import give_way
+from grpo_train.run_dir import machine
 from grpo_train.run_dir.clock import CLOCK
 from grpo_train.tracking.wandb import sidecar
 from tests.support.clock import LeapingClock
-give_way.LOWEST = 0
+machine.LOWEST = 0
 os._exit(sidecar.main(sys.argv[1:3], LeapingClock() if sys.argv[3:] else CLOCK))
 """
 """At the usual priority; with a third argument, it takes no time until what is left is given up."""
@@ -293,7 +293,7 @@ def test_what_w_and_b_lacks_is_recorded_and_said(
 # ----------------------------------------------------------------------------------------------------- supervised
 
 
-USUAL_PRIORITY = "from grpo_train.run_dir import give_way\ngive_way.LOWEST = 0"
+USUAL_PRIORITY = "from grpo_train.run_dir import machine\nmachine.LOWEST = 0"
 
 
 @contextmanager

@@ -8,9 +8,20 @@ from pathlib import Path
 import pytest
 import yaml
 
+from grpo_train.config.loading import load_config
 from grpo_train.rewards.types import TaskError
 from grpo_train.train.losses import find_loss, try_loss
-from tests.support.engine import REPOSITORY, grpo_train, resume_here, run_of, write_micro
+from grpo_train.train.preflight import check_start
+from tests.support.engine import (
+    MICRO,
+    REPOSITORY,
+    config_text,
+    grpo_train,
+    resume_here,
+    run_of,
+    train_here,
+    write_micro,
+)
 
 PAGE = REPOSITORY / "docs" / "algorithms.md"
 HEAD = "import torch\nfrom grpo_train.algorithm.losses import *\n\n"
@@ -28,13 +39,12 @@ def test_the_documented_loss_trains_and_resumes_anywhere(micro_root: Path, monke
     (micro_root / "mine").mkdir()
     (micro_root / "mine" / "my_loss.py").write_text(documented())
     monkeypatch.chdir(micro_root / "mine")
-    cfg = write_micro(micro_root, algorithm__loss_type="my_loss.py:soft_clip", run__total_steps=2)
-    done = grpo_train("train", "--cfg", cfg, "--run-name", "own", root=micro_root)
-    assert done.returncode == 0, done.stderr
-    run = run_of(micro_root, "own")
-    kept = yaml.safe_load(run.config_file.read_text())["algorithm"]["loss_type"]
-    assert kept == f"{micro_root}/mine/my_loss.py:soft_clip"
+    text = config_text(MICRO, algorithm__loss_type="my_loss.py:soft_clip", run__total_steps=4)
+    config = check_start(load_config(text), micro_root, None)
+    assert config.algorithm.loss_type == f"{micro_root}/mine/my_loss.py:soft_clip"
     monkeypatch.chdir("/")
+    (cfg := micro_root / "checked.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    run = train_here(micro_root, cfg, "own", "--until", "2")
     resume_here(run, total=4)
     assert [row["step"] for row in run.read_log("train_log.jsonl")] == [1, 2, 3, 4]
 

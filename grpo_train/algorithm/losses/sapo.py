@@ -18,7 +18,7 @@ TEMPERATURE, NEGATIVE_TEMPERATURE = 1.0, 1.05
 
 def gated_surrogate(ratio: torch.Tensor, advantage: torch.Tensor, logps: torch.Tensor, clip: Clip) -> Surrogate:
     """-f(rho) A; clips nothing."""
-    temperature = torch.where(advantage > 0, TEMPERATURE, NEGATIVE_TEMPERATURE).to(ratio.dtype)
+    temperature = torch.full_like(advantage, NEGATIVE_TEMPERATURE).masked_fill(advantage > 0, TEMPERATURE)
     gate = torch.sigmoid(temperature * (ratio - 1)) * 4 / temperature
     nothing = torch.zeros_like(ratio, dtype=torch.bool)
     return Surrogate(-gate * advantage, nothing, nothing)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from grpo_train.config.sections.base import NonNegativeInt, PositiveFloat, PositiveInt, Section
+from grpo_train.config.sections.base import NonNegativeInt, PositiveFloat, PositiveInt, Section, name_or_function
 
 
 class Model(Section):
@@ -40,11 +40,11 @@ class Model(Section):
 class Rollout(Section):
     """Generation of completions for training."""
 
-    backend: Literal["native", "transformers", "vllm"] = "native"
+    backend: name_or_function("native", "transformers", "vllm") = "native"  # type: ignore[valid-type]
     """Generation backend. ``native`` draws from a copy of the weights in the compute type, adapter merged in, with
     slots for keys and values. ``transformers`` generates with the trained model itself; models that native cannot run
     (sliding windows, states, no sdpa) use it, too, with a message. ``vllm`` draws from a vLLM server, which runs in an
-    environment of its own (docs/vllm.md)."""
+    environment of its own (docs/vllm.md). Or your own as ``file.py:function`` (docs/own-code.md)."""
     memory_share: Annotated[float, Field(gt=0, le=1)] = 0.8
     """native: share of the free memory, at the start of a rollout, for keys and values. Completions that have no room
     wait for one that ends."""

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from grpo_train.config.sections.base import NonNegativeInt, PositiveFloat, PositiveInt, Section, conflict
+from grpo_train.config.tasks import TaskOptions
 
 
 def _as_pass_rate(value: Any) -> Any:
@@ -30,61 +31,16 @@ class PassRate(Section):
         return self
 
 
-class TaskConfig(Section):
-    """Prompts, and how completions are rewarded. A list of such mappings is a mixture: each has its own keys."""
+class EveryTask(Section):
+    """The keys that every task has."""
 
     name: str = "gsm8k"
     """Task name (``grpo-train tasks`` lists them), or your own task as ``module:function``."""
-    path: str | None = None
-    """Data: a JSONL, JSON, CSV or Parquet file, a directory with train.jsonl and test.jsonl (or other kinds, also in
-    shards), or a dataset of the Hugging Face hub, ``hf:OWNER/NAME[:CONFIG][@COMMIT]``, which a run pins to its commit.
-    Default: the hub, for tasks with a dataset there."""
-    splits: dict[Literal["train", "validation", "test"], str] = Field(default_factory=dict)
-    """data: files of each split, {train: "part-*.csv", test: held_out.csv}, or splits of a dataset of the hub,
-    {train: train, test: validation}. Default: found by their names."""
-    split_seed: NonNegativeInt = 0
-    """data: seed of the tenth that is held out where the data has no test split."""
-    wrong_rows: Literal["refuse", "drop"] = "refuse"
-    """data: what to do with rows that cannot be used; ``drop`` trains without them and reports their number."""
-    delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
-    """data: what separates the fields of CSV files."""
     limit: PositiveInt | None = None
     """Use only the first N training problems."""
     pass_rate: Annotated[PassRate, BeforeValidator(_as_pass_rate)] | None = None
     """Use only training problems that were solved this often, ``[0.1, 0.9]``, as measured by ``grpo-train eval --split
     train --num-samples 8``. Problems that were not measured are left out."""
-    level: Annotated[int, Field(ge=1, le=10)] = 1
-    """Generated tasks except addition: difficulty, 1 to 10."""
-    digits: Annotated[int, Field(ge=1, le=6)] = 2
-    """addition, arithmetic, comparison: digits of each number."""
-    operators: str = "+-"
-    """arithmetic: operators to use, any of + - *."""
-    template: str | None = None
-    """Prompt template: r1, chat (the model's chat template), question (the question alone), compact (generated tasks),
-    paper or docstring (mbpp), or a text with {question} in it. Default: set by the task."""
-    system_prompt: str | None = None
-    """System message for template chat."""
-    few_shot: Annotated[int, Field(ge=0, le=8)] = 0
-    """mbpp: number of solved examples in the prompt (as published: 3)."""
-    visible_tests: Annotated[int, Field(ge=0)] = 1
-    """mbpp: number of tests shown in the prompt. Programs are judged by all tests, so hard-coding does not pay."""
-    prompt_field: str = "prompt"
-    """data: field with the question, a text or messages. Default: prompt, else messages, else question."""
-    answer_field: str = "answer"
-    """data: field with the gold answer."""
-    template_field: str = "template"
-    """data: optional field with a row's own template."""
-    grader: str = "number"
-    """data: answer comparison: number, text, math, your own ``module:function``, or none (no gold answers; then
-    task.rewards decides alone)."""
-    dataset: str = "leg_counting"
-    """reasoning_gym: name of the dataset."""
-    opponent: str = "start"
-    """code_game: predicting model: ``start`` (the run's starting model), or the directory of a model or checkpoint."""
-    invalid_move_return: float = -1.5
-    """Games: return of a player whose move is illegal or missing, which ends the game (default: SPIRAL's)."""
-    invalid_move_other_return: float = 0.5
-    """Games: return of the other player in that case."""
     rewards: list[str] = Field(default_factory=list)
     """Reward functions: accuracy, format, tag_count, reasoning, correct_and_short, score, or your own
     ``module:function`` (also one written for TRL), weighted by algorithm.reward_weights. Empty: set by the task."""
@@ -100,6 +56,13 @@ class TaskConfig(Section):
     """In a mixture: share of the prompts, relative to the weights of the other tasks."""
     label: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")] | None = None
     """In a mixture: name in metrics and evaluations. Default: the task's name."""
+
+
+class TaskConfig(TaskOptions, EveryTask):
+    """Prompts, and how completions are rewarded. A list of such mappings is a mixture: each has its own keys."""
+
+    options: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """Your own task: values of its own, which it finds in ``config.options``."""
     parts: list[TaskConfig] = Field(default_factory=list)
     """The tasks of a mixture, written as a list in place of the section: ``task: [{name: gsm8k, weight: 2}, {name:
     arithmetic}]``. Override a key of one with ``--set task[1].level=3``, counted from 0."""

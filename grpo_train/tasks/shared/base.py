@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any, Protocol
 
 from grpo_train.config import schema
+from grpo_train.config.tasks import OPTIONS
 from grpo_train.rewards.number_parser import parse_number, units_differ
 from grpo_train.rewards.types import Attempt, NoSplitError, Problem, Split, Task, TaskError, Verdict
 
@@ -80,14 +81,17 @@ class TaskKind:
     """Value of ``task.name``, and the name of the file."""
     summary: str
     """What the task asks, in one line."""
-    options: tuple[str, ...]
-    """Keys of the ``task`` section it reads, besides :data:`grpo_train.tasks.COMMON`."""
     load: Callable[[schema.TaskConfig], Task]
     """Makes the task. Raises TaskError for bad options or missing data."""
     alias: str = ""
     """Another accepted ``task.name``: the label in evaluation trees where it differs from the name."""
     load_worked: Callable[[schema.TaskConfig], WorkedTask] | None = None
     """Makes the variant with worked examples, for ``grpo-train tiny-model``."""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Keys of the ``task`` section it reads, besides those of every task."""
+        return tuple(OPTIONS[self.name].model_fields)
 
     @property
     def names(self) -> tuple[str, ...]:

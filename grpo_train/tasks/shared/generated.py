@@ -17,10 +17,8 @@ from typing import Generic, TypeVar
 from grpo_train.config import schema
 from grpo_train.rewards.number import judge_number
 from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, TaskKind, Verdict
-from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask
+from grpo_train.tasks.shared.template import ask
 
-GENERATED_OPTIONS = ("level", *TEMPLATE_OPTIONS)
-"""Keys of the ``task`` section that every generated task reads."""
 HELD_OUT = 1024
 """Problems of the test split, at most a fifth of all."""
 MAX_TRAIN = 65_536
@@ -97,15 +95,13 @@ class GeneratedTask(TaskDefaults, ABC, Generic[Key]):
         return {"test": keys[:held_out], "train": keys[held_out : len(keys) // 2 * 2]}
 
 
-def generated_kind(
-    name: str, summary: str, task: type[GeneratedTask[Key]], options: tuple[str, ...] = (), max_train: int = MAX_TRAIN
-) -> TaskKind:
-    """Registration of a generated task; ``options``: keys of the ``task`` section besides :data:`GENERATED_OPTIONS`."""
+def generated_kind(name: str, summary: str, task: type[GeneratedTask[Key]], max_train: int = MAX_TRAIN) -> TaskKind:
+    """Registration of a generated task."""
 
     def load(config: schema.TaskConfig) -> GeneratedTask[Key]:
         return task(name=name, label=name, config=config, max_train=max_train)
 
-    return TaskKind(name, summary, (*GENERATED_OPTIONS, *options), load, load_worked=load)
+    return TaskKind(name, summary, load, load_worked=load)
 
 
 def distinct(draw: Callable[[random.Random, int], Key], rng: random.Random, count: int) -> list[Key]:

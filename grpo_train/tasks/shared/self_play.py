@@ -15,9 +15,8 @@ from grpo_train.config import schema
 from grpo_train.games import Game, Match, MatchRules, State, TicTacToe
 from grpo_train.games.transcript import Transcript, move_text
 from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, TaskError, TaskKind, Verdict
-from grpo_train.tasks.shared.template import TEMPLATE_OPTIONS, ask
+from grpo_train.tasks.shared.template import ask
 
-GAME_OPTIONS = ("invalid_move_return", "invalid_move_other_return", *TEMPLATE_OPTIONS)
 """Keys of the ``task`` section that every game reads."""
 
 TRAIN_GAMES = 4096
@@ -160,7 +159,7 @@ def self_play_kind(name: str, summary: str, game: Game, turns: int) -> TaskKind:
         compact = config.model_copy(update={"template": "compact"})
         return Practice(name=name, label=name, game=game, turns=turns, config=compact)
 
-    return TaskKind(name, summary, GAME_OPTIONS, load, load_worked=load_practice)
+    return TaskKind(name, summary, load, load_worked=load_practice)
 
 
 def check_self_play(task: SelfPlayTask, config: schema.Config) -> None:

@@ -20,8 +20,6 @@ CHAT_QUESTION = (
     "<answer> </answer> tags."
 )
 """The user's message to an Instruct model."""
-TEMPLATE_OPTIONS = ("template", "system_prompt")
-"""Keys of the ``task`` section that :func:`ask` reads."""
 TEMPLATES = {"r1": R1_TEMPLATE, "chat": CHAT_QUESTION, "question": "{question}"}
 
 
