@@ -26,7 +26,7 @@ PROBLEMS = {
     "modell: {}\n": "c.yaml, line 1: unknown key 'modell'; did you mean model?",
     "workflow: {stages: [{repeat: {every: 1, stages: [trian]}}]}\n": "mean workflow.stages.0.repeat.stages.0.train?",
     "total_steps: 3\n": "c.yaml, line 1: unknown key 'total_steps'; did you mean run.total_steps?",
-    "task:\n  qqqq: 1\n": "c.yaml, line 2: unknown key 'task.qqqq'; known keys: name, path, splits",
+    "task:\n  qqqq: 1\n": "c.yaml, line 2: unknown key 'task.qqqq'; known keys: name, limit, pass_rate",
     "run:\n  total_steps: many\n": "c.yaml, line 2: run.total_steps: input should be a valid integer",
     "run:\n  total_steps: 0\n": "c.yaml, line 2: run.total_steps: input should be greater than 0 (got 0)",
     "run:\n  total_steps: 1.5\n": "c.yaml, line 2: run.total_steps: input should be a valid integer",
