@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from grpo_train.rewards import math_answer
+from grpo_train.rewards.helpers.pool import SERVE
 from grpo_train.rewards.math_answer import compare_answers, judge_math, last_boxed
 from grpo_train.tasks import Attempt, Problem
 
@@ -103,9 +104,17 @@ def started() -> Iterator[None]:
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and its helpers, those that ended included."""
+    """CPU time of this process and its graders, those that ended included; not of a server of forks that other tests
+    have started, which may be importing."""
     me = psutil.Process()
-    return sum(sum(process.cpu_times()[:4]) for process in (me, *me.children()))
+    return sum(sum(process.cpu_times()[:4]) for process in (me, *filter(is_grader, me.children())))
+
+
+def is_grader(process: psutil.Process) -> bool:
+    try:
+        return SERVE in process.cmdline()
+    except psutil.ZombieProcess:  # it has just ended
+        return True
 
 
 @pytest.mark.parametrize(("answer", "gold"), [*RIGHT, *NOTATIONS])

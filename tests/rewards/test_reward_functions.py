@@ -207,7 +207,8 @@ def test_imports_of_a_user_file_work_from_any_directory(
     monkeypatch.setattr(sys, "path", [each for each in sys.path if str(tmp_path) not in each])
     monkeypatch.chdir(tmp_path)
     rewards = rewards_of(recorded)
-    assert rewards.complete([rewards.start(attempt(), RIGHT)], [attempt()], 1)[0].rewards == {"score": 3.0}
+    started = [rewards.start(attempt(), RIGHT)]
+    assert rewards.complete(started, [attempt()], [RIGHT], 1)[0] == {"score": 3.0}
     rewards.close()
 
 
