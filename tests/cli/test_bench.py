@@ -90,7 +90,7 @@ def test_models_of_a_subject_keep_their_attention() -> None:
 )
 def test_a_gpu_that_cannot_be_read_is_a_gpu(problem: str, overrides: list[str], model: str) -> None:
     machine = Platform("box", "plain", gpu_problem=problem)
-    assert command._config("auto", overrides, machine).model.backbone == model
+    assert command.bench_config("auto", overrides, machine).model.backbone == model
 
 
 def test_floor_of_decoding() -> None:
