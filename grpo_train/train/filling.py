@@ -20,7 +20,7 @@ from grpo_train.train.state import TrainingState
 
 
 @dataclass(frozen=True)
-class Drawn:
+class BufferSamples:
     """The samples of a buffer, and those that were drawn for it."""
 
     mine: list[Sample]
@@ -66,7 +66,7 @@ def choose_candidates(has_spread: Sequence[bool], size: int) -> BufferChoice:
 
 def draw_filtered(
     state: TrainingState, buffer_index: int, my_groups: Sequence[int], config: Config, world: World
-) -> Drawn:
+) -> BufferSamples:
     """Generate and judge groups until those of a buffer have a spread. Every rank calls it."""
     size = config.rollout.buffer_size
     first = state.num_prompts
@@ -97,7 +97,7 @@ def draw_filtered(
         for sample in scored[k]
     ]
     everything = [sample for samples in scored for sample in samples]
-    return Drawn(
+    return BufferSamples(
         [replace(sample, group=group) for group in my_groups for sample in groups[choice.chosen[group]]],
         [replace(sample, group=group) for group, k in enumerate(choice.chosen) for sample in scored[k]],
         discarded,

@@ -25,7 +25,7 @@ from grpo_train.policy.tokenizer import TokenTexts
 from grpo_train.run_dir import RunDir
 from grpo_train.train.buffer import RolloutBuffer, deal_buffer, groups_of, make_buffer
 from grpo_train.train.distributed import World
-from grpo_train.train.filling import Drawn, draw_filtered
+from grpo_train.train.filling import BufferSamples, draw_filtered
 from grpo_train.train.gradients import GradientSum
 from grpo_train.train.retention import prune_checkpoints
 from grpo_train.train.samples import compute_advantages, gather_samples, total_rewards
@@ -58,7 +58,7 @@ def train(run: RunDir, config: Config, world: World, *, until: int, ckpt: Path |
             else:
                 prompts = state.draw_prompts(config.rollout.buffer_size)
                 mine = state.generate_and_judge(buffer_index, my_groups, [prompts[k] for k in my_groups])
-                drawn = Drawn(mine, gather_samples(mine, config, world))
+                drawn = BufferSamples(mine, gather_samples(mine, config, world))
             samples = drawn.samples
             clock.lap("rollout")
             clock.split("rollout", "discarded", drawn.discarded_seconds)
