@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from grpo_train.ask.questions import Question
@@ -15,11 +15,11 @@ from grpo_train.evaluation.targets import Target
 from grpo_train.evaluation.workers.checkpoint import check_fit, load_checkpoint
 from grpo_train.policy.completion import Completion
 from grpo_train.rewards import Rewards
-from grpo_train.rewards.tags import closes_thoughts
 from grpo_train.rollout import seed_of
 from grpo_train.rollout.backends import decoding_steps, make_backend
-from grpo_train.rollout.prompts import encode_prompts, end_of
-from grpo_train.tasks import Attempt, Problem, Task
+from grpo_train.rollout.collect import attempt_of
+from grpo_train.rollout.prompts import encode_prompts
+from grpo_train.tasks import Problem, Task
 
 OnText = Callable[[int, str], None]
 """Called with the number of a sample and the next piece of its text."""
@@ -112,21 +112,13 @@ class AskedCheckpoint:
         return [answers[sample] for sample in range(sampling.count)]
 
     def _judged(self, question: Question, sample: int, completion: Completion) -> Answer:
-        text = self._policy.text(completion.ids)
-        answer = Answer(self.name, sample, text, len(completion.ids), not completion.finished)
+        attempt = attempt_of(question.problem, completion, f"ask/{question.index}/{sample}", self._policy)
+        answer = Answer(self.name, sample, attempt.completion, attempt.length, attempt.truncated)
         if question.index is None:
             return answer
-        key = f"ask/{question.index}/{sample}"
-        closed = closes_thoughts(end_of(completion.prompt_ids, self._policy.tokenizer))
-        attempt = Attempt(
-            question.problem, text, answer.truncated, answer.length, key, ids=completion.ids, thoughts_closed=closed
-        )
         verdict = self._task.judge(attempt)
-        rewards = self._rewards(attempt, verdict).rewards
-        return Answer(
-            self.name, sample, text, answer.length, answer.truncated, rewards, verdict.correct, verdict.answer,
-            verdict.reason,
-        )  # fmt: skip
+        rewards = self._rewards(attempt, verdict)
+        return replace(answer, rewards=rewards, correct=verdict.correct, answer=verdict.answer, reason=verdict.reason)
 
 
 class _Pieces:

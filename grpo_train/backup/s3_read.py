@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from http.client import HTTPException, HTTPResponse
 from typing import Any
 
 from grpo_train.backup.s3_errors import cause_of
@@ -80,6 +79,7 @@ class ObjectReader:
     def _fetch(self, full: str, where: str, start: int, etag: str, stop: threading.Event) -> _Range | None:
         """The range that begins at ``start``; None past the end. A broken connection is continued where it was."""
         from botocore.exceptions import BotoCoreError
+        from urllib3.exceptions import HTTPError  # of TLS, which botocore lets through
 
         buffer = self._take_buffer()
         length, backoff = 0, self._requests.backoff(stop)
@@ -95,7 +95,7 @@ class ObjectReader:
                 size = self._size_of(response, where, start + length)
                 wanted = min(RANGE, size - start)
                 with memoryview(buffer) as view:
-                    while length < wanted and (count := _receive(body, view[length : min(length + _PIECE, wanted)])):
+                    while length < wanted and (count := body.readinto(view[length : min(length + _PIECE, wanted)])):
                         if self._limit:
                             self._limit.take(count)
                         length += count
@@ -103,7 +103,7 @@ class ObjectReader:
                 if length >= wanted:
                     return _Range(buffer, length, size, etag)
                 backoff.wait(self._requests.place.url, f"{self._requests.place.endpoint} answers too few bytes")
-            except (BotoCoreError, HTTPException, OSError) as error:
+            except (BotoCoreError, HTTPError, OSError) as error:
                 backoff.wait(self._requests.place.url, cause_of(error, self._requests.place.endpoint))
             finally:
                 body.close()
@@ -149,21 +149,6 @@ def _blocks(fetched: _Range) -> Iterator[memoryview]:
         finally:
             with suppress(BufferError):  # an exception that its reader raised still refers to it
                 block.release()
-
-
-def _receive(body: Any, view: memoryview) -> int:
-    """Receive bytes of a response; returns how many.
-
-    Those of botocore and urllib3 would make new ``bytes`` of them first; that of Python is below them.
-    """
-    response = getattr(body, "_raw_stream", None)
-    below = getattr(response, "_fp", None)
-    if response is None or not isinstance(below, HTTPResponse):
-        return int(body.readinto(view))
-    count = below.readinto(view)
-    if below.isclosed():
-        response.release_conn()  # for the next request
-    return count
 
 
 def _replaced(where: str) -> StoreError:

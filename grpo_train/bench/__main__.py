@@ -1,4 +1,4 @@
-"""``python -m grpo_train.bench CONFIG SCRATCH [--against NAMES] [--rows N,…] [--length N]``: print one JSON object.
+"""``python -m grpo_train.bench CONFIG SCRATCH [--rows N,…] [--length N]``: print one JSON object.
 
 ``grpo-train bench`` resolves the config, runs this process and shows the result.
 """
@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 
-from grpo_train.bench.against import against_generate, against_trl
 from grpo_train.bench.measure import (
     REPEATS,
     Trainer,
@@ -38,9 +37,7 @@ from grpo_train.policy.memory import total_bytes
 from grpo_train.run_dir.errors import UserError
 
 
-def measure_all(
-    config: Config, scratch: Path, rows: list[int], length: int, against: list[str], repeats: int = REPEATS
-) -> dict[str, Any]:
+def measure_all(config: Config, scratch: Path, rows: list[int], length: int, repeats: int = REPEATS) -> dict[str, Any]:
     """All measurements; ``rows`` and ``length`` are those of the rollouts. Files go below ``scratch``.
 
     Raises PolicyError, RunDirError, CheckpointError, OSError.
@@ -57,24 +54,15 @@ def measure_all(
     forward = trainer.forward
     found = (forward.description, *forward.notes, trainer.compiling.note, *trainer.backend.fallbacks.values())
     notes = [note for note in found if note]
-    compared: dict[str, dict[str, Any]] = {}
     figures = [sync_figure(trainer, shape, rates)]
     for count in rows:
         _say(f"generating {count} completions at once")
         prompts = [list(ids) for ids in subject.tokenizer(subject.prompts(count, seed=1))["input_ids"]]
         figures += rollout_figures(trainer, prompts, shape, rates, length)
-        if "generate" in against:
-            # Rollouts have several completions of each prompt, which ours reads once.
-            groups = prompts[: max(1, count // config.rollout.num_generations)]
-            repeated = [prompt for prompt in groups for _ in range(count // len(groups))]
-            compared[f"generate, {len(repeated)} rows"] = against_generate(trainer, repeated, length, repeats)
     _say("training")
     trainer.step()
     steps = [trainer.step() for _ in range(repeats)]
     figures.append(train_figure(trainer, steps, rates))
-    if "trl" in against:
-        _say("training with TRL, in turns")
-        compared["trl"] = against_trl(subject, trainer, step_prompts, repeats)
     _say("saving")
     save, waited = save_figure(trainer, rates, scratch)
     figures.append(save)
@@ -108,7 +96,6 @@ def measure_all(
             "state_bytes": state_bytes(shape, config, name),
             "estimate_bytes": training_bytes(shape, config, name, prompts_per_pass, total_bytes(device)),
         },
-        "against": compared,
         "microbatch_size": prompts_per_pass,
     }
 
@@ -121,17 +108,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("config", type=Path)
     parser.add_argument("scratch", type=Path)
-    parser.add_argument("--against", default="")
     parser.add_argument("--rows", default="1")
     parser.add_argument("--length", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=REPEATS)
     options = parser.parse_args()
     config = load_config(options.config.read_text(encoding="utf-8"), source=str(options.config))
     rows = [int(count) for count in options.rows.split(",")]
-    against = [name for name in options.against.split(",") if name]
     warnings.filterwarnings("ignore", category=FutureWarning)  # of transformers, caused by peft and TRL
     try:
-        found = measure_all(config, options.scratch, rows, options.length, against, options.repeats)
+        found = measure_all(config, options.scratch, rows, options.length, options.repeats)
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(1) from None

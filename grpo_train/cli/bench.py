@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -11,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,12 +28,10 @@ from grpo_train.policy.device import check_device
 from grpo_train.run_dir import resolve_root
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import append_jsonl, utc_now
-from grpo_train.run_dir.installation import pip_install
 from grpo_train.supervisor.stages import compute_environment, thread_count
 from grpo_train.train.preflight import check_engine
 
 MODELS = ("auto", "tiny", *QWEN2_5)
-PEERS = ("generate", "trl")
 ROWS = (1, 8, 64, 256)
 LENGTH = 128
 """Tokens that are decoded, at most."""
@@ -47,9 +43,6 @@ def bench(
     model: Annotated[
         str, typer.Option(help=f"Shape of the model: {', '.join(MODELS)} (auto: tiny on a CPU).")
     ] = "auto",
-    against: Annotated[
-        str, typer.Option(metavar="NAMES", help="Also measure generate, trl or both (generate,trl), in turns.")
-    ] = "",
     repeats: Annotated[int, typer.Option(min=1, help="Repetitions of each measurement.")] = 3,
     set_: Overrides = None,
     as_json: AsJson = False,
@@ -61,13 +54,8 @@ def bench(
     below the root and removed; the figures are kept in bench.jsonl there, for grpo-train plan.
     """
     check_engine()
-    peers = [name for name in against.split(",") if name]
-    if unknown := sorted(set(peers) - set(PEERS)):
-        fail(f"--against {','.join(unknown)}: choose from {', '.join(PEERS)}", 2)
-    if "trl" in peers and importlib.util.find_spec("trl") is None:
-        fail(f"--against trl needs TRL:  {pip_install()} trl", 2)
     machine = read_machine()
-    config = _config(model, set_ or [], machine)
+    config = bench_config(model, set_ or [], machine)
     if config.model.backbone not in MODELS:
         fail(f"--model {config.model.backbone}: choose from {', '.join(MODELS)}", 2)
     check_device(config.model.device, 1)
@@ -84,7 +72,7 @@ def bench(
         file = Path(scratch) / "config.yaml"
         file.write_text(dump_config(config), encoding="utf-8")
         command = [
-            sys.executable, "-m", "grpo_train.bench", str(file), scratch, "--against", ",".join(peers),
+            sys.executable, "-m", "grpo_train.bench", str(file), scratch,
             "--rows", ",".join(map(str, rows)), "--length", str(length), "--repeats", str(repeats),
         ]  # fmt: skip
         environment, started = compute_environment(thread_count(1, 1)), time.monotonic()
@@ -116,7 +104,7 @@ def _keep(root: Path, found: dict[str, Any]) -> Path | None:
     return root / FILE
 
 
-def _config(model: str, overrides: list[str], machine: Platform) -> Config:
+def bench_config(model: str, overrides: list[str], machine: Platform) -> Config:
     """The measured config, with ``auto`` keys. Raises ConfigError."""
     is_cpu = not (machine.gpus or machine.gpu_problem) or "model.device=cpu" in overrides
     model = "tiny" if is_cpu and model == "auto" else model
@@ -171,8 +159,6 @@ def _show(found: dict[str, Any]) -> None:
         f"memory: peak {_gib(memory['peak_bytes'])}, estimated {_gib(memory['estimate_bytes'])}, of which weights and "
         f"optimizer {_gib(memory['state_bytes'])}"
     )
-    for line in _comparisons(found["against"]):
-        print(line)
     print("\n# config for this machine")
     sections: dict[str, dict[str, Any]] = {}
     for key, value in found["config"].items():
@@ -190,23 +176,6 @@ def _figure_row(figure: dict[str, Any]) -> list[str]:
     if figure["bandwidth_floor_seconds"]:
         cells[1] += f" (by bandwidth {figure['amount'] / figure['bandwidth_floor_seconds']:,.0f})"
     return [name, str(figure["rows"] or "-"), *cells, f"{figure['share']:.1%}"]
-
-
-def _comparisons(against: dict[str, dict[str, Any]]) -> Iterator[str]:
-    for name, each in against.items():
-        if "problem" in each:
-            yield f"{name}: not measured: {each['problem']}"
-            continue
-        cache = f", {each['cache']} cache" if "cache" in each else ""
-        yield (
-            f"{name}{cache}: ours {each['ours_tokens_per_s']:,.0f} tokens/s, theirs "
-            f"{each['theirs_tokens_per_s']:,.0f}: {each['ratio']:.2f}x ({each['lowest']:.2f} to {each['highest']:.2f})"
-        )
-        if each.get("theirs_above_bytes"):
-            yield (
-                f"{name}: peak memory above weights and optimizer: ours {_gib(each['ours_above_bytes'])}, theirs "
-                f"{_gib(each['theirs_above_bytes'])}"
-            )
 
 
 def _trained(adapter: str) -> str:

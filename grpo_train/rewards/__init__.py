@@ -1,5 +1,5 @@
 """Graders and reward functions. Torch-free."""
 
-from grpo_train.rewards.functions import Grade, Rewards, load_rewards
+from grpo_train.rewards.functions import Rewards, RewardValues, load_rewards
 
-__all__ = ["Grade", "Rewards", "load_rewards"]
+__all__ = ["RewardValues", "Rewards", "load_rewards"]

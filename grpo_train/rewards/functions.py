@@ -24,7 +24,6 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from grpo_train.config import schema
@@ -38,13 +37,8 @@ from grpo_train.run_dir.errors import did_you_mean
 RewardFunction = Callable[[Attempt, Verdict], "float | None"]
 
 
-@dataclass(frozen=True)
-class Grade:
-    """A verdict and its rewards."""
-
-    verdict: Verdict
-    rewards: dict[str, float | None] = field(default_factory=dict)
-    """By function name; None where a function does not apply."""
+RewardValues = dict[str, float | None]
+"""Rewards of an attempt by function; None where a function does not apply."""
 
 
 class Rewards:
@@ -99,12 +93,13 @@ class Rewards:
         if self._functions is not None:
             self._functions.close()
 
-    def __call__(self, attempt: Attempt, verdict: Verdict) -> Grade:
-        """Grade an attempt. Raises TaskError if a user-defined function fails or a value is not finite or huge."""
-        return self.complete([self.start(attempt, verdict)], [attempt], 1)[0]
+    def __call__(self, attempt: Attempt, verdict: Verdict) -> RewardValues:
+        """The rewards of an attempt. Raises TaskError if a user-defined function fails or a value is not finite or
+        huge."""
+        return self.complete([self.start(attempt, verdict)], [attempt], [verdict], 1)[0]
 
-    def start(self, attempt: Attempt, verdict: Verdict) -> Grade:
-        """Grade an attempt, without the functions that are called for all attempts at a problem."""
+    def start(self, attempt: Attempt, verdict: Verdict) -> RewardValues:
+        """The rewards of an attempt, without the functions that are called for all attempts at a problem."""
         values = {name: function(attempt, verdict) for name, function in self._built_in.items()}
         for name, value in values.items():
             if value is not None and not abs(value) <= LARGEST_REWARD:  # of a user's grader, or the config's
@@ -113,21 +108,21 @@ class Rewards:
                 )
         for name in self._of_kind("attempt"):
             values[name] = self._values(name, [([attempt], [verdict])])[0][0]
-        return Grade(verdict, values)
+        return values
 
-    def complete(self, started: Sequence[Grade], attempts: Sequence[Attempt], group_size: int) -> list[Grade]:
+    def complete(
+        self, started: Sequence[RewardValues], attempts: Sequence[Attempt], verdicts: Sequence[Verdict], group_size: int
+    ) -> list[RewardValues]:
         """Add the functions that are called for ``group_size`` consecutive attempts at a problem."""
-        values: list[dict[str, float | None]] = [dict(grade.rewards) for grade in started]
-        starts = range(0, len(attempts), group_size)
+        values = [dict(each) for each in started]
         calls: list[Call] = [
-            (attempts[i : i + group_size], [grade.verdict for grade in started[i : i + group_size]]) for i in starts
+            (attempts[i : i + group_size], verdicts[i : i + group_size]) for i in range(0, len(attempts), group_size)
         ]
         for name in self._of_kind("trl"):
             found = [value for group in self._values(name, calls) for value in group]
             for row, value in zip(values, found, strict=True):
                 row[name] = value
-        ordered = [{name: row[name] for name in self.names} for row in values]
-        return [replace(grade, rewards=row) for grade, row in zip(started, ordered, strict=True)]
+        return [{name: row[name] for name in self.names} for row in values]
 
     def _of_kind(self, kind: Kind) -> list[str]:
         return [name for name, index in self._user.items() if self._functions and self._functions.kinds[index] == kind]
@@ -152,15 +147,19 @@ class MixedRewards(Rewards):
         for part in self._parts.values():
             part.close()
 
-    def start(self, attempt: Attempt, verdict: Verdict) -> Grade:
+    def start(self, attempt: Attempt, verdict: Verdict) -> RewardValues:
         return self._parts[attempt.problem.task].start(attempt, verdict)
 
-    def complete(self, started: Sequence[Grade], attempts: Sequence[Attempt], group_size: int) -> list[Grade]:
-        found: dict[int, Grade] = {}
+    def complete(
+        self, started: Sequence[RewardValues], attempts: Sequence[Attempt], verdicts: Sequence[Verdict], group_size: int
+    ) -> list[RewardValues]:
+        found: dict[int, RewardValues] = {}
         for label, part in self._parts.items():
             mine = [index for index, attempt in enumerate(attempts) if attempt.problem.task == label]
-            grades = part.complete([started[i] for i in mine], [attempts[i] for i in mine], group_size)
-            found.update(zip(mine, grades, strict=True))
+            values = part.complete(
+                [started[i] for i in mine], [attempts[i] for i in mine], [verdicts[i] for i in mine], group_size
+            )
+            found.update(zip(mine, values, strict=True))
         return [found[index] for index in range(len(attempts))]
 
 

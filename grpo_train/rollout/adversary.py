@@ -90,8 +90,8 @@ class Adversary:
         self._policy, self._config = policy, config
         self._referees = ThreadPoolExecutor(judge_threads(config), thread_name_prefix="referee")
 
-    def collect(self, buffer_index: int, groups: Sequence[int], prompts: Sequence[Prompt]) -> list[Sample | None]:
-        """See :meth:`~grpo_train.rollout.collect.Collector.collect`.
+    def generate_and_judge(self, buffer_index: int, groups: Sequence[int], prompts: Sequence[Prompt]) -> list[Sample]:
+        """See :meth:`~grpo_train.rollout.collect.Collector.generate_and_judge`.
 
         Programs run while the next ones are generated; the opponent answers after the last one has run.
         """
@@ -107,11 +107,12 @@ class Adversary:
             i: self._task.question(play.result()) for i, play in sorted(plays.items()) if play.result().is_valid
         }
         replies = dict(zip(questions, self.opponent.answer(list(questions.values())), strict=True))
-        samples: list[Sample | None] = []
+        samples = []
         for i, completion in enumerate(completions):
             attempt = replace(attempts[i], reply=replies.get(i))
-            grade = self._rewards(attempt, self._task.judge(attempt))
-            samples.append(Sample(prompts[i // generations], completion, attempt.completion, grade))
+            verdict = self._task.judge(attempt)
+            group, slot = groups[i // generations], i % generations
+            samples.append(Sample.of(group, slot, attempt, completion, verdict, self._rewards(attempt, verdict)))
         return samples
 
 

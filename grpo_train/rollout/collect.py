@@ -1,24 +1,24 @@
-"""Collectors: from prompts to graded samples. Judging runs while the remaining completions are generated.
+"""Collectors: from prompts to judged completions with rewards. Judging runs while the remaining ones are generated.
 
 Samples of a *group* share a baseline: the completions of one prompt, or the turns of one self-play game. A collector
-fills the groups of its rank, ``rollout.num_generations`` slots each; an unused slot is ``None``.
+fills the groups of its rank, at most ``rollout.num_generations`` slots each.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from grpo_train.config.schema import Config
 from grpo_train.policy.loading import Policy
-from grpo_train.rewards import Grade, Rewards
+from grpo_train.rewards import Rewards, RewardValues
 from grpo_train.rewards.tags import closes_thoughts
 from grpo_train.rollout import Completion, RolloutBackend, seed_of
 from grpo_train.rollout.prompts import Prompt, end_of
-from grpo_train.tasks import Attempt, Task
+from grpo_train.tasks import Attempt, Problem, Task, Verdict
 
 
 class Role(NamedTuple):
@@ -35,21 +35,44 @@ class Role(NamedTuple):
 
 @dataclass(frozen=True)
 class Sample:
-    """A graded completion."""
+    """A judged completion with its rewards."""
 
-    prompt: Prompt
-    completion: Completion
+    group: int
+    """Index of its prompt (or game) in the buffer."""
+    slot: int
+    """Index in its group (in a game: the turn)."""
+    problem: Problem
+    """Without ``data`` where it comes from another rank."""
     text: str
-    grade: Grade
+    prompt_length: int
+    length: int
+    """Tokens of the completion."""
+    truncated: bool
+    verdict: Verdict
+    rewards: Mapping[str, float | None]
+    """By function; None where a function does not apply."""
     role: Role | None = None
     """Set in self-play; None = the baseline is the group's mean."""
+    completion: Completion | None = None
+    """Its tokens; None where they are those of another rank."""
+
+    @classmethod
+    def of(
+        cls, group: int, slot: int, attempt: Attempt, completion: Completion, verdict: Verdict, rewards: RewardValues,
+        role: Role | None = None,
+    ) -> Sample:  # fmt: skip
+        """The sample that an attempt was, on the rank that generated it."""
+        return cls(
+            group, slot, attempt.problem, attempt.completion, len(completion.prompt_ids), len(completion.ids),
+            not completion.finished, verdict, rewards, role, completion,
+        )  # fmt: skip
 
 
 class Collector(Protocol):
     """Fills a rollout buffer."""
 
-    def collect(self, buffer_index: int, groups: Sequence[int], prompts: Sequence[Prompt]) -> list[Sample | None]:
-        """Samples of this rank's groups, ``rollout.num_generations`` consecutive slots each.
+    def generate_and_judge(self, buffer_index: int, groups: Sequence[int], prompts: Sequence[Prompt]) -> list[Sample]:
+        """Samples of this rank's groups, by group and slot.
 
         Args:
             buffer_index: counts the run's buffers from 0; with group and slot it identifies an attempt.
@@ -67,27 +90,33 @@ class SingleTurn:
         self._judges = ThreadPoolExecutor(judge_threads(config), thread_name_prefix="judge") if task.slow else None
         """Threads for a task whose judge waits for another process."""
 
-    def collect(self, buffer_index: int, groups: Sequence[int], prompts: Sequence[Prompt]) -> list[Sample | None]:
-        """See :meth:`Collector.collect`."""
+    def generate_and_judge(self, buffer_index: int, groups: Sequence[int], prompts: Sequence[Prompt]) -> list[Sample]:
+        """See :meth:`Collector.generate_and_judge`."""
         generations = self._config.rollout.num_generations
         attempts: dict[int, Attempt] = {}
-        grades: dict[int, Grade | Future[Grade]] = {}
+        judged: dict[int, _Judged | Future[_Judged]] = {}
 
         def judge(index: int, attempt: Attempt) -> None:
             attempts[index] = attempt
-            grades[index] = self._judges.submit(self._grade, attempt) if self._judges else self._grade(attempt)
+            judged[index] = self._judges.submit(self._judge, attempt) if self._judges else self._judge(attempt)
 
         completions = generate_groups(self._backend, self._policy, self._config, buffer_index, groups, prompts, judge)
         order = range(len(completions))
-        started = [grade.result() if isinstance(grade, Future) else grade for grade in (grades[i] for i in order)]
-        found = self._rewards.complete(started, [attempts[i] for i in order], generations)
+        found = [each.result() if isinstance(each, Future) else each for each in (judged[i] for i in order)]
+        verdicts = [verdict for verdict, _ in found]
+        started, tried = [values for _, values in found], [attempts[i] for i in order]
+        rewards = self._rewards.complete(started, tried, verdicts, generations)
         return [
-            Sample(prompts[i // generations], completion, attempts[i].completion, found[i])
-            for i, completion in enumerate(completions)
+            Sample.of(groups[i // generations], i % generations, tried[i], completions[i], verdicts[i], rewards[i])
+            for i in order
         ]
 
-    def _grade(self, attempt: Attempt) -> Grade:
-        return self._rewards.start(attempt, self._task.judge(attempt))
+    def _judge(self, attempt: Attempt) -> _Judged:
+        verdict = self._task.judge(attempt)
+        return verdict, self._rewards.start(attempt, verdict)
+
+
+_Judged = tuple[Verdict, RewardValues]
 
 
 def generate_groups(
@@ -102,25 +131,29 @@ def generate_groups(
     """Generate ``rollout.num_generations`` consecutive completions per prompt.
 
     ``on_attempt`` gets each one's index and attempt as soon as it is done, in any order. Other arguments as in
-    :meth:`Collector.collect`.
+    :meth:`Collector.generate_and_judge`.
     """
     generations = config.rollout.num_generations
     repeated = [prompt for prompt in prompts for _ in range(generations)]
     keys = [f"{buffer_index}/{group}/{slot}" for group in groups for slot in range(generations)]
 
     def hand_over(index: int, completion: Completion) -> None:
-        attempt = Attempt(
-            problem=repeated[index].problem,
-            completion=policy.text(completion.ids),
-            truncated=not completion.finished,
-            length=len(completion.ids),
-            ids=completion.ids,
-            thoughts_closed=closes_thoughts(end_of(repeated[index].ids, policy.tokenizer)),
-            key=keys[index],
-        )
-        on_attempt(index, attempt)
+        on_attempt(index, attempt_of(repeated[index].problem, completion, keys[index], policy))
 
     return generate_completions(backend, config, repeated, keys, hand_over)
+
+
+def attempt_of(problem: Problem, completion: Completion, key: str, policy: Policy) -> Attempt:
+    """What graders and reward functions get of a completion."""
+    return Attempt(
+        problem=problem,
+        completion=policy.text(completion.ids),
+        truncated=not completion.finished,
+        length=len(completion.ids),
+        key=key,
+        ids=completion.ids,
+        thoughts_closed=closes_thoughts(end_of(completion.prompt_ids, policy.tokenizer)),
+    )
 
 
 def generate_completions(

@@ -22,11 +22,10 @@ from typing import Any
 from grpo_train.config.schema import Config
 from grpo_train.games import Match
 from grpo_train.policy.loading import Policy
-from grpo_train.rewards import Grade, Rewards
-from grpo_train.rewards.tags import closes_thoughts
+from grpo_train.rewards import Rewards, RewardValues
 from grpo_train.rollout import Completion, RolloutBackend
-from grpo_train.rollout.collect import Role, Sample, generate_completions
-from grpo_train.rollout.prompts import Prompt, encode_prompts, end_of
+from grpo_train.rollout.collect import Role, Sample, attempt_of, generate_completions
+from grpo_train.rollout.prompts import Prompt, encode_prompts
 from grpo_train.tasks import Attempt, Problem, TaskError, Verdict
 from grpo_train.tasks.shared.self_play import SelfPlayTask, check_self_play
 
@@ -41,9 +40,10 @@ class _Table:
 
     key: str
     """Unique name in the run."""
+    group: int
     index: int
     match: Match
-    turns: list[tuple[Prompt, Completion, Attempt]] = field(default_factory=list)
+    turns: list[tuple[Completion, Attempt]] = field(default_factory=list)
 
 
 class SelfPlay:
@@ -62,44 +62,40 @@ class SelfPlay:
         self._config = config
         self._prompts(list(task.long_games(LONG_GAMES)))
 
-    def collect(self, buffer_index: int, groups: Sequence[int], prompts: Sequence[Prompt]) -> list[Sample | None]:
-        """See :meth:`~grpo_train.rollout.collect.Collector.collect`.
+    def generate_and_judge(self, buffer_index: int, groups: Sequence[int], prompts: Sequence[Prompt]) -> list[Sample]:
+        """See :meth:`~grpo_train.rollout.collect.Collector.generate_and_judge`.
 
         Both sides' turns are generated together. A round takes as long as its longest completion.
         """
         tables = [
-            _Table(f"{buffer_index}/{group}", prompt.problem.index, self._task.match(prompt.problem))
+            _Table(f"{buffer_index}/{group}", group, prompt.problem.index, self._task.match(prompt.problem))
             for group, prompt in zip(groups, prompts, strict=True)
         ]
         while playing := [table for table in tables if not table.match.ending]:
             turns = self._prompts([self._task.turn(table.index, table.match.state) for table in playing])
             keys = [f"{table.key}/{len(table.turns)}" for table in playing]
             completions = generate_completions(self._backend, self._config, turns, keys)
-            texts = [self._policy.text(one.ids) for one in completions]
-            for table, key, turn, completion, text in zip(playing, keys, turns, completions, texts, strict=True):
-                ids = completion.ids
-                closed = closes_thoughts(end_of(turn.ids, self._policy.tokenizer))
-                attempt = Attempt(
-                    turn.problem, text, not completion.finished, len(ids), key, ids=ids, thoughts_closed=closed
-                )
-                table.turns.append((turn, completion, attempt))
-                table.match = table.match.reply(text)
+            for table, key, turn, completion in zip(playing, keys, turns, completions, strict=True):
+                attempt = attempt_of(turn.problem, completion, key, self._policy)
+                table.turns.append((completion, attempt))
+                table.match = table.match.reply(attempt.completion)
         openings = Counter(table.match.moves[:2] for table in tables)
-        samples: list[Sample | None] = []
+        samples: list[Sample] = []
         for table in tables:
             others = openings[table.match.moves[:2]] - 1
             opening = {"self_play/same_opening": others / (len(tables) - 1)} if len(tables) > 1 else {}
             samples += self._samples(table, {**_outcome(table.match), **opening})
         return samples
 
-    def _samples(self, table: _Table, metrics: Mapping[str, float]) -> list[Sample | None]:
-        """Samples of a finished game's turns, then None for its unused slots. ``metrics`` describe the whole game."""
+    def _samples(self, table: _Table, metrics: Mapping[str, float]) -> list[Sample]:
+        """Samples of a finished game's turns. ``metrics`` describe the whole game."""
         match = table.match
         roles = [Role(match.game.name, name) for name in match.game.roles]
         returns = match.returns
         assert returns is not None
-        grades: list[Grade] = []
-        for turn, (_, _, attempt) in enumerate(table.turns):
+        verdicts: list[Verdict] = []
+        rewards: list[RewardValues] = []
+        for turn, (_, attempt) in enumerate(table.turns):
             verdict = self._task.judge_turn(attempt)
             last = turn == len(table.turns) - 1
             verdict = replace(
@@ -108,26 +104,24 @@ class SelfPlay:
                 metrics={**_reasoning(attempt.completion), **(metrics if last else {})},
                 facts=_facts(table, turn, verdict),
             )
-            grades.append(self._rewards(attempt, verdict))
-        by_role = [self._game_rewards(grades[player::2], role) for player, role in enumerate(roles)]
-        samples: list[Sample | None] = [
-            Sample(
-                prompt, completion, attempt.completion, replace(grade, rewards=by_role[turn % 2]), role=roles[turn % 2]
-            )
-            for turn, ((prompt, completion, attempt), grade) in enumerate(zip(table.turns, grades, strict=True))
+            verdicts.append(verdict)
+            rewards.append(self._rewards(attempt, verdict))
+        by_role = [self._game_rewards(rewards[player::2], role) for player, role in enumerate(roles)]
+        return [
+            Sample.of(table.group, turn, attempt, completion, verdicts[turn], by_role[turn % 2], roles[turn % 2])
+            for turn, (completion, attempt) in enumerate(table.turns)
         ]
-        return samples + [None] * (self._config.rollout.num_generations - len(samples))
 
-    def _game_rewards(self, grades: Sequence[Grade], role: Role) -> dict[str, float | None]:
+    def _game_rewards(self, turns: Sequence[RewardValues], role: Role) -> RewardValues:
         """A role's rewards in a game: each function's mean over the turns it applies to, None without such a turn.
 
         Raises TaskError if no function applies to any of the role's turns.
         """
-        rewards: dict[str, float | None] = {}
-        for name in self._rewards.names if grades else ():
-            values = [value for grade in grades if (value := grade.rewards[name]) is not None]
+        rewards: RewardValues = {}
+        for name in self._rewards.names if turns else ():
+            values = [value for turn in turns if (value := turn[name]) is not None]
             rewards[name] = math.fsum(values) / len(values) if values else None
-        if grades and all(value is None for value in rewards.values()):
+        if turns and all(value is None for value in rewards.values()):
             raise TaskError(
                 f"task.rewards: no reward function ({', '.join(rewards)}) applied to any turn of {role.label} in a game"
             )

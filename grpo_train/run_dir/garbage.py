@@ -10,7 +10,6 @@ import atexit
 import gc
 import os
 import sys
-import threading
 from contextlib import suppress
 from typing import NoReturn
 
@@ -29,14 +28,26 @@ def resume_collection() -> None:
 
 
 def end_at_once(code: int) -> NoReturn:
-    """End this process: non-daemon threads end and exit handlers run, but its memory is not released object by object,
-    which takes a second with torch."""
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
+    """End this process: threads and exit handlers run as usual, but its memory is not released object by object, which
+    takes a second with torch."""
+    _codes.append(code)
+    sys.exit(code)
+
+
+_codes: list[int] = []
+"""The exit code, once the process ends by :func:`end_at_once`."""
+
+
+def _leave() -> None:
+    if not _codes:
+        return
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             with suppress(OSError):  # its reader has gone
                 stream.flush()
     if "ctypes" in sys.modules and os.name == "posix":
         sys.modules["ctypes"].CDLL(None).fflush(None)  # what libraries in C have printed
-    os._exit(code)
+    os._exit(_codes[-1])
+
+
+atexit.register(_leave)  # the last to run: handlers that are registered later run first

@@ -296,8 +296,12 @@ def _paid(
     rewards = Rewards(settings, (), max_completion_length=schema.Rollout().max_completion_length, seed=0)
     # As in training, TRL's functions get several completions of a prompt: one alone would not show a wrong length.
     pairs = [[_gold_attempt(problem), Attempt(problem, "", key=f"empty {problem.index}")] for problem in listed]
-    graded = [rewards.complete([rewards.start(each, task.judge(each)) for each in pair], pair, 2) for pair in pairs]
-    gold, empty = ([grades[side].rewards for grades in graded] for side in (0, 1))
+    found = []
+    for pair in pairs:
+        verdicts = [task.judge(attempt) for attempt in pair]
+        started = [rewards.start(attempt, verdict) for attempt, verdict in zip(pair, verdicts, strict=True)]
+        found.append(rewards.complete(started, pair, verdicts, len(pair)))
+    gold, empty = ([both[side] for both in found] for side in (0, 1))
     paid = []
     for name in rewards.names:
         for_gold, for_empty = (_values([each[name] for each in some]) for some in (gold, empty))

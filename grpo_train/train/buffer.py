@@ -19,7 +19,6 @@ from grpo_train.rollout import Completion
 from grpo_train.rollout.collect import Sample
 from grpo_train.run_dir.formats import current_row
 from grpo_train.train.distributed import World
-from grpo_train.train.samples import ScoredSample
 
 # dealing micro-batches to ranks ----------------------------------------------------------------------------
 # By tokens, so that no rank waits for another. Micro-batches stay as they are, since the noise scale compares their
@@ -53,6 +52,8 @@ def deal(tokens: Sequence[int], ranks: int, updates: int) -> list[int]:
     return found
 
 
+NOTHING = Completion((), (), (), finished=True)
+"""Of an unused slot."""
 FILE = "buffer"
 """File name (without suffix) of a pending buffer in a checkpoint."""
 
@@ -125,16 +126,16 @@ def groups_of(world: World, config: Config) -> list[int]:
 
 
 def make_buffer(
-    rollouts: Sequence[Sample | None],
+    mine: Sequence[Sample],
     my_groups: Sequence[int],
-    samples: Sequence[ScoredSample],
+    samples: Sequence[Sample],
     advantages: torch.Tensor,
     config: Config,
 ) -> RolloutBuffer:
     """A new buffer's completions that this rank generated.
 
     Args:
-        rollouts: this rank's, ``num_generations`` consecutive slots for each of ``my_groups``.
+        mine: this rank's samples, with their tokens, of ``my_groups``.
         samples: those of all ranks.
         advantages: (B,), one per sample.
     """
@@ -150,12 +151,13 @@ def make_buffer(
     counted[filled] = ~truncated if config.algorithm.mask_truncated_completions else True
     all_advantages = torch.zeros(slots)
     all_advantages[filled] = advantages.float()
-    mine = _slots_of(my_groups, generations)
-    nothing = Completion((), (), (), finished=True)
+    own = {(sample.group, sample.slot): sample.completion for sample in mine}
+    places = [(group, slot) for group in my_groups for slot in range(generations)]
+    slots_here = [group * generations + slot for group, slot in places]
     return RolloutBuffer(
-        completions=[sample.completion if sample else nothing for sample in rollouts],
-        advantages=all_advantages[mine],
-        counted=counted[mine],
+        completions=[own.get(place) or NOTHING for place in places],
+        advantages=all_advantages[slots_here],
+        counted=counted[slots_here],
         completions_per_update=present.view(updates, -1).sum(dim=1).tolist(),
         tokens_per_update=(lengths * counted).view(updates, -1).sum(dim=1).tolist(),
         groups=list(my_groups),
@@ -275,11 +277,6 @@ def _tokens(part: RolloutBuffer, config: Config) -> int:
     computed = [part.completions[row] for row in np.flatnonzero(taking_part(part, config))]
     prompts = {completion.prompt_ids for completion in computed}
     return sum(map(len, prompts)) + sum(len(completion.ids) for completion in computed)
-
-
-def _slots_of(groups: Sequence[int], generations: int) -> list[int]:
-    """Indices of the groups' slots in the whole buffer."""
-    return [group * generations + k for group in groups for k in range(generations)]
 
 
 def _completion(row: dict[str, Any]) -> Completion:

@@ -25,10 +25,10 @@ from grpo_train.policy.tokenizer import TokenTexts
 from grpo_train.run_dir import RunDir
 from grpo_train.train.buffer import RolloutBuffer, deal_buffer, groups_of, make_buffer
 from grpo_train.train.distributed import World
-from grpo_train.train.filling import fill_buffer
+from grpo_train.train.filling import BufferSamples, draw_filtered
 from grpo_train.train.gradients import GradientSum
 from grpo_train.train.retention import prune_checkpoints
-from grpo_train.train.samples import compute_advantages, total_rewards
+from grpo_train.train.samples import compute_advantages, gather_samples, total_rewards
 from grpo_train.train.state import TrainingState
 from grpo_train.train.step_log import StageClock, StepLog, announce, rollout_metrics
 from grpo_train.train.token_metrics import TokenSums
@@ -51,23 +51,29 @@ def train(run: RunDir, config: Config, world: World, *, until: int, ckpt: Path |
         clock = StageClock()
         buffer_index, update_index = divmod(step - 1, config.steps_per_buffer)
         if update_index == 0 or state.buffer is None:
-            filled = fill_buffer(state, buffer_index, my_groups, config, world)
-            samples = filled.samples
+            state.backend.sync()
+            clock.lap("sync")
+            if config.rollout.filter_groups:
+                drawn = draw_filtered(state, buffer_index, my_groups, config, world)
+            else:
+                prompts = state.draw_prompts(config.rollout.buffer_size)
+                mine = state.generate_and_judge(buffer_index, my_groups, [prompts[k] for k in my_groups])
+                drawn = BufferSamples(mine, gather_samples(mine, config, world))
+            samples = drawn.samples
             clock.lap("rollout")
-            clock.split("rollout", "discarded", filled.discarded_seconds)
-            clock.split("rollout", "sync", filled.sync_seconds)
+            clock.split("rollout", "discarded", drawn.discarded_seconds)
             rewards = total_rewards(samples, config.algorithm)
             advantages = compute_advantages(samples, rewards, config, state.baselines)
-            generated = make_buffer(filled.rollouts, my_groups, samples, advantages, config)
+            generated = make_buffer(drawn.mine, my_groups, samples, advantages, config)
             state.buffer = deal_buffer(generated, world, config)
             state.buffer.kept = choose_slots(samples, rewards, config)
-            state.buffer.metrics = {**rollout_metrics(samples, rewards), **filled.metrics}
-            drawn = [*samples, *(discarded.sample for discarded in filled.discarded)]
+            state.buffer.metrics = {**rollout_metrics(samples, rewards), **drawn.metrics}
+            everything = [*samples, *(discarded.sample for discarded in drawn.discarded)]
             if state.curriculum:
                 state.buffer.metrics[f"task/{state.curriculum.label}/level"] = state.curriculum.level
-                log.raised(step, state.raise_level(drawn))
-            state.num_tokens += sum(sample.prompt_length + sample.length for sample in drawn)
-            log.add_rollouts(step, samples, rewards, advantages, filled.discarded)
+                log.raised(step, state.raise_level(everything))
+            state.num_tokens += sum(sample.prompt_length + sample.length for sample in everything)
+            log.add_rollouts(step, samples, rewards, advantages, drawn.discarded)
             clock.lap("reward")
             log.note(state.budget.make_room(has_moments=bool(state.optimizer.state)))
             if config.steps_per_buffer > 1:  # otherwise the old policy is the current one

@@ -78,7 +78,8 @@ def _try(rewards: Rewards, task: Task, problem: Problem) -> None:
     verdict = task.judge(attempts[0])
     if isinstance(task, SelfPlayTask):  # its scores come from whole games
         verdict = replace(verdict, score=0.0)
-    rewards.complete([rewards.start(attempt, verdict) for attempt in attempts], attempts, COUNT)
+    started = [rewards.start(attempt, verdict) for attempt in attempts]
+    rewards.complete(started, attempts, [verdict] * COUNT, COUNT)
 
 
 SHAPE = {

@@ -27,8 +27,8 @@ from grpo_train.policy.memory import RowLimit
 from grpo_train.rewards import Rewards, load_rewards
 from grpo_train.rollout.adversary import START, Adversary, make_adversary
 from grpo_train.rollout.backends import make_backend
-from grpo_train.rollout.collect import Collector, SingleTurn
-from grpo_train.rollout.prompts import PromptSource
+from grpo_train.rollout.collect import Collector, Sample, SingleTurn
+from grpo_train.rollout.prompts import Prompt, PromptSource
 from grpo_train.rollout.self_play import SelfPlay
 from grpo_train.run_dir import Checkpoint, RunDir
 from grpo_train.run_dir.keeping import remove_hidden
@@ -64,7 +64,6 @@ from grpo_train.train.resume import (
     prompts_drawn,
     trial_differences,
 )
-from grpo_train.train.samples import ScoredSample
 
 PROBES = "probes"
 """File name (without suffix) of the noise scale's averages in a checkpoint."""
@@ -278,7 +277,18 @@ class TrainingState:
         if "token_budget" in limits and not self.changes:
             self.budget.restore(limits["token_budget"])
 
-    def raise_level(self, samples: Sequence[ScoredSample]) -> Raised | None:
+    def draw_prompts(self, count: int) -> list[Prompt]:
+        """The run's next prompts, the same on every rank."""
+        prompts = self.source.draw(self.num_prompts, count)
+        self.num_prompts += count
+        return prompts
+
+    def generate_and_judge(self, buffer_index: int, groups: Sequence[int], prompts: Sequence[Prompt]) -> list[Sample]:
+        """See :meth:`~grpo_train.rollout.collect.Collector.generate_and_judge`."""
+        with self.policy.autocast():  # tasks and reward functions judge completions while others are generated
+            return self.collector.generate_and_judge(buffer_index, groups, prompts)
+
+    def raise_level(self, samples: Sequence[Sample]) -> Raised | None:
         """Add a buffer's samples to the curriculum. A level that they raise applies to the next buffer."""
         judged = ((sample.problem.task, sample.verdict.correct) for sample in samples)
         raised = self.curriculum.add(judged) if self.curriculum else None

@@ -18,6 +18,7 @@ from grpo_train.config.schema import Algorithm, Config
 from grpo_train.policy.flops import model_size, product_rate
 from grpo_train.policy.loading import Policy
 from grpo_train.policy.memory import PeakMemory, is_out_of_memory
+from grpo_train.rollout.collect import Sample
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.display import fraction, metric_value, setting, signed
 from grpo_train.run_dir.signs import sign_of_life
@@ -29,7 +30,7 @@ from grpo_train.train.curriculum import Raised
 from grpo_train.train.distributed import World
 from grpo_train.train.health import health
 from grpo_train.train.resume import data_differences, new_keys, process_differences
-from grpo_train.train.samples import Discarded, ScoredSample, total_rewards
+from grpo_train.train.samples import Discarded, total_rewards
 from grpo_train.train.state import TrainingState
 from grpo_train.train.token_metrics import TokenSums, token_metrics
 from grpo_train.train.token_rows import TokenRow, token_lines
@@ -79,7 +80,7 @@ class StepSpeed:
 # Names are TRL's (``trl/trainer/grpo_trainer.py``) where it has one.
 
 
-def rollout_metrics(samples: Sequence[ScoredSample], rewards: torch.Tensor) -> dict[str, Any]:
+def rollout_metrics(samples: Sequence[Sample], rewards: torch.Tensor) -> dict[str, Any]:
     """Metrics of a buffer's samples, in the order of their groups, and their total rewards (B,).
 
     ``groups/all_correct``, ``all_wrong`` and ``all_equal`` give the reason why a group has no spread and carries no
@@ -115,7 +116,7 @@ def rollout_metrics(samples: Sequence[ScoredSample], rewards: torch.Tensor) -> d
     }
 
 
-def _task_metrics(samples: Sequence[ScoredSample], totals: Sequence[float | None]) -> dict[str, float]:
+def _task_metrics(samples: Sequence[Sample], totals: Sequence[float | None]) -> dict[str, float]:
     """Metrics of each task of a mixture that the buffer has prompts of."""
     metrics: dict[str, float] = {}
     for task in sorted({sample.problem.task for sample in samples} - {""}):
@@ -132,14 +133,14 @@ def _task_metrics(samples: Sequence[ScoredSample], totals: Sequence[float | None
     return metrics
 
 
-def _isolation(samples: Sequence[ScoredSample]) -> dict[str, str]:
+def _isolation(samples: Sequence[Sample]) -> dict[str, str]:
     """The weakest sandbox level of the buffer's programs; {} without programs."""
     levels = {sample.verdict.facts.get("isolation") for sample in samples}
     found = [level for level in LEVELS if level in levels]  # the strongest first
     return {"sandbox/isolation": found[-1]} if found else {}
 
 
-def _group_metrics(samples: Sequence[ScoredSample], totals: Sequence[float | None]) -> dict[str, float]:
+def _group_metrics(samples: Sequence[Sample], totals: Sequence[float | None]) -> dict[str, float]:
     pairs = groupby(zip(samples, totals, strict=True), key=lambda pair: pair[0].group)
     groups = [list(group) for _, group in pairs]
     scored = [_known(total for _, total in group) for group in groups]
@@ -157,7 +158,7 @@ def _group_metrics(samples: Sequence[ScoredSample], totals: Sequence[float | Non
     }
 
 
-def _role_metrics(samples: Sequence[ScoredSample], totals: Sequence[float | None]) -> dict[str, float]:
+def _role_metrics(samples: Sequence[Sample], totals: Sequence[float | None]) -> dict[str, float]:
     """Self-play: each role's mean reward over the games, and turns per game."""
     games = {(sample.group, sample.role): total for sample, total in zip(samples, totals, strict=True)}
     roles = sorted({role for _, role in games if role is not None})
@@ -189,7 +190,7 @@ def _std(values: Sequence[float]) -> float:
 
 
 def rollout_rows(
-    step: int, samples: Sequence[ScoredSample], rewards: torch.Tensor, advantages: torch.Tensor
+    step: int, samples: Sequence[Sample], rewards: torch.Tensor, advantages: torch.Tensor
 ) -> list[dict[str, Any]]:
     """Lines of ``rollouts.jsonl``, one per sample. ``step``: the first step that learns from them."""
     return [
@@ -361,7 +362,7 @@ class StepLog:
     def add_rollouts(
         self,
         step: int,
-        samples: Sequence[ScoredSample],
+        samples: Sequence[Sample],
         rewards: torch.Tensor,
         advantages: torch.Tensor,
         discarded: Sequence[Discarded] = (),

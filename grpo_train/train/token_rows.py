@@ -16,9 +16,9 @@ import torch
 
 from grpo_train.config.schema import Config
 from grpo_train.policy.tokenizer import TokenTexts
+from grpo_train.rollout.collect import Sample
 from grpo_train.run_dir import tokens as codes
 from grpo_train.train.buffer import RolloutBuffer
-from grpo_train.train.samples import ScoredSample
 
 GROUPS = 2
 """Groups of an update that are kept by default …"""
@@ -34,14 +34,14 @@ LINE = 1 << 19
 """Bytes of a line, about; a longer group has several."""
 
 
-def choose_slots(samples: Sequence[ScoredSample], rewards: torch.Tensor, config: Config) -> list[int]:
+def choose_slots(samples: Sequence[Sample], rewards: torch.Tensor, config: Config) -> list[int]:
     """Slots whose tokens are kept, those of each update by spread of the group's rewards, as the app lists groups.
 
     A function of the buffer, so that a resume keeps the same ones.
     """
     generations, updates = config.rollout.num_generations, config.algorithm.updates_per_buffer
     wanted = config.tracking.token_rows
-    groups: dict[int, list[tuple[ScoredSample, float]]] = {}
+    groups: dict[int, list[tuple[Sample, float]]] = {}
     for sample, reward in zip(samples, rewards.tolist(), strict=True):
         groups.setdefault(sample.group, []).append((sample, reward))
 

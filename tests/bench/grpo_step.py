@@ -7,7 +7,7 @@ float32 on the CPU, without gradient checkpointing. They alternate in one proces
 neighboring steps, in seconds per completion token. Completions have 64 tokens each, or a long tail: with a vocabulary
 of 64 tokens, one of which ends the completion, random weights draw lengths of 1 to 400 with a mean of about 60. The
 longest of the 256 completions of 32 prompts has about six times the mean, as in training; of 8 prompts, four times.
-``grpo-train bench --against generate,trl`` compares the same on any device.
+``tests/bench/against.py`` compares the same on any device.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 
-from grpo_train.bench.against import against_trl
 from grpo_train.bench.measure import Trainer
 from grpo_train.bench.subject import Subject, make_subject
 from grpo_train.config.schema import Config
 from grpo_train.tiny.tokenizer import EOS
+from tests.bench.against import against_trl
 
 WORDS = 64
 """Vocabulary with a long tail of lengths: a token in 64 ends the completion."""

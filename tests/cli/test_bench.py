@@ -25,13 +25,11 @@ H200 = Rates(copy=4.3e12, products=7.8e14, disk=1e9)
 SHORT = ("rollout.buffer_size=4", "rollout.num_generations=4", "rollout.max_completion_length=8")
 
 
-def test_measurements_and_comparisons(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_measurements(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     changes = [option for change in SHORT for option in ("--set", change)]
     done = grpo_train(
         "bench",
         "--json",
-        "--against",
-        "generate,trl",
         "--repeats",
         "1",
         "--set",
@@ -49,9 +47,6 @@ def test_measurements_and_comparisons(root: Path, capsys: pytest.CaptureFixture[
     # Four prompts of 64 tokens, read once, and 16 completions of 8 tokens, whose last predicts nothing.
     train = found["figures"][-2]
     assert train["amount"] == 4 * 64 + 16 * 7
-    assert set(found["against"]) == {"generate, 1 rows", "generate, 8 rows", "generate, 16 rows", "trl"}
-    assert {each.get("cache", "dynamic") for each in found["against"].values()} == {"dynamic"}
-    assert all(each["ratio"] > 0 for each in found["against"].values())
     assert found["config"] == {"model.backbone": "tiny", "model.dtype": "float32"}
     assert 0 < found["step"]["save_wait"] < found["step"]["save"]
     assert not list(root.glob(".bench-*"))
@@ -61,7 +56,6 @@ def test_measurements_and_comparisons(root: Path, capsys: pytest.CaptureFixture[
     text = capsys.readouterr().out
     assert "train (share = MFU)" in text
     assert text.count("decode, second half") == 3
-    assert text.count("rows, dynamic cache: ours") == 3
     assert "backbone: tiny" in text
     assert "log-probabilities: rows packed" in text
 
@@ -69,7 +63,6 @@ def test_measurements_and_comparisons(root: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--against", "generate,vllm"], "--against vllm: choose from generate, trl"),
         (["--model", "qwen"], "--model qwen: choose from auto, tiny, qwen2_5_05"),
         (["--set", "rollout.length=1"], "rollout.length"),
     ],
@@ -97,7 +90,7 @@ def test_models_of_a_subject_keep_their_attention() -> None:
 )
 def test_a_gpu_that_cannot_be_read_is_a_gpu(problem: str, overrides: list[str], model: str) -> None:
     machine = Platform("box", "plain", gpu_problem=problem)
-    assert command._config("auto", overrides, machine).model.backbone == model
+    assert command.bench_config("auto", overrides, machine).model.backbone == model
 
 
 def test_floor_of_decoding() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from grpo_train.config import schema
-from grpo_train.rewards import Grade, Rewards, load_rewards
+from grpo_train.rewards import Rewards, RewardValues, load_rewards
 from grpo_train.rewards.functions import correct_and_short, reasoning, tag_count
 from grpo_train.rewards.number import judge_number
 from grpo_train.tasks import Attempt, Problem, TaskError, Verdict, load_task
@@ -35,7 +35,7 @@ def rewards_of(*names: str, seed: int = 0, **task: object) -> Rewards:
 
 def values(rewards: Rewards, *verdicts: Verdict) -> list[float | None]:
     """Values of a single reward function."""
-    return [value for verdict in verdicts for value in rewards(attempt(), verdict).rewards.values()]
+    return [value for verdict in verdicts for value in rewards(attempt(), verdict).values()]
 
 
 def test_accuracy_is_the_default() -> None:
@@ -52,31 +52,30 @@ def test_accuracy_values_come_from_the_config() -> None:
 def test_accuracy_of_a_number() -> None:
     rewards = rewards_of("accuracy")
 
-    def grade(completion: str, truncated: bool = False) -> Grade:
+    def judged(completion: str, truncated: bool = False) -> tuple[Verdict, RewardValues]:
         made = Attempt(PROBLEM, completion, truncated)
-        return rewards(made, judge_number(made))
+        return (verdict := judge_number(made)), rewards(made, verdict)
 
-    right, wrong = grade("so</think> <answer>18</answer>"), grade("so</think> <answer>17</answer>")
-    cut = grade("so</think> <answer>18</answer>", truncated=True)
-    assert [made.rewards["accuracy"] for made in (right, wrong, cut)] == [2.0, 0.0, 0.0]
-    assert (right.verdict.correct, right.verdict.formatted) == (True, True)
-    assert (wrong.verdict.correct, wrong.verdict.formatted, wrong.verdict.answer) == (False, True, "17")
-    assert (cut.verdict.correct, cut.verdict.formatted, cut.verdict.reason) == (False, False, "truncated")
-    assert cut.verdict.flexible
+    right, wrong = judged("so</think> <answer>18</answer>"), judged("so</think> <answer>17</answer>")
+    cut = judged("so</think> <answer>18</answer>", truncated=True)
+    assert [values["accuracy"] for _, values in (right, wrong, cut)] == [2.0, 0.0, 0.0]
+    assert (right[0].correct, right[0].formatted) == (True, True)
+    assert (wrong[0].correct, wrong[0].formatted, wrong[0].answer) == (False, True, "17")
+    assert (cut[0].correct, cut[0].formatted, cut[0].reason) == (False, False, "truncated")
+    assert cut[0].flexible
 
 
 def test_every_function_is_reported_by_name() -> None:
     rewards = rewards_of("accuracy", "format", "correct_and_short", "score", "reasoning", "tag_count")
     assert rewards.names == ["accuracy", "format", "correct_and_short", "score", "reasoning", "tag_count"]
-    grade = rewards(attempt(), RIGHT)
-    assert grade.rewards == {
+    assert rewards(attempt(), RIGHT) == {
         "accuracy": 2.0, "format": 1.0, "correct_and_short": 0.75, "score": 0.75, "reasoning": 0.0, "tag_count": 1.0,
     }  # fmt: skip
-    assert rewards(attempt(), WRONG).rewards["format"] == 1.0
+    assert rewards(attempt(), WRONG)["format"] == 1.0
     unformatted = rewards(attempt(), UNFORMATTED)
-    assert unformatted.rewards["format"] == 0.0
-    assert unformatted.rewards["score"] is None
-    assert unformatted.rewards["tag_count"] == 1.0
+    assert unformatted["format"] == 0.0
+    assert unformatted["score"] is None
+    assert unformatted["tag_count"] == 1.0
 
 
 def test_tag_count_counts_tags_that_appear_once() -> None:
@@ -159,15 +158,15 @@ def user_file(tmp_path: Path) -> Path:
 def test_functions_from_a_user_file(user_file: Path) -> None:
     rewards = rewards_of("accuracy", *(f"{user_file}:{name}" for name in ("short", "whole", "agrees")))
     assert rewards.names == ["accuracy", "short", "whole", "agrees"]
-    assert rewards(attempt(length=5), RIGHT).rewards == {"accuracy": 2.0, "short": 1.0, "whole": 3.0, "agrees": 1.0}
+    assert rewards(attempt(length=5), RIGHT) == {"accuracy": 2.0, "short": 1.0, "whole": 3.0, "agrees": 1.0}
     long = rewards(attempt(length=50), WRONG)
-    assert long.rewards == {"accuracy": 0.0, "short": None, "whole": 3.0, "agrees": 0.0}
+    assert long == {"accuracy": 0.0, "short": None, "whole": 3.0, "agrees": 0.0}
 
 
 def test_functions_from_a_module_in_the_cwd(user_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(user_file.parent)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    assert rewards_of("my_rewards:whole")(attempt(), WRONG).rewards == {"whole": 3.0}
+    assert rewards_of("my_rewards:whole")(attempt(), WRONG) == {"whole": 3.0}
 
 
 @pytest.mark.parametrize(
@@ -208,7 +207,8 @@ def test_imports_of_a_user_file_work_from_any_directory(
     monkeypatch.setattr(sys, "path", [each for each in sys.path if str(tmp_path) not in each])
     monkeypatch.chdir(tmp_path)
     rewards = rewards_of(recorded)
-    assert rewards.complete([rewards.start(attempt(), RIGHT)], [attempt()], 1)[0].rewards == {"score": 3.0}
+    started = [rewards.start(attempt(), RIGHT)]
+    assert rewards.complete(started, [attempt()], [RIGHT], 1)[0] == {"score": 3.0}
     rewards.close()
 
 
@@ -296,7 +296,7 @@ def test_weights_of_unused_functions_are_errors() -> None:
 
 def test_random_rewards_depend_on_seed_and_key_only() -> None:
     def drawn(rewards: Rewards, completion: str, verdict: Verdict) -> dict[str, float | None]:
-        return {key: rewards(attempt(completion, key=key), verdict).rewards["random"] for key in keys}
+        return {key: rewards(attempt(completion, key=key), verdict)["random"] for key in keys}
 
     rewards = rewards_of("accuracy", reward_control="random", seed=3)
     assert rewards.names == ["random"]

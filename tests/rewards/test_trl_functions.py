@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from grpo_train.config import schema
-from grpo_train.rewards import Grade, Rewards
+from grpo_train.rewards import Rewards, RewardValues
 from grpo_train.tasks import Attempt, Problem, TaskError, Verdict
 
 VERDICT = Verdict(True, True, "ok", "1/3")
@@ -129,10 +129,10 @@ def loaded(*names: str, failure_file: Path | None = None, **task: Any) -> Reward
     return Rewards(config, (), max_completion_length=100, seed=0, failure_file=failure_file)
 
 
-def graded(rewards: Rewards, *problems: Problem, completions: list[str]) -> list[Grade]:
+def graded(rewards: Rewards, *problems: Problem, completions: list[str]) -> list[RewardValues]:
     attempts = [attempt for problem in problems for attempt in attempts_at(problem, completions)]
     started = [rewards.start(attempt, VERDICT) for attempt in attempts]
-    return rewards.complete(started, attempts, len(completions))
+    return rewards.complete(started, attempts, [VERDICT] * len(attempts), len(completions))
 
 
 def as_trl_calls(problem: Problem, completions: list[str]) -> dict[str, Any]:
@@ -165,14 +165,14 @@ def test_functions_of_trl_have_their_own_values(tmp_path: Path) -> None:
     rewards = loaded(*named)
     assert rewards.names == list(functions)
     for problem in (CHAT, UNREADABLE):
-        grades = graded(rewards, problem, completions=COMPLETIONS)
+        found = graded(rewards, problem, completions=COMPLETIONS)
         for name, function in functions.items():
             expected = function(**as_trl_calls(problem, COMPLETIONS))
-            assert [grade.rewards[name] for grade in grades] == expected, name
+            assert [each[name] for each in found] == expected, name
     texts = graded(rewards, TEXT, completions=COMPLETIONS)  # the annotations of TRL's functions ask for messages
     messages = graded(rewards, CHAT, completions=COMPLETIONS)
-    assert [grade.rewards for grade in texts] == [grade.rewards for grade in messages]
-    assert len({grade.rewards["accuracy_reward"] for grade in texts}) == 2
+    assert texts == messages
+    assert len({each["accuracy_reward"] for each in texts}) == 2
     rewards.close()
 
 
@@ -180,9 +180,9 @@ def test_users_functions_are_called_as_by_trl(own: str) -> None:
     names = ["texts", "messages", "rank_in_group", "only_levels", "own_kind", "together", "judge", "own_async"]
     named = [f"trl:{own}:{name}" if name == "only_levels" else f"{own}:{name}" for name in names]
     rewards = loaded("accuracy", *named)
-    grades = graded(rewards, TEXT, replaced(TEXT, level=2), completions=["aaa", "b", "cc"])
-    assert [list(grade.rewards) for grade in grades] == [["accuracy", *names]] * 6
-    values = {name: [grade.rewards[name] for grade in grades] for name in names}
+    found = graded(rewards, TEXT, replaced(TEXT, level=2), completions=["aaa", "b", "cc"])
+    assert [list(each) for each in found] == [["accuracy", *names]] * 6
+    values = {name: [each[name] for each in found] for name in names}
     assert values == {
         "texts": [1.0] * 6,
         "messages": [3.0, 1.0, 2.0] * 2,
@@ -193,7 +193,7 @@ def test_users_functions_are_called_as_by_trl(own: str) -> None:
         "judge": [0.5] * 6,
         "own_async": [0.25] * 6,
     }
-    assert rewards(attempts_at(TEXT, ["a"])[0], VERDICT).rewards["rank_in_group"] == 0.0
+    assert rewards(attempts_at(TEXT, ["a"])[0], VERDICT)["rank_in_group"] == 0.0
     rewards.close()
 
 

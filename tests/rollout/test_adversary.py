@@ -87,18 +87,18 @@ def test_opponent_decides_valid_programs() -> None:
     prompts = [Prompt(task.problem("train", index), (1,)) for index in (3, 7)]
     rewards = load_rewards(task, config)
     adversary = Adversary(task, rewards, Writer(texts), oracle, Bytes(), config)  # type: ignore[arg-type]
-    samples = adversary.collect(5, [2, 9], prompts)
-    found = [(sample.grade.verdict.reason, sample.grade.rewards["score"]) for sample in samples if sample]
+    samples = adversary.generate_and_judge(5, [2, 9], prompts)
+    found = [(sample.verdict.reason, sample.rewards["score"]) for sample in samples]
     assert found == [
         ("predicted", -1.0), ("ok", 1.0), ("syntax_error", None), ("predicted", -1.0),
         ("forbidden_import", None), ("no_output", None), ("predicted", -1.0), ("no_code", None),
     ]  # fmt: skip
-    assert [sample.text for sample in samples if sample] == texts
-    assert [sample.prompt.problem.index for sample in samples if sample] == [3] * 4 + [7] * 4
+    assert [sample.text for sample in samples] == texts
+    assert [sample.problem.index for sample in samples] == [3] * 4 + [7] * 4
     assert len(oracle.problems) == 4
     assert all(problem.prompt.endswith("\nAssistant: <think>") for problem in oracle.problems)
     assert f"What exactly does this Python program print?\n```python\n{FIBONACCI}\n```" in oracle.problems[0].prompt
-    logged = means([sample.grade.verdict.metrics for sample in samples if sample])
+    logged = means([sample.verdict.metrics for sample in samples])
     assert (logged["code_game/valid"], logged["code_game/predicted"]) == (0.5, 0.75)
     assert (logged["reward/avg_batch_reward"], logged["reward/successful_predictions_count"]) == (-0.5, 3.0)
 
@@ -106,8 +106,8 @@ def test_opponent_decides_valid_programs() -> None:
 def test_opponent_is_not_asked_without_valid_programs() -> None:
     task, config = game(), small_config()
     adversary = Adversary(task, load_rewards(task, config), Writer(["print("] * 4), Oracle(), Bytes(), config)  # type: ignore[arg-type]
-    samples = adversary.collect(0, [0], [Prompt(task.problem("train", 0), (1,))])
-    assert [sum(filter(None, sample.grade.rewards.values())) for sample in samples if sample] == [0.0] * 4
+    samples = adversary.generate_and_judge(0, [0], [Prompt(task.problem("train", 0), (1,))])
+    assert [sum(filter(None, sample.rewards.values())) for sample in samples] == [0.0] * 4
 
 
 @pytest.fixture(scope="module")
@@ -148,8 +148,8 @@ def test_frozen_start_model_answers(tiny: tuple[Path, Policy]) -> None:
         for parameter, value in zip(policy.trainable(), start, strict=True):
             parameter.copy_(value)
     adversary = Adversary(task, load_rewards(task, config), Writer([FIBONACCI] * 4), opponent, Bytes(), config)
-    samples = adversary.collect(0, [0], [Prompt(task.problem("train", 0), (1,))])
-    assert {sample.grade.verdict.facts["reply"] for sample in samples if sample} == {before[0]}
+    samples = adversary.generate_and_judge(0, [0], [Prompt(task.problem("train", 0), (1,))])
+    assert {sample.verdict.facts["reply"] for sample in samples} == {before[0]}
 
 
 def test_another_model_as_opponent(tiny: tuple[Path, Policy]) -> None:
@@ -172,9 +172,8 @@ def test_rollouts_with_the_tiny_model(tiny: tuple[Path, Policy]) -> None:
     adversary = make_adversary(task, load_rewards(task, config), backend, policy, config, root, nullcontext)
     problems = [task.problem("train", index) for index in range(2)]
     ids = policy.tokenizer([problem.prompt for problem in problems])["input_ids"]
-    samples = adversary.collect(0, [0, 1], [Prompt(p, tuple(i)) for p, i in zip(problems, ids, strict=True)])
+    samples = adversary.generate_and_judge(0, [0, 1], [Prompt(p, tuple(i)) for p, i in zip(problems, ids, strict=True)])
     assert len(samples) == 8
     for sample in samples:
-        assert sample is not None
-        assert sample.grade.verdict.reason
-        assert (sample.grade.rewards["score"] is None) == (not sample.grade.verdict.formatted)
+        assert sample.verdict.reason
+        assert (sample.rewards["score"] is None) == (not sample.verdict.formatted)

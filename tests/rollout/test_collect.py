@@ -14,7 +14,7 @@ import torch
 from grpo_train.algorithm import RoleBaselines
 from grpo_train.config import load_config
 from grpo_train.config.schema import Config
-from grpo_train.rewards import Grade, load_rewards
+from grpo_train.rewards import load_rewards
 from grpo_train.rewards.number import judge_number
 from grpo_train.rollout import Completion
 from grpo_train.rollout.collect import Role, Sample, SingleTurn
@@ -102,8 +102,7 @@ def prompts_of(task: Even, groups: Sequence[int]) -> list[Prompt]:
 
 def collected(task: Even, config: Config, backend: Counting, groups: Sequence[int]) -> list[Sample]:
     collector = SingleTurn(task, load_rewards(task, config), backend, Words(), config)  # type: ignore[arg-type]
-    samples = collector.collect(7, groups, prompts_of(task, groups))
-    return [sample for sample in samples if sample is not None]
+    return collector.generate_and_judge(7, groups, prompts_of(task, groups))
 
 
 class Closed(Words):
@@ -122,8 +121,8 @@ def test_thoughts_that_the_prompt_closes_count(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Even, "problem", lambda self, split, index: Problem(index, "", "4", ""))
     task, config = Even(), config_of()
     collector = SingleTurn(task, load_rewards(task, config), Counting(), Closed(), config)
-    found = collector.collect(7, [1], prompts_of(task, [1]))
-    assert [sample.grade.verdict.reason for sample in found if sample] == ["ok"] * 3
+    found = collector.generate_and_judge(7, [1], prompts_of(task, [1]))
+    assert [sample.verdict.reason for sample in found] == ["ok"] * 3
     assert {(attempt.completion, attempt.text) for attempt in attempts} == {
         ("<answer>4</answer>", "</think><answer>4</answer>")
     }
@@ -136,9 +135,9 @@ def test_samples_keep_the_order_of_prompts(slow: bool) -> None:
     config = config_of(sandbox__workers=3)
     samples = collected(task, config, Counting(), [2, 3])
     assert [sample.text for sample in samples] == ["0", "1", "2", "3", "4", "5"]
-    assert [sample.prompt.problem.index for sample in samples] == [2, 2, 2, 3, 3, 3]
-    assert [sample.grade.verdict.correct for sample in samples] == [True, False] * 3
-    assert [sample.grade.rewards for sample in samples] == [{"accuracy": 2.0}, {"accuracy": 0.0}] * 3
+    assert [sample.problem.index for sample in samples] == [2, 2, 2, 3, 3, 3]
+    assert [sample.verdict.correct for sample in samples] == [True, False] * 3
+    assert [sample.rewards for sample in samples] == [{"accuracy": 2.0}, {"accuracy": 0.0}] * 3
     assert sorted(keys) == ["7/2/0", "7/2/1", "7/2/2", "7/3/0", "7/3/1", "7/3/2"], "unique keys"
 
 
@@ -185,26 +184,26 @@ def test_unknown_reward_weights_are_an_error() -> None:
 # ------------------------------------------------------------------------------------------------------- self-play
 
 
-def game(config: Config, turns: Sequence[int], returns: Sequence[tuple[float, float]]) -> list[Sample | None]:
+def game(config: Config, turns: Sequence[int], returns: Sequence[tuple[float, float]]) -> list[Sample]:
     """Games between two roles, with the given numbers of turns and returns."""
-    slots: list[Sample | None] = []
+    samples = []
     for number, (length, ends) in enumerate(zip(turns, returns, strict=True)):
         problem = Problem(number, "board", "", "board")
-        for turn in range(config.rollout.num_generations):
+        for turn in range(length):
             completion = Completion((1, 2), (turn,) * (turn + 1), (-1.0,) * (turn + 1), finished=True)
             player = turn % 2
-            grade = Grade(Verdict(True, True, "ok", "5"), {"score": ends[player]})
-            sample = Sample(Prompt(problem, (1, 2)), completion, "5", grade, Role("tictactoe", "XO"[player]))
-            slots.append(sample if turn < length else None)
-    return slots
+            verdict, rewards = Verdict(True, True, "ok", "5"), {"score": ends[player]}
+            role = Role("tictactoe", "XO"[player])
+            samples.append(Sample.of(number, turn, Attempt(problem, "5"), completion, verdict, rewards, role))
+    return samples
 
 
 def make_share(
-    rollouts: Sequence[Sample | None], config: Config, world: World, baselines: RoleBaselines
+    rollouts: Sequence[Sample], config: Config, world: World, baselines: RoleBaselines
 ) -> tuple[RolloutBuffer, list[dict[str, Any]], dict[str, Any]]:
     """A rank's buffer, and the log rows and metrics of all ranks."""
     groups = groups_of(world, config)
-    samples = gather_samples(rollouts, groups, config, world)
+    samples = gather_samples(rollouts, config, world)
     rewards = total_rewards(samples, config.algorithm)
     advantages = compute_advantages(samples, rewards, config, baselines)
     buffer = make_buffer(rollouts, groups, samples, advantages, config)
@@ -221,7 +220,7 @@ def test_unused_slots_of_a_game_do_not_count() -> None:
     assert buffer.counted.tolist() == [bool(c.ids) for c in buffer.completions]
     assert buffer.completions_per_update == [4, 5]
     assert buffer.tokens_per_update == [7, 9]
-    samples = gather_samples(rollouts, groups_of(World(), config), config, World())
+    samples = gather_samples(rollouts, config, World())
     assert sum(sample.prompt_length + sample.length for sample in samples) == 9 * 2 + 16
     games = RoleBaselines(0.95).advantages(
         [

@@ -160,33 +160,32 @@ def first_free(prompt: str) -> str:
     return f"<think>first free</think>{move_text(next(cell for cell in cells if cell.isdigit()))}"
 
 
-def collect(script: Callable[[str], str], groups: int = 2, **changes: Any) -> tuple[list[Sample | None], Scripted]:
+def collect(script: Callable[[str], str], groups: int = 2, **changes: Any) -> tuple[list[Sample], Scripted]:
     config = config_of(**changes)
     task = load_task(config.task)
     assert isinstance(task, SelfPlayTask)
     backend = Scripted(script)
     player = SelfPlay(task, load_rewards(task, config), backend, Words(), config)
     prompts = [Prompt(problem, ()) for problem in (task.problem("train", index) for index in range(groups))]
-    return player.collect(7, list(range(10, 10 + groups)), prompts), backend
+    return player.generate_and_judge(7, list(range(10, 10 + groups)), prompts), backend
 
 
 def test_turns_have_the_return_of_their_role() -> None:
     samples, backend = collect(first_free)
     assert backend.calls == [2] * 7  # both games in parallel; 1 3 5 7 wins for X after seven turns
-    game = [sample for sample in samples[:9] if sample]
-    assert samples[7:9] == [None, None]
-    assert len(samples) == 18
+    game = samples[:7]
+    assert [(sample.group, sample.slot) for sample in samples] == [(group, k) for group in (10, 11) for k in range(7)]
     assert [sample.role for sample in game] == [Role("tictactoe", "XO"[turn % 2]) for turn in range(7)]
-    assert [sample.grade.rewards for sample in game] == [{"score": 1.0 if turn % 2 == 0 else -1.0} for turn in range(7)]
+    assert [sample.rewards for sample in game] == [{"score": 1.0 if turn % 2 == 0 else -1.0} for turn in range(7)]
     board = "1234567"
-    assert [sample.grade.verdict.answer for sample in game] == list(board)
-    assert game[2].prompt.problem.prompt == "XO3|456|789\nX:"
-    assert game[2].completion.prompt_ids == game[2].prompt.ids == tuple(map(ord, "XO3|456|789\nX:"))
-    assert dict(game[3].grade.verdict.facts) == {
+    assert [sample.verdict.answer for sample in game] == list(board)
+    assert game[2].problem.prompt == "XO3|456|789\nX:"
+    assert game[2].completion.prompt_ids == tuple(map(ord, "XO3|456|789\nX:"))
+    assert dict(game[3].verdict.facts) == {
         "game": 0, "turn": 3, "role": "O", "move": "4", "ending": "finished", "returns": [1.0, -1.0],
     }  # fmt: skip
-    assert [sample.grade.verdict.metrics["self_play/reasoning_words"] for sample in game] == [2.0] * 7
-    outcome = {key: value for key, value in game[-1].grade.verdict.metrics.items() if "reasoning" not in key}
+    assert [sample.verdict.metrics["self_play/reasoning_words"] for sample in game] == [2.0] * 7
+    outcome = {key: value for key, value in game[-1].verdict.metrics.items() if "reasoning" not in key}
     assert outcome == {
         "self_play/invalid_rate": 0.0,
         "self_play/draw_rate": 0.0,
@@ -194,7 +193,7 @@ def test_turns_have_the_return_of_their_role() -> None:
         "self_play/tictactoe/O/win_rate": 0.0,
         "self_play/same_opening": 1.0,
     }
-    assert "self_play/invalid_rate" not in game[0].grade.verdict.metrics
+    assert "self_play/invalid_rate" not in game[0].verdict.metrics
 
 
 @pytest.mark.parametrize(
@@ -202,14 +201,14 @@ def test_turns_have_the_return_of_their_role() -> None:
 )
 def test_illegal_move_ends_the_game(answer: str, reason: str) -> None:
     samples, _ = collect(lambda prompt: first_free(prompt) if "O" not in prompt else answer)
-    game = [sample for sample in samples[:9] if sample]
+    game = [sample for sample in samples if sample.group == 10]
     assert len(game) == 2
-    assert [sample.grade.rewards["score"] for sample in game] == [0.5, -1.5]
-    assert [sample.grade.verdict.correct for sample in game] == [True, False]
-    assert [sample.grade.verdict.reason for sample in game] == ["ok", reason]
-    assert game[1].grade.verdict.metrics["self_play/invalid_rate"] == 1.0
+    assert [sample.rewards["score"] for sample in game] == [0.5, -1.5]
+    assert [sample.verdict.correct for sample in game] == [True, False]
+    assert [sample.verdict.reason for sample in game] == ["ok", reason]
+    assert game[1].verdict.metrics["self_play/invalid_rate"] == 1.0
     harsh, _ = collect(lambda _: answer, task__invalid_move_return=-3, task__invalid_move_other_return=0)
-    scores = [sample.grade.rewards["score"] for sample in harsh[:9] if sample]
+    scores = [sample.rewards["score"] for sample in harsh if sample.group == 10]
     assert scores == [0.0, -3.0] if reason == "illegal" else [-3.0]  # the opening may take the first cell
 
 
@@ -218,10 +217,10 @@ def test_per_turn_rewards_are_averaged_by_role() -> None:
         return "?" if prompt.startswith("XOX|O") and prompt.endswith("X:") else first_free(prompt)
 
     samples, _ = collect(last_breaks, task__rewards=["score", "format"])
-    game = [sample for sample in samples[:9] if sample]
+    game = [sample for sample in samples if sample.group == 10]
     assert len(game) == 5
-    assert [sample.grade.rewards["format"] for sample in game] == pytest.approx([2 / 3, 1, 2 / 3, 1, 2 / 3])
-    assert [sample.grade.rewards["score"] for sample in game] == [-1.5, 0.5, -1.5, 0.5, -1.5]
+    assert [sample.rewards["format"] for sample in game] == pytest.approx([2 / 3, 1, 2 / 3, 1, 2 / 3])
+    assert [sample.rewards["score"] for sample in game] == [-1.5, 0.5, -1.5, 0.5, -1.5]
 
 
 def test_role_without_reward_is_an_error(tmp_path: Path) -> None:
@@ -237,10 +236,10 @@ def test_same_opening_counts_other_games() -> None:
         return move_text(next(replies)) if prompt.startswith("123|456|789") else "?"
 
     samples, _ = collect(varied, groups=4)
-    alike = [s.grade.verdict.metrics["self_play/same_opening"] for s in samples if s and not s.grade.verdict.correct]
+    alike = [s.verdict.metrics["self_play/same_opening"] for s in samples if not s.verdict.correct]
     assert alike == [0.0] * 4
     same, _ = collect(lambda prompt: move_text("1") if prompt.startswith("123|456|789") else "?", groups=4)
-    alike = [s.grade.verdict.metrics["self_play/same_opening"] for s in same if s and not s.grade.verdict.correct]
+    alike = [s.verdict.metrics["self_play/same_opening"] for s in same if not s.verdict.correct]
     assert alike == [1.0] * 4
 
 

@@ -6,6 +6,7 @@ Only a test of startup itself needs a real one (``grpo_train(..., real=True)``).
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import multiprocessing
 import os
@@ -230,6 +231,8 @@ def _become(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     except SystemExit as ended:
         code = ended.code
+        threading._shutdown()  # type: ignore[attr-defined]  # as the interpreter does at its end
+        atexit._run_exitfuncs()
     except BaseException:
         import traceback
 

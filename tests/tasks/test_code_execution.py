@@ -129,7 +129,7 @@ def test_score_is_the_reward() -> None:
     task = code()
     rewards = load_rewards(task, config)
     attempt = Attempt(task.problem("train", 0), "x = 1")
-    assert rewards(attempt, task.judge(attempt)).rewards == {"score": 0.5}
+    assert rewards(attempt, task.judge(attempt)) == {"score": 0.5}
 
 
 def test_right_output_is_measured_beside_the_score() -> None:

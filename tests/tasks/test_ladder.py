@@ -371,7 +371,7 @@ def test_scheduling_score_can_be_a_reward() -> None:
     problem = task.problem("test", 0)
     rewards = load_rewards(task, config)
     attempt = Attempt(problem, "</think><answer>00:00-00:01</answer>")
-    given_rewards = rewards(attempt, task.judge(attempt)).rewards
+    given_rewards = rewards(attempt, task.judge(attempt))
     assert given_rewards["accuracy"] == 0.0
     assert 0 < (given_rewards["score"] or 0) < 0.5
 

@@ -10,14 +10,12 @@ import pytest
 import torch
 
 from grpo_train.config import load_config
-from grpo_train.rewards import Grade
 from grpo_train.rollout import Completion
 from grpo_train.rollout.collect import Sample
-from grpo_train.rollout.prompts import Prompt
-from grpo_train.tasks import Problem, Verdict
+from grpo_train.tasks import Attempt, Problem, Verdict
 from grpo_train.train.buffer import groups_of, make_buffer
 from grpo_train.train.distributed import World
-from grpo_train.train.samples import ScoredSample, compute_advantages, gather_samples, total_rewards
+from grpo_train.train.samples import compute_advantages, gather_samples, total_rewards
 from grpo_train.train.step_log import rollout_metrics, rollout_rows
 from tests.support.engine import config_text
 
@@ -32,7 +30,7 @@ def metrics_of(
 ) -> dict[str, Any]:
     """Metrics of groups of ``size`` samples with these total rewards; the default reward function is "score"."""
     samples = [
-        ScoredSample(
+        Sample(
             group=i // size,
             slot=i % size,
             problem=Problem(0, "", "", ""),
@@ -101,12 +99,15 @@ def test_rewards_that_apply_to_no_completion() -> None:
 @pytest.mark.parametrize("nothing", [None, math.nan])
 def test_a_buffer_without_rewards_moves_nothing(nothing: float | None) -> None:
     config = load_config(config_text(rollout__buffer_size=2, rollout__num_generations=2))
-    prompts = [Prompt(Problem(index=k, prompt="1+1=", answer="2", question="1+1"), (1, 2, 3)) for k in range(2)]
+    problems = [Problem(index=k, prompt="1+1=", answer="2", question="1+1") for k in range(2)]
     completions = [Completion((1, 2, 3), (4,) * (k + 1), (-0.5,) * (k + 1), True) for k in range(4)]
-    grade = Grade(Verdict(False, False, "none", None), {"accuracy": nothing})
-    rollouts = [Sample(prompts[k // 2], completion, "", grade) for k, completion in enumerate(completions)]
+    verdict = Verdict(False, False, "none", None)
+    rollouts = [
+        Sample.of(k // 2, k % 2, Attempt(problems[k // 2], ""), completion, verdict, {"accuracy": nothing})
+        for k, completion in enumerate(completions)
+    ]
     my_groups = groups_of(World(), config)
-    samples = gather_samples(rollouts, my_groups, config, World())
+    samples = gather_samples(rollouts, config, World())
     rewards = total_rewards(samples, config.algorithm)
     advantages = compute_advantages(samples, rewards, config)
     assert [row["reward"] for row in rollout_rows(1, samples, rewards, advantages)] == [None] * 4

@@ -12,9 +12,9 @@ import torch
 from grpo_train.config import load_config
 from grpo_train.config.schema import Config
 from grpo_train.rewards.types import Problem, Verdict
+from grpo_train.rollout.collect import Sample
 from grpo_train.run_dir.tokens import decode_tokens
 from grpo_train.train import token_rows
-from grpo_train.train.samples import ScoredSample
 from grpo_train.train.token_rows import TokenRow, choose_slots, token_lines
 from tests.support.engine import config_text, rows, train_here, write_config, write_micro
 
@@ -23,13 +23,13 @@ def config_of(**changes: object) -> Config:
     return load_config(config_text(rollout__buffer_size=8, train__microbatch_size=1, **changes))
 
 
-def samples_of(length: int = 20, groups: int = 8) -> list[ScoredSample]:
+def samples_of(length: int = 20, groups: int = 8) -> list[Sample]:
     problem, verdict = (
         Problem(0, "what is it?", "1", "it"),
         Verdict(True, True, "ok", "1"),
     )
     return [
-        ScoredSample(k // 4, k % 4, problem, "aaaa" * length, 5, length, False, verdict, {"accuracy": 1.0})
+        Sample(k // 4, k % 4, problem, "aaaa" * length, 5, length, False, verdict, {"accuracy": 1.0})
         for k in range(4 * groups)
     ]
 

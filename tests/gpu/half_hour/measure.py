@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from grpo_train.bench.against import against_generate, against_trl
 from grpo_train.bench.floors import decode_floor
 from grpo_train.bench.measure import Trainer, _buffer, rollout_figures, save_figure, train_figure
 from grpo_train.bench.subject import Subject, make_subject, shape_of
@@ -28,6 +27,7 @@ from grpo_train.policy.compiled import CompiledBlocks
 from grpo_train.policy.completion import Completion
 from grpo_train.rollout.native.backend import LOOK_EVERY, NativeBackend
 from grpo_train.rollout.native.decoding import Decoding, OnToken
+from tests.bench.against import against_generate, against_trl
 from tests.gpu.half_hour.common import (
     DEVICE,
     DRY,

@@ -1,22 +1,40 @@
-"""The same work by other libraries, in turns with ours: transformers' ``generate`` and ``trl.GRPOTrainer``."""
+"""The same work by other libraries, in turns with ours: transformers' ``generate`` and ``trl.GRPOTrainer``.
+
+    python tests/bench/against.py [--model NAME] [--set section.key=value …] [--repeats N] [--json]
+
+The model, config and defaults are those of ``grpo-train bench``, on any device. ``generate`` is called as in TRL, with
+its dynamic cache and several completions of each prompt; a ratio is of neighboring turns, in seconds per token.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
+import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 import torch
 
-from grpo_train.bench.measure import Trainer, reward_of
-from grpo_train.bench.subject import Subject
+from grpo_train.bench.measure import REPEATS, Trainer, reward_of
+from grpo_train.bench.subject import Subject, make_subject
+from grpo_train.cli.bench import LENGTH, ROWS, bench_config
+from grpo_train.config.schema import Config
+from grpo_train.platforms.choices import resolve_auto
+from grpo_train.platforms.facts import read_machine
 from grpo_train.policy.flops import now, timed
-from grpo_train.policy.loading import compute_type, lora_config
+from grpo_train.policy.loading import compute_type, device_name, lora_config, pick_device
 from grpo_train.policy.logprobs import eval_mode
 from grpo_train.policy.memory import PeakMemory, is_out_of_memory, release_memory
+from grpo_train.run_dir import resolve_root
 
 CACHE = "dynamic"
 """The default of ``generate``. With a static one, transformers compiles the model for each number of rows, which takes
@@ -191,3 +209,58 @@ def _train_with_trl(
         )
         trainer.remove_callback(PrinterCallback)
         trainer.train()
+
+
+def compare(config: Config, repeats: int = REPEATS) -> dict[str, dict[str, Any]]:
+    """What :func:`against_generate` says for each number of rows, and :func:`against_trl`."""
+    subject, rollout = make_subject(config), config.rollout
+    step_prompts = subject.prompts(rollout.buffer_size)
+    trainer = Trainer(subject.policy(pick_device(config.model.device)), config, step_prompts)
+    completions = rollout.buffer_size * rollout.num_generations
+    found: dict[str, dict[str, Any]] = {}
+    for count in sorted({count for count in ROWS if count < completions} | {completions}):
+        # Rollouts have several completions of each prompt, which ours reads once.
+        prompts = [list(ids) for ids in subject.tokenizer(subject.prompts(count, seed=1))["input_ids"]]
+        groups = prompts[: max(1, count // rollout.num_generations)]
+        repeated = [prompt for prompt in groups for _ in range(count // len(groups))]
+        length = min(LENGTH, rollout.max_completion_length)
+        found[f"generate, {len(repeated)} rows"] = against_generate(trainer, repeated, length, repeats)
+    found["trl"] = against_trl(subject, trainer, step_prompts, repeats)
+    trainer.close()
+    return found
+
+
+def line(name: str, each: dict[str, Any]) -> str:
+    if "problem" in each:
+        return f"{name}: not measured: {each['problem']}"
+    found = (
+        f"{name}: ours {each['ours_tokens_per_s']:,.0f} tokens/s, theirs {each['theirs_tokens_per_s']:,.0f}: "
+        f"{each['ratio']:.2f}x ({each['lowest']:.2f} to {each['highest']:.2f})"
+    )
+    if each.get("theirs_above_bytes"):
+        ours, theirs = (each[side] / 2**30 for side in ("ours_above_bytes", "theirs_above_bytes"))
+        found += f"; peak memory above weights and optimizer {ours:.2f} GiB, theirs {theirs:.2f}"
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="auto")
+    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore", category=FutureWarning)  # of transformers, caused by peft and TRL
+    machine = read_machine()
+    config, _ = resolve_auto(bench_config(options.model, options.set, machine), machine, resolve_root(None))
+    found = compare(config, options.repeats)
+    if options.json:
+        print(json.dumps(found))
+        return
+    print(device_name(pick_device(config.model.device)), config.model.backbone, config.model.adapter)
+    for name, each in found.items():
+        print(line(name, each))
+
+
+if __name__ == "__main__":
+    main()
