@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from grpo_train.config.sections.base import (
+    NameOrFunction,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     Section,
     conflict,
-    name_or_function,
 )
 
 LOSSES = ("dr_grpo", "grpo", "bnpo", "dapo", "gspo", "cispo", "sapo", "dppo")
@@ -26,7 +26,7 @@ NO_DELTA = ("cispo", "sapo", "dppo")
 class Algorithm(Section):
     """Loss and advantage estimator; docs/algorithms.md defines every name."""
 
-    loss_type: name_or_function(*LOSSES) = "dr_grpo"  # type: ignore[valid-type]
+    loss_type: Annotated[str, NameOrFunction(LOSSES)] = "dr_grpo"
     """Loss: dr_grpo (constant normalizer), grpo, bnpo, dapo, gspo (sequence-level ratios), cispo, sapo (a smooth gate),
     dppo (bounds of a probability), or your own as ``file.py:function``."""
     scale_rewards: Literal["none", "group", "batch", "mean"] = "none"

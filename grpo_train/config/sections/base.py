@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, WithJsonSchema, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError, core_schema
 
 from grpo_train.run_dir.errors import did_you_mean
 from grpo_train.run_dir.safe_json import half_character
@@ -22,18 +32,26 @@ def conflict(message: str, *keys: str) -> PydanticCustomError:
     return PydanticCustomError("conflict", "{message}", {"message": message, "keys": list(keys)})
 
 
-def name_or_function(*known: str) -> Any:
-    """The type of a key that takes one of the known names, or a user's ``file.py:function``."""
+@dataclass(frozen=True)
+class NameOrFunction:
+    """A text that is one of the known names, or a user's ``file.py:function``."""
 
-    def check(value: str) -> str:
-        if ":" not in value and value not in known:
-            hint = did_you_mean(value, known, "known names")
+    known: Sequence[str]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        names = {"enum": list(self.known), "type": "string"}
+        return {"anyOf": [names, {"description": "file.py:function", "pattern": "^.+:\\w+$", "type": "string"}]}
+
+    def _check(self, value: str) -> str:
+        if ":" not in value and value not in self.known:
+            hint = did_you_mean(value, self.known, "known names")
             raise PydanticCustomError("name", "{message}", {"message": f"unknown name; {hint}, or file.py:function"})
         return value
-
-    names = {"enum": list(known), "type": "string"}
-    own = {"description": "file.py:function", "pattern": "^.+:\\w+$", "type": "string"}
-    return Annotated[str, AfterValidator(check), WithJsonSchema({"anyOf": [names, own]})]
 
 
 class Section(BaseModel):

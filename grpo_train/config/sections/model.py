@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from grpo_train.config.sections.base import NonNegativeInt, PositiveFloat, PositiveInt, Section, name_or_function
+from grpo_train.config.sections.base import NameOrFunction, NonNegativeInt, PositiveFloat, PositiveInt, Section
 
 
 class Model(Section):
@@ -40,7 +40,7 @@ class Model(Section):
 class Rollout(Section):
     """Generation of completions for training."""
 
-    backend: name_or_function("native", "transformers", "vllm") = "native"  # type: ignore[valid-type]
+    backend: Annotated[str, NameOrFunction(("native", "transformers", "vllm"))] = "native"
     """Generation backend. ``native`` draws from a copy of the weights in the compute type, adapter merged in, with
     slots for keys and values. ``transformers`` generates with the trained model itself; models that native cannot run
     (sliding windows, states, no sdpa) use it, too, with a message. ``vllm`` draws from a vLLM server, which runs in an
