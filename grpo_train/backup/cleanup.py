@@ -192,9 +192,8 @@ def _reasons(run: RunDir, found: list[LocalStep], keep: int) -> dict[str, str]:
     except (OSError, ValueError, Unreadable) as error:
         message = f"{run.name}: cannot tell which checkpoints are needed: {error}"
         raise RunDirError(message, code="unreadable") from error
-    reasons = reasons_to_keep(list(current), links_of(run.training_state), accuracies, keep_every)
-    for step in sorted(current, reverse=True)[: max(1, keep)]:
-        reasons.setdefault(step, "one of the newest")
+    links = links_of(run.training_state)
+    reasons = reasons_to_keep(list(current), links, accuracies, keep_last=keep, keep_every=keep_every)
     found_reasons = {current[step].path: reason for step, reason in reasons.items()}
     for path in in_use:
         found_reasons[path] = ", ".join(filter(None, [found_reasons.get(path), "in use"]))

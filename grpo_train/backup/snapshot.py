@@ -6,39 +6,65 @@ written.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    StrictBool,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
 from grpo_train.backup.layout import KINDS
 from grpo_train.backup.store import check_key
 from grpo_train.run_dir.errors import UserError
-from grpo_train.run_dir.safe_json import Unreadable, parse_object, type_name
+from grpo_train.run_dir.safe_json import Unreadable, parse_object
 
 FORMAT = 1
 MAX_MANIFEST_BYTES = 256 << 20
 """A million files."""
-_HEX = frozenset("0123456789abcdef")
-_MAX_SIZE = 1 << 50
+
+
+def check_path(path: str) -> str:
+    """A relative path that stays inside its directory. Raises Unreadable."""
+    try:
+        return check_key(path)
+    except UserError as error:
+        raise Unreadable(str(error)) from None
+
+
+Text = Annotated[str, StringConstraints(strict=True, max_length=4096)]
+Inside = Annotated[Text, AfterValidator(check_path)]
+"""A path or key that stays inside its directory or store."""
+Digest = Annotated[str, StringConstraints(strict=True, pattern="^[0-9a-f]{64}$")]
+Size = Annotated[int, Field(strict=True, ge=0, le=1 << 50)]
+Step = Annotated[int, Field(strict=True, ge=0, lt=10**18)]
 
 
 @dataclass(frozen=True)
 class Part:
     """One object with bytes of a file."""
 
-    key: str
-    size: int
-    sha256: str
+    key: Inside
+    size: Size
+    sha256: Digest
 
 
 @dataclass(frozen=True)
 class StoredFile:
     """A file of the run: its parts, joined in order."""
 
-    path: str
+    path: Inside
     """Relative to the run, or to the checkpoint or the weights that it belongs to."""
-    mode: int
+    mode: Annotated[int, Field(strict=True, ge=0, le=0o777)]
     parts: tuple[Part, ...]
     replaced: tuple[Part, ...] = ()
     """Earlier bytes of an append-only file that it no longer has; kept, so that no pruning can lose them."""
@@ -48,18 +74,31 @@ class StoredFile:
         return sum(part.size for part in self.parts)
 
 
+def _from_row(row: Any, read: ValidatorFunctionWrapHandler) -> StoredFile:
+    """A file by its row: ``key`` and ``sha256`` where it is one object, ``segments`` where it is joined."""
+    if isinstance(row, dict):
+        row = {"replaced": [], **row, "parts": [row] if "key" in row else row.get("segments")}
+    file: StoredFile = read(row)
+    if row.get("size") != file.size:
+        raise ValueError(f"{file.path!r}: 'size' differs from the sum of its segments")
+    return file
+
+
+FileOfRow = Annotated[StoredFile, WrapValidator(_from_row)]
+
+
 @dataclass(frozen=True)
 class StoredStep:
     """A checkpoint."""
 
-    step: int
-    digest: str
+    step: Step
+    digest: Digest
     """SHA-256 of its MANIFEST.json; without one, of the list of its files."""
-    path: str
+    path: Inside
     """Where it lay in the run, e.g. ``training_state/step_40``."""
-    on_box: bool
+    on_box: StrictBool
     """False: no longer in the run when the snapshot was made."""
-    files: tuple[StoredFile, ...]
+    files: tuple[FileOfRow, ...]
 
     @property
     def size(self) -> int:
@@ -68,8 +107,8 @@ class StoredStep:
 
 @dataclass(frozen=True)
 class SnapshotLink:
-    path: str
-    target: str
+    path: Inside
+    target: Inside
     """Relative to the link."""
 
 
@@ -77,55 +116,55 @@ class SnapshotLink:
 class StartingWeights:
     """Starting weights that travel with the run."""
 
-    path: str
+    path: Inside
     """Relative to the root."""
-    source: str
+    source: Text
     """As the run names them: the same, or an absolute path outside the root."""
-    files: tuple[StoredFile, ...]
+    files: tuple[FileOfRow, ...]
 
 
 @dataclass(frozen=True)
 class Omitted:
     """Something that a command left out, or could not keep as it is."""
 
-    path: str
-    code: str
-    reason: str
+    path: Text
+    code: Text
+    reason: Text
 
 
 @dataclass(frozen=True)
 class Snapshot:
     """What a complete snapshot holds."""
 
-    kind: str
-    name: str
-    identity: str
-    number: int
-    time: str
+    kind: Text
+    name: Inside
+    identity: Annotated[str, StringConstraints(strict=True, pattern="^[0-9a-f]{16}$")]
+    number: Annotated[int, Field(strict=True, ge=0, le=999_999)]
+    time: Text
     """By the clock of the machine that made it; a label."""
-    host: str
-    version: str
-    state: str
+    host: Text
+    version: Text
+    state: Text
     """State of the run when it was made."""
-    live: bool
-    parent: str = ""
+    live: StrictBool
+    parent: Text = ""
     """Identity of the run that this one was copied from."""
-    training_run: str = ""
+    training_run: Text = ""
     """Of an evaluation: the run that it evaluated."""
     steps: tuple[StoredStep, ...] = ()
-    files: tuple[StoredFile, ...] = ()
+    files: tuple[FileOfRow, ...] = ()
     links: tuple[SnapshotLink, ...] = ()
-    log_steps: dict[str, int] = field(default_factory=dict)
+    log_steps: dict[str, Step] = field(default_factory=dict)
     """Last step in each log."""
-    hub: tuple[str, ...] = ()
+    hub: tuple[Text, ...] = ()
     """Models of the hub that the run needs: ``OWNER/NAME@COMMIT``."""
-    data: tuple[str, ...] = ()
+    data: tuple[Text, ...] = ()
     """Paths of data outside the run that it needs; they are not in the snapshot."""
     weights: tuple[StartingWeights, ...] = ()
-    evaluations: tuple[str, ...] = ()
+    evaluations: tuple[Text, ...] = ()
     """Folders of its evaluations in the store: ``NAME--IDENTITY``."""
     omitted: tuple[Omitted, ...] = ()
-    dropped: tuple[str, ...] = ()
+    dropped: tuple[Text, ...] = ()
     """Digests of checkpoints that ``prune-backups --drop-steps`` took out of the backups."""
 
     def all_files(self) -> Iterator[StoredFile]:
@@ -166,49 +205,34 @@ def _file_json(file: StoredFile) -> dict[str, Any]:
 # -------------------------------------------------------------------------------------------------------- reading
 
 
+_OPTIONAL = {"parent", "training_run"}
+
+
+@functools.cache
+def _reader() -> TypeAdapter[Snapshot]:
+    return TypeAdapter(Snapshot)
+
+
 def parse_snapshot(data: bytes) -> Snapshot:
     """A manifest. Raises Unreadable with the key that is wrong, for one of a newer format too."""
     row = parse_object(data)
     if row.get("format") != FORMAT:
         raise Unreadable(f"manifest of format {row.get('format')!r:.20}; this version reads {FORMAT}: upgrade grpo-tui")
-    found = Snapshot(
-        **{name: _text(row, name) for name in ("kind", "name", "identity", "time", "host", "version", "state")},
-        **{name: _text(row, name, "") for name in ("parent", "training_run")},
-        number=_integer(row, "number", 999_999),
-        live=_boolean(row, "live"),
-        steps=tuple(_step(item) for item in _objects(row, "steps")),
-        files=tuple(_file(item) for item in _objects(row, "files")),
-        links=tuple(_link(item) for item in _objects(row, "links")),
-        log_steps=_log_steps(row.get("log_steps")),
-        hub=_texts(row, "hub"),
-        data=_texts(row, "data"),
-        weights=tuple(_weights(item) for item in _objects(row, "weights")),
-        evaluations=_texts(row, "evaluations"),
-        dropped=_texts(row, "dropped"),
-        omitted=tuple(
-            Omitted(_text(item, "path"), _text(item, "code"), _text(item, "reason"))
-            for item in _objects(row, "omitted")
-        ),
-    )
+    if missing := [each.name for each in fields(Snapshot) if each.name not in {*row, *_OPTIONAL}]:
+        raise Unreadable(f"'{missing[0]}' is missing")
+    try:
+        found = _reader().validate_python(row)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise Unreadable(f"'{'.'.join(map(str, first['loc']))}': {first['msg']}") from None
     if found.kind not in KINDS:
         raise Unreadable(f"'kind' must be one of {', '.join(KINDS)}")
-    if len(found.identity) != 16 or not _HEX.issuperset(found.identity):
-        raise Unreadable("'identity' must be 16 hex digits")
-    check_path(found.name)
     if "/" in found.name:
         raise Unreadable("'name' must not contain a slash")
     in_steps = (f"{step.path}/{file.path}" for step in found.steps for file in step.files)
     _check_tree([*(file.path for file in found.files), *in_steps], [link.path for link in found.links])
     _check_tree([f"{group.path}/{file.path}" for group in found.weights for file in group.files], [])
     return found
-
-
-def check_path(path: str) -> str:
-    """A relative path that stays inside its directory. Raises Unreadable."""
-    try:
-        return check_key(path)
-    except UserError as error:
-        raise Unreadable(str(error)) from None
 
 
 def _check_tree(files: Iterable[str], links: Iterable[str]) -> None:
@@ -224,89 +248,3 @@ def _check_tree(files: Iterable[str], links: Iterable[str]) -> None:
             folders.add(path)
     if wrong := sorted(taken & folders):
         raise Unreadable(f"{wrong[0]!r} is both a file and a directory")
-
-
-def _step(row: dict[str, Any]) -> StoredStep:
-    return StoredStep(
-        step=_integer(row, "step", 10**18 - 1),
-        digest=_digest(row, "digest"),
-        path=check_path(_text(row, "path")),
-        on_box=_boolean(row, "on_box"),
-        files=tuple(_file(item) for item in _objects(row, "files")),
-    )
-
-
-def _weights(row: dict[str, Any]) -> StartingWeights:
-    files = tuple(_file(item) for item in _objects(row, "files"))
-    return StartingWeights(check_path(_text(row, "path")), _text(row, "source"), files)
-
-
-def _file(row: dict[str, Any]) -> StoredFile:
-    path, mode = check_path(_text(row, "path")), _integer(row, "mode", 0o777)
-    parts = tuple(_part(item) for item in ([row] if "key" in row else _objects(row, "segments")))
-    if sum(part.size for part in parts) != _integer(row, "size", _MAX_SIZE):
-        raise Unreadable(f"{path!r}: 'size' differs from the sum of its segments")
-    return StoredFile(path, mode, parts, tuple(_part(item) for item in _objects(row, "replaced", optional=True)))
-
-
-def _part(row: dict[str, Any]) -> Part:
-    return Part(check_path(_text(row, "key")), _integer(row, "size", _MAX_SIZE), _digest(row, "sha256"))
-
-
-def _link(row: dict[str, Any]) -> SnapshotLink:
-    path, target = check_path(_text(row, "path")), _text(row, "target")
-    check_path(target)
-    return SnapshotLink(path, target)
-
-
-def _log_steps(value: Any) -> dict[str, int]:
-    if not isinstance(value, dict):
-        raise Unreadable("'log_steps' must be an object")
-    return {name: _integer(value, name, 10**18) for name in value}
-
-
-def _text(row: dict[str, Any], key: str, default: str | None = None) -> str:
-    value = row.get(key, default)
-    if not isinstance(value, str) or len(value) > 4096:
-        raise _wrong(key, "a text", value)
-    return value
-
-
-def _texts(row: dict[str, Any], key: str) -> tuple[str, ...]:
-    value = row.get(key)
-    if not isinstance(value, list) or not all(isinstance(item, str) and len(item) <= 4096 for item in value):
-        raise _wrong(key, "an array of texts", value)
-    return tuple(value)
-
-
-def _objects(row: dict[str, Any], key: str, *, optional: bool = False) -> list[dict[str, Any]]:
-    value = row.get(key, [] if optional else None)
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise _wrong(key, "an array of objects", value)
-    return value
-
-
-def _integer(row: dict[str, Any], key: str, most: int) -> int:
-    value = row.get(key)
-    if type(value) is not int or not 0 <= value <= most:
-        raise _wrong(key, f"an integer from 0 to {most}", value)
-    return value
-
-
-def _boolean(row: dict[str, Any], key: str) -> bool:
-    value = row.get(key)
-    if not isinstance(value, bool):
-        raise _wrong(key, "true or false", value)
-    return value
-
-
-def _digest(row: dict[str, Any], key: str) -> str:
-    value = row.get(key)
-    if not isinstance(value, str) or len(value) != 64 or not _HEX.issuperset(value):
-        raise _wrong(key, "64 hex digits", value)
-    return value
-
-
-def _wrong(key: str, wanted: str, value: Any) -> Unreadable:
-    given = f"{value!r:.40}" if isinstance(value, (str, int, float)) else type_name(value)
-    return Unreadable(f"'{key}' must be {wanted}, not {given}")

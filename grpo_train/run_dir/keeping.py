@@ -31,17 +31,21 @@ Accuracies = Mapping[str, Mapping[int, float]]
 
 
 def reasons_to_keep(
-    steps: Collection[int], links: Mapping[str, int], accuracies: Accuracies, keep_every: int = 0
+    steps: Collection[int],
+    links: Mapping[str, int],
+    accuracies: Accuracies | None = None,
+    *,
+    keep_last: int = 1,
+    keep_every: int = 0,
 ) -> dict[int, str]:
-    """The complete ``steps`` that stay, each with the reason: the last one, the best evaluated one of each dataset, the
-    targets of ``links`` (``latest`` and ``final``), and multiples of ``keep_every`` (0: none)."""
-    reasons: dict[int, list[str]] = {}
-    if steps:
-        reasons[max(steps)] = ["last"]
+    """The complete ``steps`` that stay, each with the reason: the newest ``keep_last``, the best evaluated one of each
+    dataset, the targets of ``links`` (``latest`` and ``final``), and multiples of ``keep_every`` (0: none)."""
+    newest = sorted(steps, reverse=True)[: max(1, keep_last)]
+    reasons = {step: ["one of the newest" if place else "last"] for place, step in enumerate(newest)}
     for name, step in sorted(links.items()):
         if step in steps and (name, step) != ("latest", max(steps)):
             reasons.setdefault(step, []).append(f"step_{name}")
-    for dataset, found in sorted(accuracies.items()):
+    for dataset, found in sorted((accuracies or {}).items()):
         known = [step for step in found if step in steps and math.isfinite(found[step])]
         if known:
             best = max(known, key=lambda step: (found[step], step))

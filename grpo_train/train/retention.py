@@ -22,7 +22,7 @@ from grpo_train.config.yaml_text import InvalidYaml, section_of
 from grpo_train.run_dir import Checkpoint, RunDir
 from grpo_train.run_dir.backup_note import digests_in_backup
 from grpo_train.run_dir.files import fsync_path
-from grpo_train.run_dir.keeping import hidden_name, paths_in_use
+from grpo_train.run_dir.keeping import hidden_name, links_of, paths_in_use, reasons_to_keep
 from grpo_train.run_dir.manifest import MANIFEST, sha256
 from grpo_train.run_dir.safe_json import Unreadable
 
@@ -43,11 +43,11 @@ def prune_checkpoints(run: RunDir, *, keep_last: int, keep_every: int, only_back
     try:
         complete = [checkpoint for checkpoint in run.checkpoints() if not checkpoint.problem]
         newest = complete[-1].step if complete else 0
-        linked = _linked(run)
+        steps, links = [checkpoint.step for checkpoint in complete], links_of(run.training_state)
+        stays = reasons_to_keep(steps, links, keep_last=keep_last, keep_every=keep_every)
         held = digests_in_backup(run.path) if only_backed_up else None
-        for checkpoint in complete[:-keep_last]:
-            milestone = keep_every > 0 and checkpoint.step % keep_every == 0
-            if milestone or checkpoint.path.name in linked or is_read(run, checkpoint):
+        for checkpoint in complete:
+            if checkpoint.step in stays or is_read(run, checkpoint):
                 continue
             if held is not None and sha256(checkpoint.path / MANIFEST) not in held:
                 continue
@@ -83,12 +83,6 @@ def remove_unless_read(run: RunDir, checkpoint: Checkpoint) -> bool:
     except OSError as error:  # NFS keeps open files; the next remove_leftovers retries
         _log(run, "prune_failed", checkpoint.step, error=f"{hidden.name}: {error.strerror or error}")
     return True
-
-
-def _linked(run: RunDir) -> set[str]:
-    """Names of the directories that ``step_latest`` and ``step_final`` point to."""
-    aliases = [run.training_state / name for name in ("step_latest", "step_final")]
-    return {os.path.basename(os.readlink(alias)) for alias in aliases if alias.is_symlink()}
 
 
 def is_read(run: RunDir, checkpoint: Checkpoint) -> bool:

@@ -297,7 +297,8 @@ def _spare_of(run: RunDir, in_use: list[str]) -> list[dict[str, Any]]:
     }
     values = config_values((read_bytes(run.config_file, MAX_RUN_FILE_BYTES) or b"").decode(errors="replace"))
     every = values.get("run.keep_every") if values.get("run.keep_last") else 0
-    kept = reasons_to_keep(complete, links_of(run.training_state), accuracies, every if type(every) is int else 0)
+    every = every if type(every) is int else 0
+    kept = reasons_to_keep(complete, links_of(run.training_state), accuracies, keep_every=every)
     rows = []
     for step in sorted(set(complete) - set(kept)):
         folder = os.path.realpath(complete[step])
