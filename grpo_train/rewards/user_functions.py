@@ -1,23 +1,17 @@
-"""User-defined reward functions, run in a process that is ended when one hangs.
-
-A thread cannot be ended, and a regular expression that backtracks forever does not even let another thread run.
-"""
+"""User-defined reward functions, run in a process that is ended when one hangs."""
 
 from __future__ import annotations
 
 import json
 import os
 import pickle
-import subprocess
 import sys
 import threading
-import weakref
 from collections.abc import Sequence
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from grpo_train.rewards.helpers import Helper, HelperEnded, HelperError, HelperTimeout
 from grpo_train.rewards.helpers.messages import Call, CallFailure, CallRequest, Setup
 from grpo_train.rewards.signatures import Kind
 from grpo_train.rewards.types import TaskError
@@ -135,21 +129,10 @@ class _Process:
 
     def __init__(self, setup: Setup) -> None:
         """Raises TaskError if a function cannot be loaded."""
-        self._connection, theirs = Pipe()
-        environment = {**os.environ, PARENT_VARIABLE: str(os.getpid())}
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", CHILD, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                env=environment,
-            )
-        except OSError as error:
-            raise TaskError(f"task.rewards: cannot start {sys.executable}: {error.strerror}") from error
-        finally:
-            theirs.close()
-        self.end = weakref.finalize(self, _end, self._process, self._connection)
-        """End the process; also called when this object or the interpreter ends."""
+            self._helper = Helper(["-m", CHILD], {PARENT_VARIABLE: str(os.getpid())})
+        except HelperError as error:
+            raise TaskError(f"task.rewards: {error}") from error
         loaded = self._load(setup)
         self.kinds: list[Kind] = [kind for kind, _ in loaded]
         self.places: list[str] = [place for _, place in loaded]
@@ -167,36 +150,32 @@ class _Process:
             raise TaskError(loaded.message, code=loaded.code)
         return loaded
 
+    def end(self) -> None:
+        self._helper.end()
+
     def send(self, message: Setup | CallRequest) -> None:
         """Raises _CallError if the message cannot be pickled or the process has ended."""
         try:
-            self._connection.send_bytes(pickle.dumps(message))
-        except OSError:
-            raise self._ended() from None
+            data = pickle.dumps(message)
         except Exception as error:  # pickle raises many types
             what = f"cannot be called: the problem's data cannot be pickled ({type(error).__name__}: {error})"
             raise _CallError(CallFailure(what, "bad_task"), is_complete=False) from error
+        try:
+            self._helper.send(data)
+        except HelperEnded as error:
+            raise _ended(error.status) from None
 
     def receive(self, timeout_s: float, limit: str) -> Any:
         """The next message. Raises _CallError after ``timeout_s`` seconds, and if the process has ended."""
         try:
-            if not self._connection.poll(timeout_s):
-                what = f"did not return within {timeout_s:g} s ({limit})"
-                raise _CallError(CallFailure(what, "reward_timeout"), is_complete=False)
-            return self._connection.recv()
-        except (EOFError, OSError):
-            raise self._ended() from None
-
-    def _ended(self) -> _CallError:
-        try:
-            code = self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            code = 0
-        how = f"was killed by signal {-code} (out of memory?)" if code < 0 else f"ended with status {code}"
-        return _CallError(CallFailure(f"ended its process, which {how}", "reward_raised"), is_complete=False)
+            return pickle.loads(self._helper.receive(timeout_s))
+        except HelperTimeout:
+            what = f"did not return within {timeout_s:g} s ({limit})"
+            raise _CallError(CallFailure(what, "reward_timeout"), is_complete=False) from None
+        except HelperEnded as error:
+            raise _ended(error.status) from None
 
 
-def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
-    process.kill()
-    process.wait()
-    connection.close()
+def _ended(status: int) -> _CallError:
+    how = f"was killed by signal {-status} (out of memory?)" if status < 0 else f"ended with status {status}"
+    return _CallError(CallFailure(f"ended its process, which {how}", "reward_raised"), is_complete=False)

@@ -82,8 +82,7 @@ def test_helper_survives_a_failing_question(helpers: Helpers) -> None:
 def test_helper_exits_with_its_parent(helpers: Helpers) -> None:
     helpers.ask({"gold": "x", "answer": "x"})
     [helper] = helpers._idle
-    assert helper._process.stdin is not None
-    helper._process.stdin.close()  # what the kernel does when the trainer is killed
+    helper._connection.close()  # what the kernel does when the trainer is killed
     assert helper._process.wait(timeout=60 * PATIENCE) == 0
 
 

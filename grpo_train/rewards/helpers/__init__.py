@@ -1,5 +1,5 @@
 """Judging in separate processes that are killed when they hang."""
 
-from grpo_train.rewards.helpers.pool import GRADER_FAILURES, HelperError, Helpers, HelperTimeout
+from grpo_train.rewards.helpers.pool import GRADER_FAILURES, Helper, HelperEnded, HelperError, Helpers, HelperTimeout
 
-__all__ = ["GRADER_FAILURES", "HelperError", "HelperTimeout", "Helpers"]
+__all__ = ["GRADER_FAILURES", "Helper", "HelperEnded", "HelperError", "HelperTimeout", "Helpers"]

@@ -1,23 +1,26 @@
-"""Pool of helper processes for judging that may hang.
+"""Helper processes for judging that may hang: one for each question, or one that answers many.
 
-A process cannot stop its own thread that computes 9**9**9**9: signals reach the main thread only, and a pool that just
-stops waiting loses a worker with every hang. So each question goes to a helper process, which the kernel ends when its
-CPU time is used up, and which is killed (SIGKILL) if it has not answered some time later. The limit is CPU time
-because training and judging share the cores, and a busy box must not turn correct answers into timeouts.
+A process cannot stop its own thread that computes 9**9**9**9: signals reach the main thread only, a regular expression
+that backtracks for ever does not even let another thread run, and a pool that just stops waiting loses a worker with
+every hang. So each question goes to a helper process, which is killed (SIGKILL) if it has not answered in time.
 
-A helper script defines ``prepare()``, which returns the function that answers; :mod:`grpo_train.rewards.helpers.serve`
-runs it, with one JSON line per question and answer.
+In a pool, the kernel ends a helper when its CPU time is used up, long before that: training and judging share the
+cores, and a busy box must not turn correct answers into timeouts. Its messages are JSON, since what a model wrote is
+judged there; those of a user's own functions are pickles.
 """
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +40,91 @@ GRADER_FAILURES = ("grader_timeout", "grader_error")
 
 
 class HelperTimeout(Exception):
-    """The helper did not answer in time and was killed."""
+    """The helper did not answer in time."""
 
 
 class HelperError(Exception):
-    """The helper died, did not start or failed on the question; the message gives the reason."""
+    """The helper did not start or failed on the question; the message gives the reason."""
+
+
+class HelperEnded(HelperError):
+    """The helper has ended instead of answering."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"the helper exited with status {status}")
+        self.status = status
+        """Exit status or, negative, the signal that ended it."""
+
+
+class Helper:
+    """One process that is sent bytes and answers with bytes."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        output: int | None = None,
+        clock: Clock = CLOCK,
+    ) -> None:
+        """Start ``python COMMAND… FD``, FD being its end of a :class:`~multiprocessing.connection.Connection`.
+
+        ``output``: as ``stdout`` and ``stderr`` of :class:`subprocess.Popen`. Raises HelperError.
+        """
+        self._clock = clock
+        self._connection, theirs = Pipe()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, *command, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, **environment},
+            )
+        except OSError as error:
+            raise HelperError(f"cannot start {sys.executable}: {error.strerror}") from error
+        finally:
+            theirs.close()
+        self.end = weakref.finalize(self, _end, self._process, self._connection)
+        """Kill the process; also called when this object or the interpreter ends."""
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def send(self, message: bytes) -> None:
+        """Raises HelperEnded."""
+        try:
+            self._connection.send_bytes(message)
+        except OSError:
+            raise self._ended() from None
+
+    def receive(self, seconds: float) -> bytes:
+        """The next message. Raises HelperTimeout, HelperEnded."""
+        if not self._clock.select([self._connection.fileno()], seconds):
+            raise HelperTimeout
+        try:
+            return self._connection.recv_bytes()
+        except (EOFError, OSError):
+            raise self._ended() from None
+
+    def _ended(self) -> HelperEnded:
+        self._clock.wait_exit(self._process, 10)
+        return HelperEnded(self._process.poll() or 0)
+
+
+def _end(process: subprocess.Popen[bytes], connection: Connection) -> None:
+    process.kill()
+    process.wait()
+    connection.close()
 
 
 class Helpers:
-    """Processes of one script. Thread-safe: each question has a process to itself."""
+    """Processes of one script. Thread-safe: each question has a process to itself.
+
+    A script defines ``prepare()``, which returns the function that answers; ``serve.py`` runs it.
+    """
 
     def __init__(self, script: str, *, seconds: float = 2.0, clock: Clock = CLOCK) -> None:
         """Configure the pool; processes start on demand.
@@ -55,10 +134,9 @@ class Helpers:
             seconds: CPU time limit of an answer.
         """
         self._script, self._seconds, self._clock = script, seconds, clock
-        self._idle: list[_Helper] = []
+        self._idle: list[Helper] = []
         self._lock = threading.Lock()
         self._slots = threading.BoundedSemaphore(max(2, len(os.sched_getaffinity(0))))
-        atexit.register(self.close)
 
     def ask(self, question: Any) -> Any:
         """Answer ``question``; both are plain JSON.
@@ -68,9 +146,10 @@ class Helpers:
         with self._slots:
             helper = self._take()
             try:
-                answer = helper.ask(question, self._seconds)
+                helper.send(json.dumps(question).encode())
+                answer = self._answer(helper, PATIENCE * self._seconds)
             except BaseException:  # also KeyboardInterrupt, which leaves an answer in the pipe
-                helper.kill()
+                helper.end()
                 raise
             with self._lock:
                 self._idle.append(helper)
@@ -83,75 +162,31 @@ class Helpers:
         with self._lock:
             idle, self._idle = self._idle, []
         for helper in idle:
-            helper.kill()
+            helper.end()
 
-    def _take(self) -> _Helper:
+    def _take(self) -> Helper:
         with self._lock:
             while self._idle:
                 helper = self._idle.pop()
                 if helper.is_alive:
                     return helper
-        return _Helper(self._script, self._seconds, self._clock)
-
-
-class _Helper:
-    """One process, started and ready."""
-
-    def __init__(self, script: str, seconds: float, clock: Clock) -> None:
-        self._clock = clock
-        command = [sys.executable, SERVE, script]
-        environment = {**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "HELPER_SECONDS": str(seconds)}
+        environment = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "HELPER_SECONDS": str(self._seconds)}
+        helper = Helper([SERVE, self._script], environment, output=subprocess.DEVNULL, clock=self._clock)
         try:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
-            )
-        except OSError as error:
-            raise HelperError(f"cannot start {script}: {error}") from error
-        try:
-            ready = self._read(self._clock.monotonic() + START_SECONDS)
+            ready = self._answer(helper, START_SECONDS)
         except HelperTimeout as error:
-            self.kill()
-            raise HelperError(f"{script} was not ready after {START_SECONDS:g} s") from error
+            helper.end()
+            raise HelperError(f"{self._script} was not ready after {START_SECONDS:g} s") from error
         if "error" in ready:
-            self.kill()
+            helper.end()
             raise HelperError(ready["error"])
+        return helper
 
-    @property
-    def is_alive(self) -> bool:
-        return self._process.poll() is None
-
-    def ask(self, question: Any, seconds: float) -> dict[str, Any]:
-        assert self._process.stdin is not None
+    def _answer(self, helper: Helper, seconds: float) -> dict[str, Any]:
         try:
-            self._process.stdin.write(json.dumps(question).encode() + b"\n")
-            self._process.stdin.flush()
-        except OSError as error:
-            raise HelperError(f"the helper died: {error}") from error
-        return self._read(self._clock.monotonic() + PATIENCE * seconds)
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            assert stream is not None
-            try:
-                stream.close()
-            except OSError:  # buffered data could not be flushed
-                pass
-
-    def _read(self, deadline: float) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        pipe = self._process.stdout.fileno()
-        received = b""
-        while not received.endswith(b"\n"):
-            left = deadline - self._clock.monotonic()
-            if left <= 0 or not self._clock.select([pipe], left):
-                raise HelperTimeout
-            chunk = os.read(pipe, 65536)
-            if not chunk:
-                if self._process.wait() == -signal.SIGPROF:
-                    raise HelperTimeout
-                raise HelperError(f"the helper exited with status {self._process.returncode}")
-            received += chunk
-        answer: dict[str, Any] = json.loads(received)
+            answer: dict[str, Any] = json.loads(helper.receive(seconds))
+        except HelperEnded as error:
+            if error.status == -signal.SIGPROF:  # its CPU time is used up
+                raise HelperTimeout from None
+            raise
         return answer

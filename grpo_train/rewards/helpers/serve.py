@@ -1,4 +1,4 @@
-"""Main program of a helper process: ``python serve.py SCRIPT``. Standard library only, besides what SCRIPT imports."""
+"""Main program of a helper process of a pool: ``python serve.py SCRIPT FD``. Standard library only, but for SCRIPT."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import resource
 import runpy
 import signal
 import sys
+from multiprocessing.connection import Connection
 from typing import Any
 
 MEMORY = 2 << 30
 """Address space limit in bytes: a tower of exponents raises MemoryError instead of exhausting the box's memory."""
 
 
-def serve_script(script: str) -> None:
-    """Answer JSON lines from standard input with the function that ``prepare()`` of ``script`` returns.
+def serve_script(script: str, connection: Connection) -> None:
+    """Answer JSON messages with the function that ``prepare()`` of ``script`` returns, until the parent has ended.
 
     An answer may take HELPER_SECONDS (environment) of CPU time. Then the kernel ends this process: SIGPROF with its
     default action works even during one long instruction, and after the parent has died.
@@ -25,12 +26,9 @@ def serve_script(script: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the terminal is for the trainer, which saves first
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     seconds = float(os.environ["HELPER_SECONDS"])
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # keep what a library prints out of the answers
 
     def send(message: dict[str, Any]) -> None:
-        out.write(json.dumps(message) + "\n")
-        out.flush()
+        connection.send_bytes(json.dumps(message).encode())
 
     try:
         answer = runpy.run_path(script)["prepare"]()
@@ -38,10 +36,14 @@ def serve_script(script: str) -> None:
         send({"error": f"{type(error).__name__}: {error}"})
         return
     send({"answer": "ready"})
-    for line in sys.stdin:
+    while True:
+        try:
+            question = connection.recv_bytes()
+        except EOFError:
+            return
         signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
-            message = {"answer": answer(json.loads(line))}
+            message = {"answer": answer(json.loads(question))}
         except (Exception, RecursionError) as error:
             message = {"error": f"{type(error).__name__}: {error}"[:300]}
         signal.setitimer(signal.ITIMER_PROF, 0)
@@ -50,4 +52,4 @@ def serve_script(script: str) -> None:
 
 if __name__ == "__main__":
     del sys.path[0]  # this directory: its files are not top-level modules
-    serve_script(sys.argv[1])
+    serve_script(sys.argv[1], Connection(int(sys.argv[2])))
