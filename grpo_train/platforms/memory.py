@@ -26,6 +26,10 @@ LEAST_ROWS = 32
 """Completions that are generated at once, at least; fewer leave a GPU idle."""
 HEAD_COPIES = 2.5
 """Log-probabilities in chunks: logits and their probabilities in float32, and a rounded factor."""
+_SIZES = (
+    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+    "vocab_size", "tie_word_embeddings",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,12 @@ class Shape:
             vocabulary=int(facts["vocab_size"]),
             is_tied=bool(facts.get("tie_word_embeddings", True)),
         )
+
+    @classmethod
+    def of_model(cls, model: Any) -> Shape:
+        """Of a loaded model: transformers names every architecture's sizes alike. Raises TypeError for other ones."""
+        config = model.config.get_text_config()
+        return cls.of({name: getattr(config, name, None) for name in _SIZES})
 
     @property
     def cache_numbers(self) -> int:

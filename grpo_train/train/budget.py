@@ -148,7 +148,7 @@ def _estimate(config: Config, policy: Policy) -> float | None:
     """Bytes per token from the model's shape; None for a shape that is not known."""
     dtype = policy.autocast_dtype or next(policy.model.parameters()).dtype
     try:
-        shape = Shape.of(policy.model.config.get_text_config().to_dict())
+        shape = Shape.of_model(policy.model)
         return activation_bytes_per_token(shape, config, str(dtype).removeprefix("torch."))
-    except (KeyError, ValueError, TypeError):
+    except (ValueError, TypeError):
         return None
