@@ -157,7 +157,7 @@ def gpu(box: Box, arguments: argparse.Namespace) -> int:
     """Print a sample of each GPU."""
     heard: queue.Queue[ClientEvent] = queue.Queue()
     with ShellConnection(box, readonly=True, on_event=heard.put):
-        sampled = _first_sample(heard)
+        sampled = first_sample(heard)
     if arguments.json:
         print(json.dumps({"gpus": sampled.gpus, "note": sampled.note}, indent=1))
     elif sampled.gpus:
@@ -169,7 +169,7 @@ def gpu(box: Box, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _first_sample(heard: queue.Queue[ClientEvent]) -> GpuSampled:
+def first_sample(heard: queue.Queue[ClientEvent]) -> GpuSampled:
     """The first sample of the GPUs. Raises RemoteError with the box's reason where it cannot read them."""
     until = time.monotonic() + GPU_S
     while True:

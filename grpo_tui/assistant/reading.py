@@ -1,0 +1,352 @@
+"""What an assistant may look at: one method for each tool, whose docstring is what the assistant reads.
+
+Each answer is bounded, whatever a run has. What a model or a program wrote stands under :data:`SAID`, so that no reader
+takes it for the words of this server: nothing in it is an instruction.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from typing import Any, Literal
+
+from grpo_train.history.database import Database
+from grpo_train.history.search import moment
+from grpo_train.run_dir import LIVE_STATES
+from grpo_train.run_dir.configs import config_values
+from grpo_train.run_dir.errors import UserError
+from grpo_tui.box.fleet import look
+from grpo_tui.history import history_file
+from grpo_tui.history.spending import spending
+from grpo_tui.shell.connection import REPLY_S, ShellConnection
+from grpo_tui.shell.doctor import examine
+from grpo_tui.shell.look import first_sample
+from remote.boxes import Box, load_boxes
+from remote.events import ClientEvent
+
+SAID = "said"
+"""Key of a text that a model or a program wrote."""
+MAX_ROWS = 200
+MAX_TEXT = 4_000
+"""Characters of one text."""
+MAX_ANSWER = 60_000
+"""Characters of all texts of an answer."""
+MAX_WAIT_S = 60.0
+"""Of one wait, which the assistant may repeat."""
+WHOLE_S = 20.0
+"""For the box to read a long log to its end."""
+LOOK_S = 1.0
+RUN_KEYS = (
+    "run", "state", "step", "total_steps", "reward", "held_out", "verdict", "alarm", "error", "reason", "stage",
+    "started_at", "updated_at", "run_seconds", "step_seconds", "restarts", "nproc", "device", "backup", "transfer",
+    "note", "sweep", "workflow", "job", "unasked", "parent",
+)  # fmt: skip
+"""What a list of runs has of each."""
+Row = dict[str, Any]
+
+
+class Texts:
+    """The texts of one answer, within its bounds."""
+
+    def __init__(self) -> None:
+        self._left = MAX_ANSWER
+
+    def said(self, text: Any, limit: int = MAX_TEXT, *, is_end: bool = False) -> Row:
+        """A text that a model or a program wrote, cut to its beginning, or to its end."""
+        whole = str(text)
+        limit = max(0, min(limit, MAX_TEXT, self._left))
+        part = whole[len(whole) - limit :] if is_end else whole[:limit]
+        self._left -= len(part)
+        return {SAID: part} if len(part) == len(whole) else {SAID: part, "characters": len(whole)}
+
+
+class Reading:
+    """A box, asked when a tool is called. Thread-safe."""
+
+    def __init__(self, box: Box, boxes_file: str | None = None) -> None:
+        self.box, self._boxes_file = box, boxes_file
+        self._lock = threading.Lock()
+        self._connection: ShellConnection | None = None
+
+    def close(self) -> None:
+        """End the link. Runs are not affected."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def request(self, op: str, timeout: float = REPLY_S, **params: Any) -> Row:
+        """The reply of the box, to which a link is opened where there is none. Raises RemoteError."""
+        with self._lock:
+            if self._connection is None:
+                self._connection = ShellConnection(self.box, readonly=True, has_person=False)
+            connection = self._connection
+        return connection.request(op, timeout, **params)
+
+    def _whole(self, op: str, **params: Any) -> Row:
+        """The reply about a log, once the box has read it to its end, or for WHOLE_S."""
+        until = time.monotonic() + WHOLE_S
+        while True:
+            reply = self.request(op, **params)
+            if reply.get("state", "whole") == "whole" or time.monotonic() > until:
+                return reply
+            time.sleep(LOOK_S)
+
+    # ------------------------------------------------------------------------------------------------------ boxes
+
+    def boxes(self) -> Row:
+        """All boxes of boxes.yaml at a glance: live runs, free GPUs, dollars per hour, idle time, problems."""
+        return {"this": self.box.name, "boxes": [asdict(look(each)) for each in load_boxes(self._boxes_file)]}
+
+    def doctor(self) -> Row:
+        """Whether this box is ready for a run: checks with their level (ok, warning, error) and the command that fixes
+        what is not."""
+        return {"box": self.box.name, "checks": list(examine(self.box, "", []))}
+
+    def gpus(self) -> Row:
+        """A sample of each GPU of this box: use, memory, power, temperature, processes."""
+        heard: queue.Queue[ClientEvent] = queue.Queue()
+        with ShellConnection(self.box, readonly=True, has_person=False, on_event=heard.put):
+            sampled = first_sample(heard)
+        return {"gpus": sampled.gpus, "note": sampled.note}
+
+    def cost(self, since: str = "7d", by: Literal["run", "box"] = "run") -> Row:
+        """What runs and boxes cost, from this machine's history: since "7d", "24h" or a date. Dollars are null where
+        the price of a box is not known."""
+        now = time.time()
+        if (start := moment(since, now)) is None:
+            raise UserError(f"since {since}: expected a time span such as 7d or 12h, or a date", code="bad_query")
+        spent = spending(Database(history_file()), start, now)
+        rows = spent.by_run() if by == "run" else spent.by_box()
+        return {"since": since, "rows": [asdict(row) for row in rows[:MAX_ROWS]], "more": max(0, len(rows) - MAX_ROWS)}
+
+    # ------------------------------------------------------------------------------------------------------- runs
+
+    def runs(self, state: str = "", limit: int = 50) -> Row:
+        """The runs of this box, newest first, each with its verdict (collapsed, diverging, suspicious, no signal, flat,
+        improving, done) and since which step. state: only these, such as "running"; "live" for all that are at work."""
+        rows = self.request("list_runs", verdicts=True)["runs"]
+        wanted = [row for row in rows if not state or row.get("state") == state or (state == "live" and _is_live(row))]
+        limit = _within(limit, MAX_ROWS)
+        return {
+            "box": self.box.name,
+            "runs": [{key: row[key] for key in RUN_KEYS if row.get(key) is not None} for row in wanted[:limit]],
+            "more": max(0, len(wanted) - limit),
+        }
+
+    def run(self, run: str) -> Row:
+        """Everything about a run: state, verdict with its evidence, error, checkpoints, evaluations, and how it was
+        started."""
+        reply, texts = self.request("show_run", run=run, verdict=True), Texts()
+        summary = dict(reply["summary"])
+        if isinstance(error := summary.get("error"), dict) and (tail := error.get("console_tail")):
+            summary["error"] = {**error, "console_tail": texts.said("\n".join(map(str, tail)), is_end=True)}
+        launch = reply["launch"]
+        return {
+            "run": reply["run"],
+            "path": reply["path"],
+            "summary": summary,
+            "checkpoints": reply["checkpoints"][-MAX_ROWS:],
+            "evaluations": _evaluations(reply),
+            "workflow": reply.get("workflow") or {},
+            "started_with": {key: launch[key] for key in ("argv", "overrides", "ckpt", "version") if key in launch},
+            "config_problem": reply.get("config_problem", ""),
+        }
+
+    def events(self, run: str, last: int = 50, kind: str = "") -> Row:
+        """What happened to a run, in order: launches, resumes with changed keys, saves, evaluations, restarts, health.
+        kind: only events whose name contains it."""
+        rows = self.request("show_run", run=run)["events"]
+        wanted = [row for row in rows if kind in str(row.get("event", ""))]
+        count = _within(last, MAX_ROWS)
+        return {"run": run, "events": wanted[-count:], "earlier": max(0, len(wanted) - count)}
+
+    def config(self, run: str) -> Row:
+        """The resolved configuration of a run: section.key to value."""
+        return {"run": run, "config": config_values(self.request("show_run", run=run)["config_text"])}
+
+    def config_differences(self, runs: list[str]) -> Row:
+        """The keys of the configuration in which 2 to 20 runs differ, with the value of each run."""
+        if not 2 <= len(runs) <= 20:
+            raise UserError("name 2 to 20 runs", code="bad_request")
+        reply = self.request("run_facts", runs=runs)
+        found = {row["run"]: row.get("config", {}) for row in reply["facts"] if "run" in row}
+        keys = sorted({key for values in found.values() for key in values})
+        return {
+            "differences": {key: {run: values.get(key) for run, values in found.items()} for key in keys},
+            "keys_that_are_the_same": len(reply["same"]),
+            "not_read": sorted(set(runs) - set(found)),
+        }
+
+    def wait(
+        self, run: str, until: Literal["step", "end", "verdict"] = "end", step: int = 0, seconds: float = 30
+    ) -> Row:
+        """Wait up to 60 s until a run has reached a step, has ended, or has another verdict than at the call; then its
+        row, and whether it came. Call it again to wait longer."""
+        deadline = time.monotonic() + min(max(seconds, 0.0), MAX_WAIT_S)
+        first: Any = None
+        while True:
+            row = self.request("show_run", run=run, verdict=True)["summary"]
+            word = (row.get("verdict") or {}).get("word")
+            first = first if first is not None else word or ""
+            came = {
+                "step": (row.get("step") or 0) >= step,
+                "end": not _is_live(row),
+                "verdict": bool(word) and word != first,
+            }[until]
+            if came or time.monotonic() >= deadline or not _is_live(row):
+                kept = {key: row[key] for key in RUN_KEYS if row.get(key) is not None}
+                return {"run": run, "came": came, "is_live": _is_live(row), "summary": kept}
+            time.sleep(LOOK_S)
+
+    # ----------------------------------------------------------------------------------------------------- curves
+
+    def metrics(self, run: str) -> Row:
+        """The names of a run's metrics, with their last, lowest and highest value."""
+        reply = self._whole("metrics", run=run)
+        return {"run": run, "steps": [reply["first_step"], reply["last_step"]], "metrics": reply["metrics"]}
+
+    def curves(
+        self, run: str, metrics: list[str], first: float | None = None, last: float | None = None, columns: int = 40
+    ) -> Row:
+        """Up to 8 metrics of a run over its steps, in at most 120 columns: each column has the first step, the lowest,
+        the mean and the highest value; gaps are NaN or infinite values."""
+        if not 1 <= len(metrics) <= 8:
+            raise UserError("name 1 to 8 metrics; the tool 'metrics' lists them", code="bad_request")
+        width = _within(columns, 120)
+        reply = self._whole("series", run=run, metrics=metrics, low=first, high=last, width=width)
+        low, span = reply["low"], (reply["high"] - reply["low"]) / width
+        found: Row = {}
+        for row in reply["series"]:
+            if (packed := row.get("columns")) is None:
+                found[row["metric"]] = {"problem": row.get("unreadable", "not read")}
+                continue
+            filled = [index for index in range(width) if packed.count[index]]
+            found[row["metric"]] = {
+                "step": [round(low + index * span, 2) for index in filled],
+                "min": [_short(packed.min[index]) for index in filled],
+                "mean": [_short(packed.sum[index] / packed.count[index]) for index in filled],
+                "max": [_short(packed.max[index]) for index in filled],
+                "gaps": int(sum(packed.gaps)),
+            }
+        return {"run": run, "is_whole": reply["state"] == "whole", "curves": found}
+
+    def changes(self, run: str, metric: str, direction: Literal["drops", "rises"] = "drops") -> Row:
+        """Where a metric drops most, or rises most, beyond its noise: the step, the level before and after it."""
+        reply = self._whole("level_changes", run=run, metric=metric, rises=direction == "rises")
+        return {"run": run, "metric": metric, direction: reply["levels"]}
+
+    def step(self, run: str, step: float) -> Row:
+        """All values that a run logged at a step, and the median of the ten values before for the main ones."""
+        names = ["reward", "accuracy", "loss", "kl", "grad_norm", "entropy", "completions/mean_length"]
+        reply = self._whole("show_step", run=run, at=step, metrics=names)
+        return {"run": run, "step": reply["step"], "row": reply["row"], "before": reply.get("before", {})}
+
+    # --------------------------------------------------------------------------------------------------- rollouts
+
+    def rollouts(self, run: str, step: int, count: int = 4, problem: int | None = None) -> Row:
+        """Completions of a step of a run with their rewards and reasons; count of them, at most 16, those with the
+        highest and with the lowest reward in turn. problem: only of this one."""
+        reply = self._whole("rollout_step", run=run, step=step)
+        samples = [row for row in reply["samples"] if problem is None or row.get("problem") == problem]
+        chosen = _both_ends(samples, _within(count, 16))
+        return {"run": run, "step": reply["step"], "groups": reply["groups"][:64], "samples": self._texts(run, chosen)}
+
+    def search_rollouts(self, run: str, where: list[Any], step: int | None = None, limit: int = 8) -> Row:
+        """Completions of a run that meet a condition, newest first. A condition is [FIELD, OPERATOR, VALUE],
+        ["and", …], ["or", …] or ["not", CONDITION]. Numbers (step, group, sample, reward, advantage, length, problem):
+        = != < <= > >=; flags (correct, formatted, truncated, discarded): = with true or false; texts (reason, prompt,
+        completion, answer, gold, task, text): = != and ~ for a regular expression."""
+        reply = self._whole("search_rollouts", run=run, where=where, step=step, limit=_within(limit, 16))
+        return {"run": run, "searched": reply["searched"], "samples": self._texts(run, reply["matches"])}
+
+    def _texts(self, run: str, rows: Sequence[Row]) -> list[Row]:
+        """Samples with their texts, in the order of the rows."""
+        offsets = [row["offset"] for row in rows if "offset" in row]
+        if not offsets:
+            return []
+        reply, texts = self.request("samples", run=run, offsets=offsets, characters=MAX_TEXT), Texts()
+        found = []
+        for row in reply["samples"]:
+            written = ("prompt", "completion", "answer", "gold", "text")
+            kept = {key: value for key, value in row.items() if key not in (*written, "tokens", "offset")}
+            for key in written:
+                if isinstance(row.get(key), str):
+                    kept[key] = texts.said(row[key], is_end=key == "prompt")
+            found.append(kept)
+        return found
+
+    # ------------------------------------------------------------------------------------------------------- logs
+
+    def logs(self, run: str) -> Row:
+        """The log files of a run and its evaluations, with their sizes."""
+        reply = self.request("log_files", run=run)
+        rows = [{key: row[key] for key in ("path", "group", "size") if key in row} for row in reply["files"][:MAX_ROWS]]
+        return {"run": run, "files": rows, "more": max(0, len(reply["files"]) - MAX_ROWS) + reply["left_off"]}
+
+    def log_lines(self, run: str, path: str, last: int = 40, level: Literal["", "warning", "error"] = "") -> Row:
+        """The last lines of a log of a run (path as in the tool 'logs'), at most 200. level: only those of it."""
+        reply = self.request("read_log", run=run, path=path, before=_within(last, MAX_ROWS), after=0, level=level)
+        lines = "\n".join(str(row.get("text", "")) for row in reply["lines"])
+        return {"run": run, "path": path, "total": reply["total"], "lines": Texts().said(lines, is_end=True)}
+
+    def search_log(self, run: str, path: str, pattern: str) -> Row:
+        """The first lines of a log of a run that match a regular expression, at most 20, with their byte offsets."""
+        until = time.monotonic() + WHOLE_S
+        while (reply := self.request("search_log", run=run, path=path, pattern=pattern))["searched"] < 1:
+            if time.monotonic() > until:
+                break
+            time.sleep(LOOK_S)
+        texts, rows = Texts(), []
+        for offset in reply["around"][:20]:
+            line = self.request("read_log", run=run, path=path, at=offset, before=0, after=1)["lines"]
+            rows += [{"offset": offset, "line": texts.said(row.get("text", ""))} for row in line[:1]]
+        return {"run": run, "path": path, "total": reply["total"], "searched": reply["searched"], "lines": rows}
+
+    # ------------------------------------------------------------------------------------------------ evaluations
+
+    def evaluations(self, run: str) -> Row:
+        """The evaluations of a run: accuracy of each checkpoint on each dataset, with its interval where it has one."""
+        return {"run": run, "evaluations": _evaluations(self.request("show_run", run=run))}
+
+    def compare(self, run: str, others: list[str], steps: list[int] | None = None) -> Row:
+        """Evaluated steps of other runs against the same steps of a run, problem by problem: the paired difference of
+        accuracy with its 95 % interval, problems gained and lost. Empty steps = all that are evaluated."""
+        reply = self.request("compare_evaluations", run=run, others=others, steps=steps or [])
+        return {"run": run, "comparisons": reply["comparisons"][:MAX_ROWS], "problems": reply["problems"][:MAX_ROWS]}
+
+    def tools(self) -> list[Callable[..., Row]]:
+        return [
+            self.runs, self.run, self.metrics, self.curves, self.changes, self.step, self.events, self.config,
+            self.config_differences, self.rollouts, self.search_rollouts, self.logs, self.log_lines, self.search_log,
+            self.evaluations, self.compare, self.wait, self.boxes, self.gpus, self.cost, self.doctor,
+        ]  # fmt: skip
+
+
+def _is_live(row: Row) -> bool:
+    return row.get("state") in LIVE_STATES
+
+
+def _within(count: int, most: int) -> int:
+    return max(1, min(count, most))
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+def _evaluations(reply: Row) -> list[Row]:
+    keys = ("name", "dataset", "state", "problem", "metrics")
+    return [{key: row[key] for key in keys if key in row} for row in reply["evaluations"][-MAX_ROWS:]]
+
+
+def _both_ends(rows: Iterable[Row], count: int) -> list[Row]:
+    """Rows with the highest and the lowest reward, in turn."""
+    ranked = sorted(rows, key=lambda row: -(row.get("reward") or 0.0))
+    chosen: list[Row] = []
+    while ranked and len(chosen) < count:
+        chosen.append(ranked.pop(0 if len(chosen) % 2 == 0 else -1))
+    return chosen
