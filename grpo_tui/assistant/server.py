@@ -27,8 +27,8 @@ mcp --box h200-a.
 """
 
 
-def run(words: list[str]) -> int:
-    """Run the command; returns the exit code."""
+def parser() -> argparse.ArgumentParser:
+    """The options of the command."""
     options = argparse.ArgumentParser(
         prog="grpo-tui mcp",
         description=_HELP,
@@ -36,7 +36,12 @@ def run(words: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_box_options(options)
-    arguments = options.parse_args(words[1:])
+    return options
+
+
+def run(words: list[str]) -> int:
+    """Run the command; returns the exit code."""
+    arguments = parser().parse_args(words[1:])
     try:
         from grpo_tui.cli import first_box
 
@@ -59,7 +64,7 @@ def server_of(reading: Reading) -> MCPServer:
         raise UserError(
             f"the server needs the package mcp ({error}): pip install 'grpo-tui[mcp]'", code="bad_config"
         ) from error
-    server = MCPServer("grpo-tui", instructions=INSTRUCTIONS.format(box=reading.box.name), version=VERSION)
+    server = MCPServer("grpo-tui", instructions=INSTRUCTIONS.format(box=reading.box.name), version=VERSION, log_level="CRITICAL")
     looks = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
     for tool in reading.tools():
         description = " ".join((tool.__doc__ or "").split())

@@ -21,6 +21,7 @@ from grpo_train.cli import app
 from grpo_train.config import load_config
 from grpo_train.config.schema import Config
 from grpo_tui import cli
+from grpo_tui.assistant import server as assistant
 from grpo_tui.history import commands as asking
 from grpo_tui.shell import copying, options
 from remote.boxes import load_boxes
@@ -114,6 +115,7 @@ def programs() -> dict[str, dict[str, set[str]]]:
     parsers = {"": cli.app_parser()}
     parsers |= {name: options.parser(name) for name in cli.SHELL_COMMANDS}
     parsers |= {name: asking._parser(name) for name in ("history", "cost")}
+    parsers["mcp"] = assistant.parser()
     parsers |= {name: copying._parser(name) for name in ("get", "put")}
     return {"grpo-train": engine, "grpo-tui": {name: options_of(parser) for name, parser in parsers.items()}}
 

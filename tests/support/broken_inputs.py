@@ -223,6 +223,7 @@ COMMANDS = [
     _command("grpo-tui stop first --root $ROOT", "boxes", "run", whole=1),
     _command("grpo-tui kill first --yes --root $ROOT", "boxes", "run", whole=1),
     _command("grpo-tui history", "records"),
+    _command("grpo-tui mcp --box far", "boxes"),
     _command(
         "grpo-tui history rebuild --root $ROOT",
         "records", "boxes", "destinations", "launch", *OF_A_RUN, *OF_RESULTS,
