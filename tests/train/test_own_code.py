@@ -135,9 +135,7 @@ def broken(config):
 
 def test_a_launch_judges_with_a_task_and_a_grader(micro_root: Path, mine: Path) -> None:
     (mine / "broken.py").write_text(BROKEN.replace("AT_LEAST", ">="))
-    with pytest.raises(
-        TaskError, match=r"task.name: '.*broken' raised KeyError: 'no such verdict' \(.*py:\d+\)"
-    ):
+    with pytest.raises(TaskError, match=r"task.name: '.*broken' raised KeyError: 'no such verdict' \(.*py:\d+\)"):
         checked(micro_root, task__name="broken.py:broken")
     (mine / "words.jsonl").write_text("".join(f'{{"prompt": "{n}", "answer": "one"}}\n' for n in range(20)))
     (mine / "strict.py").write_text("def strict(attempt):\n    return 1 / 0\n")
