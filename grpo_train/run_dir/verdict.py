@@ -373,7 +373,9 @@ def _fallen(run: _Run, metric: str, values: Column) -> RunVerdict | None:
     if not (lost_level or lost_gain) or fall < clear * error or fall < 2 * spread or fall <= 0:
         return None
     middle = before - fall / 2
-    onset = _first_low(values, max(0, split - DECLINE), split + 1, before - fall / 3)
+    first = max(0, split - DECLINE)
+    first = max((row + 1 for row in range(first, split) if values[row] >= before), default=first)  # still whole there
+    onset = _first_low(values, first, split + 1, before - fall / 3)
     if sum(value < middle for value in values[onset:]) < rows - 1 or any(
         _medians_above(values[onset + DECLINE :], middle)
     ):
