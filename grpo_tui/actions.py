@@ -308,6 +308,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("full_names", "w", "full names", "Home", "toggle_full_names", no_list, in_bar=False, scope="home"),
     Action("note", "t", "note", "Home", "runs.note", not_notable, in_bar=False, scope="home"),
     Action("dismiss", "d", "dismiss", "Home", "dismiss_need", in_bar=False, scope="home"),
+    Action("bring_back", "I", "bring back", "Home", "bring_back_needs", in_bar=False, scope="home"),
     Action("copy_path", "y", "copy path", "Home", "copy_path", no_run, in_bar=False, scope="home"),
     Action("export_runs", "E", "export", "Home", "export", no_list, in_bar=False, scope="home"),
     Action("open", "enter", "open", "Home", "open_focused", scope="home"),

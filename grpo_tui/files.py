@@ -165,7 +165,7 @@ class Preferences:
     runs: dict[str, str] = field(default_factory=dict)
     """Box to the run that was selected."""
     looks: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Box to what is kept of the looks at it, see :class:`grpo_tui.box.needs.SeenNeeds`."""
+    """Box to what was dismissed there, see :func:`grpo_tui.box.needs.dismissed_in`."""
 
     def __post_init__(self) -> None:
         self._is_kept = True

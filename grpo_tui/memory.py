@@ -73,7 +73,7 @@ class Memory:
         preferences.box, preferences.view = app.store.box, app.view
         preferences.runs[app.connection.list_name] = app.store.selected or ""
         self._note_charts()
-        preferences.looks[app.connection.list_name] = self._views.home.needs.look.to_json()
+        preferences.looks[app.connection.list_name] = {"dismissed": sorted(self._views.home.needs.dismissed)}
 
     def _note_charts(self) -> None:
         """Note what the charts show; for a run of another task, show the metrics that were chosen for that."""

@@ -79,9 +79,9 @@ def policy_loss(
     """
     if isinstance(loss_type, str) and loss_type not in LOSS_TYPES:
         raise ValueError(f"unknown loss_type '{loss_type}'; known: {', '.join(LOSS_TYPES)}")
-    estimator = LOSS_TYPES[loss_type] if isinstance(loss_type, str) else loss_type
+    name, estimator = (loss_type, LOSS_TYPES[loss_type]) if isinstance(loss_type, str) else ("this loss", loss_type)
     if estimator.bounds == "ratio" and epsilon_high is None:
-        raise ValueError(f"{loss_type} requires epsilon_high, the bound of the ratio (5.0 is common)")
+        raise ValueError(f"{name} requires epsilon_high, the bound of the ratio (5.0 is common)")
     high = epsilon if epsilon_high is None else epsilon_high
     if delta is not None and delta <= 1 + high and estimator.bounds == "range":
         raise ValueError(f"delta {delta} must be greater than the upper clip bound 1 + {high}")
@@ -91,7 +91,7 @@ def policy_loss(
         raise ValueError(f"entropy_coef is {entropy_coef}, which requires entropy")
     needs_tokens = estimator.counts_tokens or bool(entropy_coef)
     if num_tokens is None and needs_tokens and (world_size > 1 or num_completions not in (None, len(logps))):
-        term = loss_type if estimator.counts_tokens else "the entropy bonus"
+        term = name if estimator.counts_tokens else "the entropy bonus"
         raise ValueError(f"{term} divides by the tokens of the whole step; pass num_tokens for a partial batch")
     if num_completions is None and not estimator.counts_tokens and world_size > 1:
         raise ValueError("with world_size > 1 a batch is not the whole step; pass num_completions")

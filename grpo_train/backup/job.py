@@ -2,8 +2,8 @@
 
 ``ROOT/transfers/KIND.NAME/`` holds ``status.json``, as an evaluation's: its writer, ``command``, ``argv`` (which
 continues it after a failure), and in ``pending`` the checkpoints that must not be removed
-(:mod:`grpo_train.train.retention`); and ``progress.jsonl``, a new file for each command, with a :class:`Progress` a
-line.
+(:func:`grpo_train.run_dir.keeping.paths_in_use`); and ``progress.jsonl``, a new file for each command, with a
+:class:`Progress` a line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a run needs besides its directory: models of the hub by commit, starting weights and data on this machine."""
+"""What a run needs besides its directory: models of the hub by commit; weights, data and code of this machine."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from grpo_train.backup.layout import walk_files
 from grpo_train.backup.record import BackupRecord
 from grpo_train.config.yaml_text import load_yaml
 from grpo_train.policy.locate import PolicyError, base_of_checkpoint, resolve_backbone
+from grpo_train.rewards.signatures import TRL_PREFIX
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.manifest import MANIFEST, sha256
 from grpo_train.run_dir.safe_json import Unreadable
@@ -59,8 +60,21 @@ def needs_of(run: RunDir, record: BackupRecord) -> BackupNeeds:
     task = config.get("task")
     found = task.get("parts", [task]) if isinstance(task, dict) else []
     parts = found if isinstance(found, list) else []
-    data = tuple(part["path"] for part in parts if isinstance(part, dict) and isinstance(part.get("path"), str))
-    return BackupNeeds(tuple(hub), data, tuple(weights), tuple(missing))
+    sections = [part for part in parts if isinstance(part, dict)]
+    data = [part["path"] for part in sections if isinstance(part.get("path"), str)]
+    code = (file for named in (*sections, config.get("algorithm"), config.get("rollout")) for file in _own_files(named))
+    return BackupNeeds(tuple(hub), tuple(dict.fromkeys([*data, *code])), tuple(weights), tuple(missing))
+
+
+def _own_files(section: Any) -> Iterator[str]:
+    """The files of the user's functions that a section of a resolved config names."""
+    values = section if isinstance(section, dict) else {}
+    rewards = values.get("rewards")
+    names = [values.get(key) for key in ("name", "grader", "loss_type", "backend")]
+    for name in (*names, *(rewards if isinstance(rewards, list) else ())):
+        file = name.rpartition(":")[0].removeprefix(TRL_PREFIX) if isinstance(name, str) else ""
+        if file.endswith(".py"):
+            yield file
 
 
 def _sources(run: RunDir, config: dict[str, Any]) -> Iterator[str]:

@@ -145,4 +145,4 @@ class TaskOptions(
     ReasoningGymOptions, GameOptions, CodeGameOptions, MbppOptions, CodeExecutionOptions, ArithmeticOptions,
     ComparisonOptions, DataOptions, MathOptions, Gsm8kOptions,
 ):  # fmt: skip
-    """The keys of all tasks."""
+    """The keys of all tasks: one that :data:`OPTIONS` has must be here, too."""

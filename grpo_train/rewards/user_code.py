@@ -10,6 +10,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -36,8 +37,23 @@ def load_function(name: str, key: str) -> Callable[..., Any]:
         known = known or [found for found in dir(module) if not found.startswith("_")]  # of a lazy module
         hint = did_you_mean(attribute, known) if known else "it defines none"
         raise TaskError(f"{key}: no function '{attribute}' in {source}; {hint}")
+    if module.__file__:
+        _loaded[module.__file__] = (key, name)
     checked: Callable[..., Any] = function
     return checked
+
+
+_loaded: dict[str, tuple[str, str]] = {}
+"""File to the config key that named it, and the key's value."""
+
+
+def blame(error: BaseException) -> str:
+    """Of an error that a user's function raised, or let through: its key, its name and the line; "" for another one."""
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        if found := _loaded.get(frame.f_code.co_filename):
+            key, name = found
+            return f"{key}: '{name}' raised {type(error).__name__}: {error} ({frame.f_code.co_filename}:{line})"
+    return ""
 
 
 def absolute_name(name: str) -> str:

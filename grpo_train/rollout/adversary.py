@@ -19,7 +19,7 @@ from grpo_train.policy.locate import PolicyError, base_of_checkpoint, check_weig
 from grpo_train.rewards import Rewards
 from grpo_train.rollout import RolloutBackend
 from grpo_train.rollout.backends import decoding_steps, make_backend
-from grpo_train.rollout.collect import Sample, generate_groups, judge_threads
+from grpo_train.rollout.collect import Sample, generate_groups, judge_threads, reward_for_length
 from grpo_train.rollout.prompts import Prompt, encode_prompts
 from grpo_train.tasks import Attempt, Problem
 from grpo_train.tasks.shared.adversarial import AdversarialTask, Play
@@ -112,7 +112,8 @@ class Adversary:
             attempt = replace(attempts[i], reply=replies.get(i))
             verdict = self._task.judge(attempt)
             group, slot = groups[i // generations], i % generations
-            samples.append(Sample.of(group, slot, attempt, completion, verdict, self._rewards(attempt, verdict)))
+            values = {**self._rewards(attempt, verdict), **reward_for_length(completion, self._config)}
+            samples.append(Sample.of(group, slot, attempt, completion, verdict, values))
         return samples
 
 

@@ -12,6 +12,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import torch
+
+from grpo_train.algorithm import overlong_penalty
 from grpo_train.config.schema import Config
 from grpo_train.policy.loading import Policy
 from grpo_train.rewards import Rewards, RewardValues
@@ -107,9 +110,12 @@ class SingleTurn:
         started, tried = [values for _, values in found], [attempts[i] for i in order]
         rewards = self._rewards.complete(started, tried, verdicts, generations)
         return [
-            Sample.of(groups[i // generations], i % generations, tried[i], completions[i], verdicts[i], rewards[i])
+            Sample.of(
+                groups[i // generations], i % generations, tried[i], completions[i], verdicts[i],
+                {**rewards[i], **reward_for_length(completions[i], self._config)},
+            )
             for i in order
-        ]
+        ]  # fmt: skip
 
     def _judge(self, attempt: Attempt) -> _Judged:
         verdict = self._task.judge(attempt)
@@ -117,6 +123,14 @@ class SingleTurn:
 
 
 _Judged = tuple[Verdict, RewardValues]
+
+
+def reward_for_length(completion: Completion, config: Config) -> RewardValues:
+    """DAPO's reward ``overlong``, where it is on."""
+    if not (buffer := config.algorithm.overlong_buffer):
+        return {}
+    length = torch.tensor([len(completion.ids)])
+    return {"overlong": float(overlong_penalty(length, config.rollout.max_completion_length, buffer))}
 
 
 def generate_groups(

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 KEY = "rollout.backend"
 EXPECTED = "(policy, stop, config)"
+OFF = {"top_p": 1.0, "top_k": 0, "batch_size": 0}
+"""Values of arguments that change nothing."""
 
 
 class OwnBackend:
@@ -54,7 +56,8 @@ class OwnBackend:
     ) -> list[Completion]:
         """See :class:`~grpo_train.rollout.RolloutBackend`. Raises TaskError for what is not a completion of its prompt.
 
-        A backend without ``on_done`` reports its completions together, at the end.
+        A backend without ``on_done`` reports its completions together, at the end. One that does not take ``top_p``,
+        ``top_k`` or ``batch_size`` fails where they are on.
         """
         done = set()
 
@@ -66,8 +69,10 @@ class OwnBackend:
                 on_done(index, completion)
 
         watching = {"on_done": report, "on_token": on_token}
-        taken = {name: value for name, value in watching.items() if self._takes_all or name in self._taken}
-        found: Any = self._call(self._made.generate, prompts, temperature=temperature, **sampling, **taken)
+        given = {**OFF, **sampling, "temperature": temperature, **watching}
+        optional = {*watching, *(name for name, off in OFF.items() if given[name] == off)}
+        taken = {k: v for k, v in given.items() if self._takes_all or k in self._taken or k not in optional}
+        found: Any = self._call(self._made.generate, prompts, **taken)
         if not isinstance(found, list) or len(found) != len(prompts):
             what = f"{len(found)} completions" if isinstance(found, list) else type(found).__name__
             raise TaskError(f"{KEY}: {self._name}: generate returned {what}, not a list of {len(prompts)} completions")

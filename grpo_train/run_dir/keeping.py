@@ -20,8 +20,8 @@ from grpo_train.run_dir.run import RunDir
 from grpo_train.run_dir.safe_json import Unreadable, read_object
 from grpo_train.run_dir.status import observe
 
-# checkpoints that a run no longer needs, and what each of them takes on disk -------------------------------
-# The agent lists them; nothing removes them.
+# which checkpoints a run needs, and what each of the others takes on disk ----------------------------------
+# :mod:`grpo_train.train.retention` and ``grpo-train cleanup`` remove the others; the agent only lists them.
 
 MAX_FILES = 2_000
 """Files of a checkpoint without a manifest that are looked at."""

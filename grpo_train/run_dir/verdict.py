@@ -149,7 +149,8 @@ class RunVerdict:
     def change(self) -> str:
         """What changed: ``reward 1.841 ▼ 0.002``."""
         if self.word == "no signal":
-            return f"{percent(self.after)} of groups are {self.how}"
+            mostly = "" if self.how == "equal" else f", mostly {self.how},"
+            return f"{percent(self.after)} of groups are equal{mostly}"
         if self.word == "flat":
             return f"reward {metric_text('reward', self.after)}"
         after = self.how if self.word == "diverging" and self.how else self._text(self.after)
@@ -372,7 +373,9 @@ def _fallen(run: _Run, metric: str, values: Column) -> RunVerdict | None:
     if not (lost_level or lost_gain) or fall < clear * error or fall < 2 * spread or fall <= 0:
         return None
     middle = before - fall / 2
-    onset = _first_low(values, max(0, split - DECLINE), split + 1, before - fall / 3)
+    first = max(0, split - DECLINE)
+    first = max((row + 1 for row in range(first, split) if values[row] >= before), default=first)  # still whole there
+    onset = _first_low(values, first, split + 1, before - fall / 3)
     if sum(value < middle for value in values[onset:]) < rows - 1 or any(
         _medians_above(values[onset + DECLINE :], middle)
     ):

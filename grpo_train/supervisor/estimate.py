@@ -259,7 +259,7 @@ def _parameters(config: Config, root: Path) -> float | None:
 
 
 def _is_game(task: TaskConfig) -> bool:
-    return OPTIONS.get(task.name) is GameOptions
+    return issubclass(OPTIONS.get(task.name, object), GameOptions)
 
 
 def _lengths_of(run: RunDir, rows: list[dict[str, Any]], config: Config) -> _Earlier | None:

@@ -81,7 +81,7 @@ def draw_filtered(
         started = time.perf_counter()
         groups += _collect(state, buffer_index, range(drawn, drawn + count), first, world)
         for k in range(drawn, drawn + count):
-            samples = gather_samples(groups[k], config, World())  # every rank has all of them
+            samples = gather_samples(groups[k], World())  # every rank has all of them
             scored.append(samples)
             has_spread.append(_has_spread(total_rewards(samples, config.algorithm).tolist()))
         elapsed = time.perf_counter() - started

@@ -58,7 +58,7 @@ def train(run: RunDir, config: Config, world: World, *, until: int, ckpt: Path |
             else:
                 prompts = state.draw_prompts(config.rollout.buffer_size)
                 mine = state.generate_and_judge(buffer_index, my_groups, [prompts[k] for k in my_groups])
-                drawn = BufferSamples(mine, gather_samples(mine, config, world))
+                drawn = BufferSamples(mine, gather_samples(mine, world))
             samples = drawn.samples
             clock.lap("rollout")
             clock.split("rollout", "discarded", drawn.discarded_seconds)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -15,10 +17,8 @@ def make_optimizer(policy: Policy, settings: Optimizer, total_steps: int) -> tup
     optimizer = torch.optim.AdamW(
         policy.trainable(),
         lr=settings.learning_rate,
-        betas=(settings.adam_beta1, settings.adam_beta2),
-        eps=settings.adam_epsilon,
-        weight_decay=settings.weight_decay,
         fused=True,
+        **_besides_rate(settings),
     )
     return optimizer, LambdaLR(optimizer, lambda done: rate_factor(settings, done, total_steps))
 
@@ -29,6 +29,11 @@ def apply_settings(optimizer: torch.optim.Optimizer, scheduler: LambdaLR, settin
     for options in optimizer.param_groups:
         options["initial_lr"] = settings.learning_rate
         options["lr"] = settings.learning_rate * scheduler.lr_lambdas[0](scheduler.last_epoch)
-        options["betas"] = (settings.adam_beta1, settings.adam_beta2)
-        options["eps"], options["weight_decay"] = settings.adam_epsilon, settings.weight_decay
+        options.update(_besides_rate(settings))
     scheduler._last_lr = [options["lr"] for options in optimizer.param_groups]
+
+
+def _besides_rate(settings: Optimizer) -> dict[str, Any]:
+    """Options of AdamW: what a resume takes from the config, too."""
+    betas = (settings.adam_beta1, settings.adam_beta2)
+    return {"betas": betas, "eps": settings.adam_epsilon, "weight_decay": settings.weight_decay}

@@ -30,7 +30,7 @@ from grpo_train.policy.locate import (
 )
 from grpo_train.rewards import Rewards, load_rewards
 from grpo_train.rewards.signatures import TRL_PREFIX, split_prefix
-from grpo_train.rewards.user_code import absolute_name
+from grpo_train.rewards.user_code import absolute_name, blame
 from grpo_train.rollout.vllm.server import check_servers
 from grpo_train.run_dir import RunDir, create_run
 from grpo_train.run_dir.errors import UserError, no_engine
@@ -46,7 +46,7 @@ from grpo_train.tracking.wandb.settings import has_key
 from grpo_train.train import pass_rates
 from grpo_train.train.curriculum import LevelControl
 
-# a call of every user-defined reward function, on dummy completions of a real problem ----------------------
+# a call of every user-defined task, grader and reward function, on dummy completions of a real problem ------
 # A function that fails does so before the model is loaded and the first completions are generated.
 
 COUNT = 2
@@ -55,19 +55,27 @@ IDS = tuple(range(1, 17))
 """Token ids of a completion."""
 
 
-def try_rewards(rewards: Rewards, task: Task) -> None:
-    """Call the functions on completions of the first training problem of each task, and end their process.
+def try_judging(rewards: Rewards, task: Task, config: schema.TaskConfig) -> None:
+    """Judge and reward completions of the first training problem of each task where code of the user's does it, and end
+    the process of their reward functions.
 
     Raises TaskError for a function that fails, and for a task whose first problem cannot be read.
     """
-    if not rewards.has_user_functions:
-        return
+    sections = [(part.part_label, part) for part in config.parts] if config.parts else [("", config)]
+    parts = task.parts if isinstance(task, Mixture) else {"": task}
     try:
-        if isinstance(task, Mixture):
-            for label, part in task.parts.items():
-                _try(rewards, part, replace(part.problem("train", 0), task=label))
-        else:
-            _try(rewards, task, task.problem("train", 0))
+        for label, section in sections:
+            if not (rewards.has_user_functions or ":" in section.name or ":" in section.grader):
+                continue
+            try:
+                problem = parts[label].problem("train", 0)
+                _try(rewards, parts[label], replace(problem, task=label) if label else problem)
+            except UserError:
+                raise
+            except Exception as error:  # user code may raise anything
+                if not (found := blame(error)):
+                    raise
+                raise TaskError(found) from error
     finally:
         rewards.close()
 
@@ -76,6 +84,8 @@ def _try(rewards: Rewards, task: Task, problem: Problem) -> None:
     text = f"It is so.</think> <answer>{problem.answer or 1}</answer>"
     attempts = [Attempt(problem, text, length=len(IDS), key=f"0/0/{slot}", ids=IDS) for slot in range(COUNT)]
     verdict = task.judge(attempts[0])
+    if message := verdict.facts.get("grader_error"):
+        raise TaskError(f"task.grader: it fails on the gold answer of the first problem: {message}")
     if isinstance(task, SelfPlayTask):  # its scores come from whole games
         verdict = replace(verdict, score=0.0)
     started = [rewards.start(attempt, verdict) for attempt in attempts]
@@ -214,8 +224,8 @@ def check_start(
     if (job is not None or has_path) and not task.size("train"):
         raise TaskError(f"task {task.name}: its train split has no problems")
     if job is None:  # else they may need the node's GPUs
-        try_rewards(rewards, task)
-    _try_own("grpo_train.train.losses", config.algorithm.loss_type)
+        try_judging(rewards, task, config.task)
+    _try_own("grpo_train.train.own_loss", config.algorithm.loss_type)
     _try_own("grpo_train.rollout.own", config.rollout.backend)
     if backbone:
         check_hub_model(backbone)  # last: it may wait for the network

@@ -1,4 +1,6 @@
-"""Retention: which checkpoints a run keeps, and the safe removal of the others. Torch-free.
+"""Retention: the safe removal of checkpoints that a run does not keep. Torch-free.
+
+Which it keeps: :func:`grpo_train.run_dir.keeping.reasons_to_keep`.
 
 Invariant: a visible ``step_N`` is always complete. So a checkpoint is first renamed to a hidden name, the rename is
 made durable, and only then it is deleted. :func:`~grpo_train.run_dir.keeping.remove_hidden` clears what a kill
@@ -80,7 +82,7 @@ def remove_unless_read(run: RunDir, checkpoint: Checkpoint) -> bool:
     fsync_path(folder)
     try:
         shutil.rmtree(hidden)
-    except OSError as error:  # NFS keeps open files; the next remove_leftovers retries
+    except OSError as error:  # NFS keeps open files; the next remove_hidden retries
         _log(run, "prune_failed", checkpoint.step, error=f"{hidden.name}: {error.strerror or error}")
     return True
 

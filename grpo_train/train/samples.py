@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from grpo_train.algorithm import RoleBaselines, combine_rewards, group_advantages, overlong_penalty
+from grpo_train.algorithm import RoleBaselines, combine_rewards, group_advantages
 from grpo_train.config.schema import Algorithm, Config
 from grpo_train.rollout.collect import Role, Sample
 from grpo_train.train.distributed import World
@@ -25,9 +25,9 @@ class Discarded:
     next buffer draws again."""
 
 
-def gather_samples(mine: Sequence[Sample], config: Config, world: World) -> list[Sample]:
+def gather_samples(mine: Sequence[Sample], world: World) -> list[Sample]:
     """Samples of all ranks by group and slot, without their tokens. Every rank calls it with its own."""
-    samples = [sample for part in world.gather([_bare(sample, config) for sample in mine]) for sample in part]
+    samples = [sample for part in world.gather([_bare(sample) for sample in mine]) for sample in part]
     return sorted(samples, key=lambda sample: (sample.group, sample.slot))
 
 
@@ -60,13 +60,9 @@ def compute_advantages(
     return torch.tensor(advantages, dtype=rewards.dtype)
 
 
-def _bare(sample: Sample, config: Config) -> Sample:
-    """A sample for all ranks, with the reward for its length."""
-    rewards = dict(sample.rewards)
-    if config.algorithm.overlong_buffer:
-        budget, buffer = config.rollout.max_completion_length, config.algorithm.overlong_buffer
-        rewards["overlong"] = float(overlong_penalty(torch.tensor([sample.length]), budget, buffer))
-    return replace(sample, problem=replace(sample.problem, data=None), rewards=rewards, completion=None)
+def _bare(sample: Sample) -> Sample:
+    """A sample for all ranks."""
+    return replace(sample, problem=replace(sample.problem, data=None), completion=None)
 
 
 def _role_of(sample: Sample) -> Role:

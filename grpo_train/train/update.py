@@ -17,7 +17,7 @@ from grpo_train.config.schema import Config
 from grpo_train.policy.logprobs import LogprobForward, TokenLogprobs, pad_values, split_by_tokens
 from grpo_train.policy.transfer import ArrayTransfer, Moved
 from grpo_train.train.buffer import RolloutBuffer, taking_part
-from grpo_train.train.losses import find_loss
+from grpo_train.train.own_loss import find_loss
 
 
 def microbatches(

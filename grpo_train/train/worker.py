@@ -17,6 +17,7 @@ from typing import Any
 
 from grpo_train.config import dump_config, load_config, read_config_text, with_changes
 from grpo_train.config.schema import Config
+from grpo_train.rewards.user_code import blame
 from grpo_train.run_dir import RunDir, StatusWriter, resolve_root
 from grpo_train.run_dir.errors import UserError, code_of, disk_error, disk_fix, disk_reason
 from grpo_train.run_dir.files import atomic_write, utc_now
@@ -85,7 +86,8 @@ def failure_report(error: BaseException, rank: int) -> dict[str, Any]:
             f"{disk_fix(failure)}, then resume"
         )
     else:
-        message, details = f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
+        message = blame(error) or f"{type(error).__name__}: {error}"
+        details = "".join(traceback.format_exception(error))
     return {"rank": rank, "time": utc_now(), "code": code, "message": message, "traceback": details}
 
 

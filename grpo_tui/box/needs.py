@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from grpo_train.history.cost import dollars
@@ -103,10 +103,8 @@ class EndWatch:
         self._working.discard(session)
 
 
-FIRST_LOOK_S = 86_400.0
-"""The first look at a box shows what happened in this time."""
 OLDEST_S = 7 * 86_400.0
-"""What happened earlier is left out, dismissed or not."""
+"""What happened earlier is left out."""
 MOST = 100
 IDLE_S = 600.0
 """A GPU that is idle for this long needs the user."""
@@ -148,31 +146,17 @@ class Need:
     is_first: bool = False
 
 
-@dataclass
-class SeenNeeds:
-    """What is kept of the looks at a box."""
-
-    since: float
-    """Earlier events are not shown."""
-    dismissed: set[str] = field(default_factory=set)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"since": self.since, "dismissed": sorted(self.dismissed)}
-
-    @classmethod
-    def from_json(cls, found: Any, now: float) -> SeenNeeds:
-        """Of a kept one; a new look without it, or where it is damaged."""
-        try:
-            return cls(float(found["since"]), {str(key) for key in found["dismissed"]})
-        except (KeyError, TypeError, ValueError):
-            return cls(now - FIRST_LOOK_S)
+def dismissed_in(kept: Any) -> set[str]:
+    """The keys of dismissed entries, as the app kept them; none where that is damaged."""
+    keys = kept.get("dismissed") if isinstance(kept, dict) else None
+    return {str(key) for key in keys} if isinstance(keys, list) else set()
 
 
 class Needs:
     """The entries of one box, newest first."""
 
-    def __init__(self, look: SeenNeeds, rules: Sequence[AlarmRule] = (), facts: KnownFacts | None = None) -> None:
-        self.look, self._rules, self._facts = look, rules, facts or KnownFacts()
+    def __init__(self, dismissed: set[str], rules: Sequence[AlarmRule] = (), facts: KnownFacts | None = None) -> None:
+        self.dismissed, self._rules, self._facts = dismissed, rules, facts or KnownFacts()
         self._heard: set[str] | None = None
         """Keys of the entries that were there already."""
         self._key: Callable[[str], str] = str
@@ -194,7 +178,7 @@ class Needs:
         minute = int(store.now() // 60)
         idle = tuple(sorted(self._idle.items()))
         made_of = (
-            id(store), store.versions["runs"], store.versions["sessions"], idle, minute, len(self.look.dismissed),
+            id(store), store.versions["runs"], store.versions["sessions"], idle, minute, len(self.dismissed),
             tuple(self.asked.items()), len(names), self._measured(store) if self._rules else None,
         )  # fmt: skip
         if made_of == self._made_of or store.runs is None:
@@ -205,15 +189,22 @@ class Needs:
         found = [*self._ended(store, names), *alarms, *self._gpus(store, key("box"))]
         found += [*self._stalled(store, names), *self._transfers(store, names)]
         found += self._verdicts(store, names)
-        since = max(self.look.since, store.now() - OLDEST_S)
-        found = [need for need in found if need.at >= since and need.key not in self.look.dismissed]
+        since = store.now() - OLDEST_S
+        found = [need for need in found if need.at >= since and need.key not in self.dismissed]
         self.entries = sorted(found, key=lambda need: (not need.is_first, -need.at))[:MOST]
 
     def dismiss(self, key: str) -> None:
-        """Remove an entry for good."""
-        self.look.dismissed.add(key)
+        """Remove an entry, until :meth:`bring_back`."""
+        self.dismissed.add(key)
         self.entries = [need for need in self.entries if need.key != key]
         self._made_of = None
+
+    def bring_back(self) -> int:
+        """Show what was dismissed again; returns how many entries that were."""
+        count = len(self.dismissed)
+        self.dismissed.clear()
+        self._made_of = None
+        return count
 
     def to_ask(self) -> Need | None:
         """A failed run whose checkpoints are not known yet; it is asked for then."""

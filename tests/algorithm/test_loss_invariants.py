@@ -15,6 +15,7 @@ from grpo_train.algorithm import PolicyLoss, policy_loss
 from grpo_train.algorithm.losses import LOSS_TYPES
 from grpo_train.algorithm.losses.parts import token_ratio
 from grpo_train.config.schema import LOSSES
+from grpo_train.config.sections.algorithm import NO_DELTA
 from tests.support.losses import TOLERANCE, close, kl_mean, share, tensor
 
 # ---------------------------------------------------------------------------------------------------------- any batch
@@ -255,6 +256,7 @@ def test_delta_bounds_every_token(case: Case, delta: float) -> None:
 
 def test_config_accepts_every_loss() -> None:
     assert set(LOSSES) == set(LOSS_TYPES)
+    assert set(NO_DELTA) == {name for name, loss in LOSS_TYPES.items() if loss.bounds != "range"}
 
 
 @pytest.mark.parametrize("kind", LOSS_TYPES)

@@ -203,7 +203,7 @@ def make_share(
 ) -> tuple[RolloutBuffer, list[dict[str, Any]], dict[str, Any]]:
     """A rank's buffer, and the log rows and metrics of all ranks."""
     groups = groups_of(world, config)
-    samples = gather_samples(rollouts, config, world)
+    samples = gather_samples(rollouts, world)
     rewards = total_rewards(samples, config.algorithm)
     advantages = compute_advantages(samples, rewards, config, baselines)
     buffer = make_buffer(rollouts, groups, samples, advantages, config)
@@ -220,7 +220,7 @@ def test_unused_slots_of_a_game_do_not_count() -> None:
     assert buffer.counted.tolist() == [bool(c.ids) for c in buffer.completions]
     assert buffer.completions_per_update == [4, 5]
     assert buffer.tokens_per_update == [7, 9]
-    samples = gather_samples(rollouts, config, World())
+    samples = gather_samples(rollouts, World())
     assert sum(sample.prompt_length + sample.length for sample in samples) == 9 * 2 + 16
     games = RoleBaselines(0.95).advantages(
         [

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from grpo_train.algorithm.losses import LOSS_TYPES
 from grpo_train.config import load_config
 from grpo_train.config.schema import Config
 from grpo_train.policy.loading import Policy, load_policy
@@ -34,7 +35,6 @@ from tests.support.engine import config_text
 from tests.support.two_processes import run_in_two
 
 GROUPS, GENERATIONS = 8, 4
-LOSSES = ("dr_grpo", "grpo", "bnpo", "dapo", "gspo", "cispo")
 SIZES = {"rollout__buffer_size": GROUPS, "rollout__num_generations": GENERATIONS, "train__microbatch_size": 2}
 PLAIN = {
     "train__microbatch_size": GROUPS,
@@ -74,7 +74,7 @@ def record(policy: Policy) -> dict[str, Any]:
     collector = SingleTurn(task, load_rewards(task, config), backend, policy, config)
     groups = groups_of(World(), config)
     rollouts = collector.generate_and_judge(0, groups, prompts)
-    samples = gather_samples(rollouts, config, World())
+    samples = gather_samples(rollouts, World())
     advantages = compute_advantages(samples, total_rewards(samples, config.algorithm), config)
     buffer = make_buffer(rollouts, groups, samples, advantages, config)
     noise = torch.Generator().manual_seed(1)
@@ -139,7 +139,7 @@ def assert_same(one: tuple[float, torch.Tensor], other: tuple[float, torch.Tenso
     torch.testing.assert_close(one[1], other[1], atol=tolerance, rtol=0)
 
 
-@pytest.fixture(scope="module", params=[*LOSSES, "dr_grpo with beta and entropy"])
+@pytest.fixture(scope="module", params=[*LOSS_TYPES, "dr_grpo with beta and entropy"])
 def plain(request: pytest.FixtureRequest, recording: Recording) -> tuple[dict[str, Any], tuple[float, torch.Tensor]]:
     """Config changes that select the loss, and its gradient computed plainly: one padded micro-batch, full logits, all
     completions."""

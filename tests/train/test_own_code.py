@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from grpo_train.backup.needs import needs_of
+from grpo_train.backup.record import read_record
 from grpo_train.config.loading import load_config
 from grpo_train.config.schema import Config
 from grpo_train.rewards.types import Attempt, TaskError
@@ -18,7 +20,8 @@ from grpo_train.rollout.own import OwnBackend, load_backend
 from grpo_train.run_dir import RunDir
 from grpo_train.tasks import load_task
 from grpo_train.train.preflight import check_start
-from tests.support.engine import MICRO, REPOSITORY, config_text, grpo_train, resume_here, train_here
+from grpo_train.train.worker import main
+from tests.support.engine import MICRO, REPOSITORY, config_text, grpo_train, resume_here, run_of, train_here
 
 PAGE = (REPOSITORY / "docs" / "own-code.md").read_text(encoding="utf-8")
 FILES = {found[1]: found[0] for found in re.findall(r"```python\n(# (\S+\.py)\n.*?)```", PAGE, re.DOTALL)}
@@ -117,6 +120,48 @@ def test_a_launch_tries_a_backend(micro_root: Path, mine: Path) -> None:
     with pytest.raises(TaskError) as raised:
         checked(micro_root, rollout__backend="bad.py:make")
     assert str(raised.value).startswith("rollout.backend: ")
+
+
+BROKEN = f"""{FILES["my_task.py"]}
+class Broken(Backwards):
+    def judge(self, attempt):
+        if attempt.problem.index AT_LEAST 0:
+            raise KeyError("no such verdict")
+        return super().judge(attempt)
+def broken(config):
+    return Broken(config=config)
+"""
+
+
+def test_a_launch_judges_with_a_task_and_a_grader(micro_root: Path, mine: Path) -> None:
+    (mine / "broken.py").write_text(BROKEN.replace("AT_LEAST", ">="))
+    with pytest.raises(TaskError, match=r"task.name: '.*broken' raised KeyError: 'no such verdict' \(.*py:\d+\)"):
+        checked(micro_root, task__name="broken.py:broken")
+    (mine / "words.jsonl").write_text("".join(f'{{"prompt": "{n}", "answer": "one"}}\n' for n in range(20)))
+    (mine / "strict.py").write_text("def strict(attempt):\n    return 1 / 0\n")
+    with pytest.raises(TaskError, match=r"task.grader: it fails on the gold answer .* ZeroDivisionError"):
+        checked(micro_root, task__name="data", task__path="words.jsonl", task__grader="strict.py:strict")
+
+
+def test_an_error_of_a_task_names_it(micro_root: Path, mine: Path) -> None:
+    (mine / "broken.py").write_text(BROKEN.replace("AT_LEAST", ">"))  # the launch tries the first problem
+    config = checked(micro_root, task__name="broken.py:broken")
+    cfg = micro_root / "checked.yaml"
+    cfg.write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    assert main(["--cfg", str(cfg), "--root", str(micro_root), "--run-name", "own", "--until", "2"]) == 1
+    report = json.loads((run_of(micro_root, "own").path / "control" / "error_rank0.json").read_text())
+    assert report["message"].startswith(f"task.name: '{mine}/broken.py:broken' raised KeyError")
+
+
+def test_a_backup_names_the_files(micro_root: Path, mine: Path) -> None:
+    run = RunDir(micro_root / "training_runs" / "own")
+    run.path.mkdir(parents=True)
+    config = {
+        "task": {"name": f"{mine}/my_task.py:backwards", "rewards": ["trl:/elsewhere/my_reward.py:brief", "accuracy"]},
+        "rollout": {"backend": "native"},
+    }
+    run.config_file.write_text(yaml.safe_dump(config))
+    assert needs_of(run, read_record(run.path)).data == (f"{mine}/my_task.py", "/elsewhere/my_reward.py")
 
 
 HEAD = """from grpo_train.rollout import Completion

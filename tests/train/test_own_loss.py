@@ -10,7 +10,7 @@ import yaml
 
 from grpo_train.config.loading import load_config
 from grpo_train.rewards.types import TaskError
-from grpo_train.train.losses import find_loss, try_loss
+from grpo_train.train.own_loss import find_loss, try_loss
 from grpo_train.train.preflight import check_start
 from tests.support.engine import (
     MICRO,

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 from grpo_train.config import schema
 from grpo_train.rewards.number import judge_number
-from grpo_train.tasks.shared.base import Attempt, Problem, Split, TaskDefaults, TaskKind, Verdict
+from grpo_train.tasks.shared.base import Attempt, NoSplitError, Problem, Split, TaskDefaults, TaskKind, Verdict
 from grpo_train.tasks.shared.template import ask
 
 HELD_OUT = 1024
@@ -74,10 +74,12 @@ class GeneratedTask(TaskDefaults, ABC, Generic[Key]):
         self._ask(0, Puzzle("", "", ""), None)  # raises for an unknown template
 
     def rows(self, split: Split) -> list[Key]:
+        if split not in self._splits:
+            raise NoSplitError(f"task.name {self.name} has no {split} split; it has train and test")
         return self._splits[split]
 
     def problem(self, split: Split, index: int) -> Problem:
-        key = self._splits[split][index]
+        key = self.rows(split)[index]
         return self._ask(index, self.puzzle(key), key)
 
     def judge(self, attempt: Attempt) -> Verdict:

@@ -51,6 +51,16 @@ class AboutCharts(Line):
         return (self.render(), self.size.width)
 
     def render(self) -> Content:
+        """As much as there is room for: the page is never cut."""
+        for shorter in (0, 1):
+            text, count = self._said(shorter)
+            if (gap := self.size.width - 2 - text.cell_length - count.cell_length) > 0:
+                return text + Content(" " * gap) + count
+        text, count = self._said(2)
+        return text + Content("   ") + count
+
+    def _said(self, shorter: int) -> tuple[Content, Content]:
+        """What is at the left and at the right: 1 = without the number of metrics, 2 = nor what the range is."""
         view, curves = self.view, self._charts.curves
         parts = [("x", AXIS_NAMES[view.window.x])]
         first = next(iter(curves.curves.values()), None) if curves is not None else None
@@ -60,7 +70,7 @@ class AboutCharts(Line):
             ends = [round(end) if view.window.x == "step" else end for end in curves.ends]
             low, high = (axis_label(end, view.window.x, self.store.price_per_hour) for end in ends)
             which = "all, " if view.window == view.window.whole() else ""
-            how = f" ({which}following)" if view.window.follows else ""
+            how = f" ({which}following)" if view.window.follows and shorter < 2 else ""
             parts.append(("range", f"{low}–{high}{how}"))
         text = Content.from_markup("[bold $primary]charts[/]")
         for name, value in parts:
@@ -69,13 +79,9 @@ class AboutCharts(Line):
         if self._charts.saving:
             text += Content.from_markup("   [$warning]$saving[/]", saving=self._charts.saving)
         page, pages = self.view.page + 1, self._charts.page_count
-        count = Content.from_markup(
-            "[$text-muted]$all metrics, $shown shown$page[/]",
-            all=compact_number(len(rows)), shown=str(len(self._charts.drawn)),
-            page=f", page {page}/{pages} (pgdn)" if pages > 1 else "",
-        )  # fmt: skip
-        gap = self.size.width - 2 - text.cell_length - count.cell_length
-        return text + Content(" " * gap) + count if gap > 0 else text
+        counts = [] if shorter else [f"{compact_number(len(rows))} metrics, {len(self._charts.drawn)} shown"]
+        counts += [f"page {page}/{pages} (pgdn)"] if pages > 1 else []
+        return text, Content.from_markup("[$text-muted]$counts[/]", counts=", ".join(counts))
 
 
 class ChartsScreen(CrosshairScreen):
@@ -138,7 +144,10 @@ class ChartsScreen(CrosshairScreen):
         """Choose the charts that fit, and what their curves are to show."""
         slots = TINY_SLOTS if self.size.height < TINY else SHORT_SLOTS if self.has_class("-short") else SLOTS
         self._slots = slots[self.width_class]
-        pages = self.view.pages(self._logged, self._slots)
+        logged = self._logged
+        if self.view.filter:
+            logged = {name: row for name, row in logged.items() if matches(name, self.view.filter)} or logged
+        pages = self.view.pages(logged, self._slots)
         self.view.page = min(self.view.page, len(pages) - 1)
         self.page_count = len(pages)
         charts = self.show_charts(pages[self.view.page])

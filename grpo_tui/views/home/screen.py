@@ -16,8 +16,9 @@ from grpo_train.run_dir.files import to_float
 from grpo_tui.background import ask_resume_step, refresh_run_facts, refresh_trend
 from grpo_tui.box.charts import CHARTS
 from grpo_tui.box.curves import Curves
+from grpo_tui.box.formatting import counted
 from grpo_tui.box.log import run_path
-from grpo_tui.box.needs import Need, Needs, SeenNeeds
+from grpo_tui.box.needs import Need, Needs, dismissed_in
 from grpo_tui.box.run_columns import KNOWN
 from grpo_tui.box.run_facts import KnownFacts
 from grpo_tui.kit import terminal
@@ -105,13 +106,9 @@ class HomeScreen(ViewScreen):
     def needs(self) -> Needs:
         """What needs the user on this box."""
         if self._needs is None:
-            self._needs = Needs(self._look(), self.app.options.alarms, self.runs.facts)
+            kept = self.app.preferences.looks.get(self.app.connection.list_name)
+            self._needs = Needs(dismissed_in(kept), self.app.options.alarms, self.runs.facts)
         return self._needs
-
-    def _look(self) -> SeenNeeds:
-        """What is kept of the looks at the box."""
-        kept = self.app.preferences.looks.get(self.app.connection.list_name)
-        return SeenNeeds.from_json(kept, self.store.now())
 
     def _charts(self) -> list[CurveChart]:
         return [chart for chart in self.query_one("#charts").children if isinstance(chart, CurveChart)]
@@ -336,10 +333,20 @@ class HomeScreen(ViewScreen):
         self.open_need(event.need)
 
     def action_dismiss_need(self) -> None:
-        """Dismiss the entry under the cursor in the list of what needs you."""
-        if (need := self.query_one(NeedsPanel).current) is not None:
+        """Dismiss the entry under the cursor in the list of what needs you, which gets the keys first."""
+        panel = self.query_one(NeedsPanel)
+        if not panel.has_focus:
+            panel.focus()
+        elif (need := panel.current) is not None:
             self.needs.dismiss(need.key)
-            self.tick()
+            self.app.receipt("dismissed", f"{need.text}; {self.app.key('bring_back')} brings it back")
+        self.tick()
+
+    def action_bring_back_needs(self) -> None:
+        """Show again what was dismissed from the list of what needs you."""
+        count = self.needs.bring_back()
+        self.app.receipt("dismissed", f"{counted(count, 'entry', 'entries')} brought back" if count else "nothing was")
+        self.tick()
 
     def back(self) -> bool:
         """Restore the zoomed panel, else clear the filter."""

@@ -4,7 +4,6 @@ shown."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from typing import ClassVar
 
 from rich.text import Text
@@ -388,14 +387,11 @@ def tone(reward: float | None) -> str:
 
 
 def rewards_as_blocks(group: Group, width: int, low: float, high: float) -> list[tuple[str, float | None]]:
-    """The rewards of a group's samples in at most ``width`` blocks, with what each stands for; ``?`` is one without a
-    finite reward."""
+    """The rewards of a group's samples, with what each block stands for; ``?`` is one without a finite reward. Of more
+    than ``width``, some in even distance, the first and the last among them: a mean would be a reward that none has."""
     rewards = [reward_of(one) for one in group.samples]
     if len(rewards) > width:
-        edges = [round(i * len(rewards) / width) for i in range(width + 1)]
-        parts = [rewards[start:end] for start, end in pairwise(edges)]
-        known = [[value for value in part if value is not None and low <= value <= high] for part in parts]
-        rewards = [sum(part) / len(part) if part else None for part in known]
+        rewards = [rewards[round(i * (len(rewards) - 1) / max(1, width - 1))] for i in range(width)]
     return [("?" if (text := block(value, low, high)) == " " else text, value) for value in rewards]
 
 

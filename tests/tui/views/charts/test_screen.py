@@ -323,3 +323,12 @@ async def test_pages_turn_through_all_metrics(start: Start) -> None:
         await session.until_text(f"page {screen.page_count}/")
         await session.press(*["pageup"] * screen.page_count)
         await session.until(lambda: "reward" in screen.drawn)
+
+
+async def test_a_filter_chooses_the_charts(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        await session.press("pagedown", "slash", *"~std$", "enter")
+        await session.until(lambda: screen.drawn and all(name.endswith("std") for name in screen.drawn))
+        await session.press("slash", "escape")
+        await session.until(lambda: "reward" in screen.drawn)

@@ -78,7 +78,7 @@ async def test_entries_are_opened_and_dismissed(start: Start) -> None:
         await session.press("d")
         await session.until(lambda: "needs you" not in session.text())
     async with start(wait="87/200") as session:
-        await session.until(lambda: session.app.home.needs.look.dismissed, "what was dismissed")
+        await session.until(lambda: session.app.home.needs.dismissed, "what was dismissed")
         assert keys(session) == []
 
 

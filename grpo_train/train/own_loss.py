@@ -1,6 +1,6 @@
 """The loss of a config: a built-in one, or one of the user's file, which is tried before a run is made.
 
-``python -m grpo_train.train.losses NAME`` tries one and prints what is wrong with it.
+``python -m grpo_train.train.own_loss NAME`` tries one and prints what is wrong with it.
 """
 
 from __future__ import annotations
