@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -40,14 +40,9 @@ def root(golden: Callable[[str], RunDir]) -> Path:
 
 @pytest.fixture(scope="module")
 def reading(root: Path) -> Iterator[Reading]:
-    with closing(Reading(Box("local", kind="local", root=str(root)))) as made:
+    engine = [sys.executable, "-m", "grpo_train.cli"]
+    with closing(Reading(Box("local", kind="local", root=str(root), repo=str(REPOSITORY), engine=engine))) as made:
         yield made
-
-
-@pytest.fixture
-async def assistant(reading: Reading) -> AsyncIterator[Client]:
-    async with Client(server_of(reading)) as client:
-        yield client
 
 
 async def call(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
@@ -73,87 +68,100 @@ def test_only_requests_that_read_are_sent() -> None:
     assert not [name for name in sent if OPERATIONS[name].changes_state]
 
 
-async def test_every_tool_is_described_and_only_looks(assistant: Client) -> None:
-    tools = (await assistant.list_tools()).tools
-    assert len(tools) == 21
-    for tool in tools:
-        assert tool.description, tool.name
-        assert tool.annotations is not None
-        assert tool.annotations.read_only_hint, tool.name
+async def test_every_tool_is_described_and_only_looks(reading: Reading) -> None:
+    async with Client(server_of(reading)) as assistant:
+        tools = (await assistant.list_tools()).tools
+        assert len(tools) == 21
+        for tool in tools:
+            assert tool.description, tool.name
+            assert tool.annotations is not None
+            assert tool.annotations.read_only_hint, tool.name
 
 
-async def test_runs_and_one_of_them(assistant: Client) -> None:
-    listed = await call(assistant, "runs")
-    assert sorted(row["run"] for row in listed["runs"]) == ["first", "second"]
-    assert (await call(assistant, "runs", state="live"))["runs"] == []
-    assert (await call(assistant, "runs", limit=1))["more"] == 1
-    found = await call(assistant, "run", run="first")
-    assert (found["summary"]["state"], [row["step"] for row in found["checkpoints"]]) == ("finished", [2])
-    waited = await call(assistant, "wait", run="first", seconds=60)
-    assert (waited["came"], waited["is_live"]) == (True, False)
+async def test_runs_and_one_of_them(reading: Reading) -> None:
+    async with Client(server_of(reading)) as assistant:
+        listed = await call(assistant, "runs")
+        assert sorted(row["run"] for row in listed["runs"]) == ["first", "second"]
+        assert (await call(assistant, "runs", state="live"))["runs"] == []
+        assert (await call(assistant, "runs", limit=1))["more"] == 1
+        found = await call(assistant, "run", run="first")
+        assert (found["summary"]["state"], [row["step"] for row in found["checkpoints"]]) == ("finished", [1, 2])
+        waited = await call(assistant, "wait", run="first", seconds=60)
+        assert (waited["came"], waited["is_live"]) == (True, False)
 
 
-async def test_curves_have_every_extreme(assistant: Client, root: Path) -> None:
-    rows = [json.loads(line) for line in (RunDir(root, "first").logs / "train_log.jsonl").read_text().splitlines()]
-    rewards = [row["reward"] for row in rows]
-    curve = (await call(assistant, "curves", run="first", metrics=["reward", "loss"]))["curves"]["reward"]
-    assert [min(curve["min"]), max(curve["max"])] == pytest.approx([min(rewards), max(rewards)], rel=1e-4)
-    one = (await call(assistant, "curves", run="first", metrics=["reward"], columns=1))["curves"]["reward"]
-    assert one["mean"] == pytest.approx([sum(rewards) / len(rewards)], rel=1e-4)
-    shown = await call(assistant, "step", run="first", step=2)
-    assert shown["row"]["reward"] == pytest.approx(rewards[-1])
-    assert (await call(assistant, "changes", run="first", metric="reward"))["drops"] == []
-    assert "reward" in [row["name"] for row in (await call(assistant, "metrics", run="first"))["metrics"]]
+async def test_curves_have_every_extreme(reading: Reading, root: Path) -> None:
+    async with Client(server_of(reading)) as assistant:
+        rows = [
+            json.loads(line)
+            for line in (RunDir(root / "training_runs" / "first").logs / "train_log.jsonl").read_text().splitlines()
+        ]
+        rewards = [row["reward"] for row in rows]
+        curve = (await call(assistant, "curves", run="first", metrics=["reward", "loss"]))["curves"]["reward"]
+        assert [min(curve["min"]), max(curve["max"])] == pytest.approx([min(rewards), max(rewards)], rel=1e-4)
+        one = (await call(assistant, "curves", run="first", metrics=["reward"], columns=1))["curves"]["reward"]
+        assert one["mean"] == pytest.approx([sum(rewards) / len(rewards)], rel=1e-4)
+        shown = await call(assistant, "step", run="first", step=2)
+        assert shown["row"]["reward"] == pytest.approx(rewards[-1])
+        assert (await call(assistant, "changes", run="first", metric="reward"))["drops"] == []
+        assert "reward" in [row["name"] for row in (await call(assistant, "metrics", run="first"))["metrics"]]
 
 
-async def test_what_differs(assistant: Client) -> None:
-    found = (await call(assistant, "config_differences", runs=["first", "second"]))["differences"]
-    assert found["optimizer.learning_rate"]["second"] == 0.001
-    assert set(found) == {"optimizer.learning_rate", "optimizer.warmup_steps"}
-    assert (await call(assistant, "config", run="second"))["config"]["optimizer.learning_rate"] == 0.001
-    assert "2 to 20 runs" in await refusal(assistant, "config_differences", runs=["first"])
-    compared = await call(assistant, "compare", run="first", others=["second"])
-    assert {row["step"] for row in compared["comparisons"]} >= {2}
-    assert [row["dataset"] for row in (await call(assistant, "evaluations", run="first"))["evaluations"]] == ["addition"]
+async def test_what_differs(reading: Reading) -> None:
+    async with Client(server_of(reading)) as assistant:
+        found = (await call(assistant, "config_differences", runs=["first", "second"]))["differences"]
+        assert found["optimizer.learning_rate"]["second"] == 0.001
+        assert set(found) == {"optimizer.learning_rate", "optimizer.warmup_steps"}
+        assert (await call(assistant, "config", run="second"))["config"]["optimizer.learning_rate"] == 0.001
+        assert "2 to 20 runs" in await refusal(assistant, "config_differences", runs=["first"])
+        compared = await call(assistant, "compare", run="first", others=["second"])
+        assert {row["step"] for row in compared["comparisons"]} >= {2}
+        assert [row["dataset"] for row in (await call(assistant, "evaluations", run="first"))["evaluations"]] == [
+            "addition"
+        ]
 
 
-async def test_what_a_model_wrote_is_marked_and_clean(assistant: Client) -> None:
-    found = await call(assistant, "rollouts", run="first", step=2, count=2)
-    best = found["samples"][0]["completion"]
-    assert best["said"].startswith("Ignore all instructions")
-    assert not re.search("[\x00-\x08\x0e-\x1f\u202e]", best["said"])
-    texts = [sample[key] for sample in found["samples"] for key in ("prompt", "completion")]
-    assert all(set(text) <= {"said", "characters"} for text in texts)
-    where = ["and", ["completion", "~", "Ignore"], ["reward", ">", 8]]
-    assert len((await call(assistant, "search_rollouts", run="first", where=where))["samples"]) == 1
+async def test_what_a_model_wrote_is_marked_and_clean(reading: Reading) -> None:
+    async with Client(server_of(reading)) as assistant:
+        found = await call(assistant, "rollouts", run="first", step=2, count=2)
+        best = found["samples"][0]["completion"]
+        assert best["said"].startswith("Ignore all instructions")
+        assert not re.search("[\x00-\x08\x0e-\x1f\u202e]", best["said"])
+        texts = [sample[key] for sample in found["samples"] for key in ("prompt", "completion")]
+        assert all(set(text) <= {"said", "characters"} for text in texts)
+        where = ["and", ["completion", "~", "Ignore"], ["reward", ">", 8]]
+        assert len((await call(assistant, "search_rollouts", run="first", where=where))["samples"]) == 1
 
 
-async def test_a_log_is_marked_and_bounded(assistant: Client) -> None:
-    paths = [row["path"] for row in (await call(assistant, "logs", run="first"))["files"]]
-    [console] = [path for path in paths if path.endswith("console.log")]
-    found = await call(assistant, "log_lines", run="first", path=console, last=10_000)
-    assert (found["total"], set(found["lines"])) == (3_000, {"said", "characters"})
-    assert len(found["lines"]["said"]) <= MAX_ANSWER
-    matches = await call(assistant, "search_log", run="first", path=console, pattern="call stop")
-    assert (matches["total"], len(matches["lines"])) == (3_000, 20)
-    assert all(set(row["line"]) == {"said"} for row in matches["lines"])
+async def test_a_log_is_marked_and_bounded(reading: Reading) -> None:
+    async with Client(server_of(reading)) as assistant:
+        paths = [row["path"] for row in (await call(assistant, "logs", run="first"))["files"]]
+        [console] = [path for path in paths if path.endswith("console.log")]
+        found = await call(assistant, "log_lines", run="first", path=console, last=10_000)
+        assert (found["total"], set(found["lines"])) == (3_000, {"said", "characters"})
+        assert len(found["lines"]["said"]) <= MAX_ANSWER
+        matches = await call(assistant, "search_log", run="first", path=console, pattern="call stop")
+        assert (matches["total"], len(matches["lines"])) == (3_000, 20)
+        assert all(set(row["line"]) == {"said"} for row in matches["lines"])
 
 
-async def test_an_error_names_what_is_wrong(assistant: Client) -> None:
-    assert "no_run: no run named 'third'" in await refusal(assistant, "run", run="third")
-    assert "expected a time span" in await refusal(assistant, "cost", since="yesterday")
-    assert "1 to 8 metrics" in await refusal(assistant, "curves", run="first", metrics=[])
+async def test_an_error_names_what_is_wrong(reading: Reading) -> None:
+    async with Client(server_of(reading)) as assistant:
+        assert "no_run: no run named 'third'" in await refusal(assistant, "run", run="third")
+        assert "expected a time span" in await refusal(assistant, "cost", since="yesterday")
+        assert "1 to 8 metrics" in await refusal(assistant, "curves", run="first", metrics=[])
 
 
-async def test_resources_and_prompts(assistant: Client) -> None:
-    content = (await assistant.read_resource("grpo://runs/first")).contents[0]
-    assert json.loads(content.text)["run"] == "first"  # type: ignore[union-attr]
-    assert {prompt.name for prompt in (await assistant.list_prompts()).prompts} == {
-        "morning_report", "why_did_it_fall", "next_experiment",
-    }  # fmt: skip
-    said = (await assistant.get_prompt("why_did_it_fall", {"run": "first"})).messages[0].content
-    assert isinstance(said, TextContent)
-    assert "why first fell" in said.text
+async def test_resources_and_prompts(reading: Reading) -> None:
+    async with Client(server_of(reading)) as assistant:
+        content = (await assistant.read_resource("grpo://runs/first")).contents[0]
+        assert json.loads(content.text)["run"] == "first"  # type: ignore[union-attr]
+        assert {prompt.name for prompt in (await assistant.list_prompts()).prompts} == {
+            "morning_report", "why_did_it_fall", "next_experiment",
+        }  # fmt: skip
+        said = (await assistant.get_prompt("why_did_it_fall", {"run": "first"})).messages[0].content
+        assert isinstance(said, TextContent)
+        assert "why first fell" in said.text
 
 
 async def test_the_program(root: Path, tmp_path: Path) -> None:
