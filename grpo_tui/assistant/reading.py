@@ -63,7 +63,7 @@ class Texts:
         return {SAID: part} if len(part) == len(whole) else {SAID: part, "characters": len(whole)}
 
 
-class Reading:
+class BoxReader:
     """A box, asked when a tool is called. Thread-safe."""
 
     def __init__(self, box: Box, boxes_file: str | None = None) -> None:

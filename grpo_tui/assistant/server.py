@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.version import VERSION
 from grpo_tui.assistant.prompts import INSTRUCTIONS, PROMPTS
-from grpo_tui.assistant.reading import Reading
+from grpo_tui.assistant.reading import BoxReader
 from grpo_tui.shell.options import add_box_options, exit_code
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def run(words: list[str]) -> int:
     try:
         from grpo_tui.cli import first_box
 
-        with closing(Reading(first_box(arguments), arguments.boxes)) as reading:
+        with closing(BoxReader(first_box(arguments), arguments.boxes)) as reading:
             server_of(reading).run("stdio")
     except UserError as error:
         print(f"grpo-tui: {error}", file=sys.stderr)
@@ -55,7 +55,7 @@ def run(words: list[str]) -> int:
     return 0
 
 
-def server_of(reading: Reading) -> MCPServer:
+def server_of(reading: BoxReader) -> MCPServer:
     """The server of a box. Raises UserError (``bad_config``) where the package is missing."""
     try:
         from mcp.server import MCPServer
@@ -64,7 +64,9 @@ def server_of(reading: Reading) -> MCPServer:
         raise UserError(
             f"the server needs the package mcp ({error}): pip install 'grpo-tui[mcp]'", code="bad_config"
         ) from error
-    server = MCPServer("grpo-tui", instructions=INSTRUCTIONS.format(box=reading.box.name), version=VERSION, log_level="CRITICAL")
+    server = MCPServer(
+        "grpo-tui", instructions=INSTRUCTIONS.format(box=reading.box.name), version=VERSION, log_level="CRITICAL"
+    )
     looks = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
     for tool in reading.tools():
         description = " ".join((tool.__doc__ or "").split())

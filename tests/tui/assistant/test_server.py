@@ -16,7 +16,7 @@ from mcp import Client, StdioServerParameters
 from mcp.types import TextContent
 
 from grpo_train.run_dir import RunDir
-from grpo_tui.assistant.reading import MAX_ANSWER, Reading
+from grpo_tui.assistant.reading import MAX_ANSWER, BoxReader
 from grpo_tui.assistant.server import server_of
 from remote.boxes import Box
 from remote.protocol.operations import OPERATIONS
@@ -39,9 +39,9 @@ def root(golden: Callable[[str], RunDir]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def reading(root: Path) -> Iterator[Reading]:
+def reading(root: Path) -> Iterator[BoxReader]:
     engine = [sys.executable, "-m", "grpo_train.cli"]
-    with closing(Reading(Box("local", kind="local", root=str(root), repo=str(REPOSITORY), engine=engine))) as made:
+    with closing(BoxReader(Box("local", kind="local", root=str(root), repo=str(REPOSITORY), engine=engine))) as made:
         yield made
 
 
@@ -68,7 +68,7 @@ def test_only_requests_that_read_are_sent() -> None:
     assert not [name for name in sent if OPERATIONS[name].changes_state]
 
 
-async def test_every_tool_is_described_and_only_looks(reading: Reading) -> None:
+async def test_every_tool_is_described_and_only_looks(reading: BoxReader) -> None:
     async with Client(server_of(reading)) as assistant:
         tools = (await assistant.list_tools()).tools
         assert len(tools) == 21
@@ -78,7 +78,7 @@ async def test_every_tool_is_described_and_only_looks(reading: Reading) -> None:
             assert tool.annotations.read_only_hint, tool.name
 
 
-async def test_runs_and_one_of_them(reading: Reading) -> None:
+async def test_runs_and_one_of_them(reading: BoxReader) -> None:
     async with Client(server_of(reading)) as assistant:
         listed = await call(assistant, "runs")
         assert sorted(row["run"] for row in listed["runs"]) == ["first", "second"]
@@ -90,7 +90,7 @@ async def test_runs_and_one_of_them(reading: Reading) -> None:
         assert (waited["came"], waited["is_live"]) == (True, False)
 
 
-async def test_curves_have_every_extreme(reading: Reading, root: Path) -> None:
+async def test_curves_have_every_extreme(reading: BoxReader, root: Path) -> None:
     async with Client(server_of(reading)) as assistant:
         rows = [
             json.loads(line)
@@ -107,7 +107,7 @@ async def test_curves_have_every_extreme(reading: Reading, root: Path) -> None:
         assert "reward" in [row["name"] for row in (await call(assistant, "metrics", run="first"))["metrics"]]
 
 
-async def test_what_differs(reading: Reading) -> None:
+async def test_what_differs(reading: BoxReader) -> None:
     async with Client(server_of(reading)) as assistant:
         found = (await call(assistant, "config_differences", runs=["first", "second"]))["differences"]
         assert found["optimizer.learning_rate"]["second"] == 0.001
@@ -121,7 +121,7 @@ async def test_what_differs(reading: Reading) -> None:
         ]
 
 
-async def test_what_a_model_wrote_is_marked_and_clean(reading: Reading) -> None:
+async def test_what_a_model_wrote_is_marked_and_clean(reading: BoxReader) -> None:
     async with Client(server_of(reading)) as assistant:
         found = await call(assistant, "rollouts", run="first", step=2, count=2)
         best = found["samples"][0]["completion"]
@@ -133,7 +133,7 @@ async def test_what_a_model_wrote_is_marked_and_clean(reading: Reading) -> None:
         assert len((await call(assistant, "search_rollouts", run="first", where=where))["samples"]) == 1
 
 
-async def test_a_log_is_marked_and_bounded(reading: Reading) -> None:
+async def test_a_log_is_marked_and_bounded(reading: BoxReader) -> None:
     async with Client(server_of(reading)) as assistant:
         paths = [row["path"] for row in (await call(assistant, "logs", run="first"))["files"]]
         [console] = [path for path in paths if path.endswith("console.log")]
@@ -145,14 +145,14 @@ async def test_a_log_is_marked_and_bounded(reading: Reading) -> None:
         assert all(set(row["line"]) == {"said"} for row in matches["lines"])
 
 
-async def test_an_error_names_what_is_wrong(reading: Reading) -> None:
+async def test_an_error_names_what_is_wrong(reading: BoxReader) -> None:
     async with Client(server_of(reading)) as assistant:
         assert "no_run: no run named 'third'" in await refusal(assistant, "run", run="third")
         assert "expected a time span" in await refusal(assistant, "cost", since="yesterday")
         assert "1 to 8 metrics" in await refusal(assistant, "curves", run="first", metrics=[])
 
 
-async def test_resources_and_prompts(reading: Reading) -> None:
+async def test_resources_and_prompts(reading: BoxReader) -> None:
     async with Client(server_of(reading)) as assistant:
         content = (await assistant.read_resource("grpo://runs/first")).contents[0]
         assert json.loads(content.text)["run"] == "first"  # type: ignore[union-attr]
