@@ -37,7 +37,7 @@ def check_dataset(
     answer_field: Annotated[str | None, typer.Option(help="Field of the gold answer (data).")] = None,
     template_field: Annotated[str | None, typer.Option(help="Field of a row's own template (data).")] = None,
     grader: Annotated[
-        str | None, typer.Option(help=f"Grader: {', '.join(GRADERS)}, or your own module:function (data).")
+        str | None, typer.Option(help=f"Grader: {', '.join(GRADERS)}, or your own file.py:function (data).")
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="Model whose tokens and chat template to use (default: that of --cfg).")

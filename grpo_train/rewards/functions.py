@@ -227,7 +227,7 @@ def _resolve(name: str, config: schema.TaskConfig, budget: int) -> RewardFunctio
     if name in built_in:
         return built_in[name]
     near = did_you_mean(name, built_in)
-    raise TaskError(f"task.rewards: unknown reward function '{name}'; {near} (user-defined: module:function)")
+    raise TaskError(f"task.rewards: unknown reward function '{name}'; {near} (your own: file.py:function)")
 
 
 def _control(config: schema.TaskConfig, seed: int) -> RewardFunction:

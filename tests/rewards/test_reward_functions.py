@@ -228,8 +228,8 @@ def test_a_library_that_hides_a_file_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("acuracy", r"task\.rewards: unknown reward function 'acuracy'; did you mean accuracy\? .*module:function"),
-        ("xyz", r"task\.rewards: unknown reward function 'xyz'; known: accuracy, format, .*module:function"),
+        ("acuracy", r"task\.rewards: unknown reward function 'acuracy'; did you mean accuracy\? .*file.py:function"),
+        ("xyz", r"task\.rewards: unknown reward function 'xyz'; known: accuracy, format, .*file.py:function"),
         ("{file}:nothing", r"task\.rewards: no function 'nothing' in .*my_rewards\.py; known: short, whole, agrees"),
         ("{file}:not_a_function", r"task\.rewards: no function 'not_a_function' in "),
         ("/no/such/file.py:f", r"task\.rewards: .*no such file: /no/such/file\.py"),

@@ -312,7 +312,7 @@ def test_user_grader_gets_the_whole_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("grader", "message"),
     [
-        ("numbr", r"task\.grader: 'numbr' must be one of number, text, math, none, or your own module:function"),
+        ("numbr", r"task\.grader: 'numbr' must be one of number, text, math, none, or your own file.py:function"),
         ("no_such_module:f", r"task\.grader: .*no module 'no_such_module'"),
         ("/no/such.py:f", r"task\.grader: .*no such file: /no/such\.py"),
     ],

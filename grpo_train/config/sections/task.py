@@ -35,7 +35,7 @@ class EveryTask(Section):
     """The keys that every task has."""
 
     name: str = "gsm8k"
-    """Task name (``grpo-train tasks`` lists them), or your own task as ``module:function``."""
+    """Task name (``grpo-train tasks`` lists them), or your own task as ``file.py:function``."""
     limit: PositiveInt | None = None
     """Use only the first N training problems."""
     pass_rate: Annotated[PassRate, BeforeValidator(_as_pass_rate)] | None = None
@@ -43,7 +43,7 @@ class EveryTask(Section):
     train --num-samples 8``. Problems that were not measured are left out."""
     rewards: list[str] = Field(default_factory=list)
     """Reward functions: accuracy, format, tag_count, reasoning, correct_and_short, score, or your own
-    ``module:function`` (also one written for TRL), weighted by algorithm.reward_weights. Empty: set by the task."""
+    ``file.py:function`` (also one written for TRL), weighted by algorithm.reward_weights. Empty: set by the task."""
     reward_timeout: PositiveFloat = 60.0
     """Your own reward functions: time limit of a call, in seconds."""
     reward_control: Literal["none", "random", "inverted", "format_only"] = "none"

@@ -54,7 +54,7 @@ def grader_of(name: str) -> Grader:
     if name == "math" and importlib.util.find_spec("math_verify") is None:
         raise TaskError(f"task.grader: math needs math-verify, which is not installed:  {install_command('math')}")
     if name not in GRADERS:
-        raise TaskError(f"task.grader: '{name}' must be one of {', '.join(GRADERS)}, or your own module:function")
+        raise TaskError(f"task.grader: '{name}' must be one of {', '.join(GRADERS)}, or your own file.py:function")
     return GRADERS[name]
 
 
