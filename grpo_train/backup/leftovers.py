@@ -18,7 +18,7 @@ from grpo_train.backup.erase import noted_destination
 from grpo_train.backup.job import FOLDER
 from grpo_train.backup.layout import KINDS
 from grpo_train.backup.terminate import NETWORK_FILE_SYSTEMS
-from grpo_train.run_dir.files import read_json, remove_tree
+from grpo_train.run_dir.files import facts_of, read_json, remove_tree
 from grpo_train.run_dir.machine import mount_of
 from grpo_train.run_dir.processes import RUN_ID_VARIABLE, is_alive, start_ticks, variable_in
 from grpo_train.run_dir.root import ROOT_VARIABLE
@@ -122,7 +122,7 @@ def _candidates(folder: Path, depth: int) -> Iterator[Path]:
     """Hidden paths below a directory, without what is below them, and the records of transfers."""
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except OSError:
+    except OSError:  # removed in the meantime; another account's
         return
     for entry in entries:
         if entry.name.startswith(".") or (folder.name == FOLDER and entry.is_dir(follow_symlinks=False)):
@@ -156,10 +156,8 @@ def _changed(path: Path) -> float:
     newest = path.lstat().st_ctime
     for parent, folders, names in os.walk(path):
         for name in (*folders, *names):
-            try:
-                newest = max(newest, os.lstat(os.path.join(parent, name)).st_ctime)
-            except FileNotFoundError:
-                continue
+            if facts := facts_of(os.path.join(parent, name), follow=False):
+                newest = max(newest, facts.st_ctime)
     return newest
 
 

@@ -199,7 +199,7 @@ class S3Requests:
                     "that only you can read, and name it with 'credentials' in backup.yaml",
                     code="refused",
                 ) from error
-            except exceptions.ParamValidationError as error:
+            except exceptions.ParamValidationError as error:  # a bucket that botocore knows to be impossible
                 raise StoreError(f"{self.place.url}: {error}", code="bad_name") from error
             except (
                 exceptions.HTTPClientError, exceptions.ConnectionError, exceptions.IncompleteReadError, OSError
@@ -312,7 +312,7 @@ def _time_of(text: Any) -> datetime:
     if isinstance(text, str) and text.endswith("Z"):
         try:
             return datetime.fromisoformat(f"{text[:-1]}+00:00")
-        except ValueError:
+        except ValueError:  # 2026-01-01T00:00:00.1234567Z, which Python 3.11 and later read
             pass
     parsed: datetime = parse_timestamp(text)
     return parsed

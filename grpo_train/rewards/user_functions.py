@@ -156,14 +156,12 @@ class _Process:
     def send(self, message: Setup | CallRequest) -> None:
         """Raises _CallError if the message cannot be pickled or the process has ended."""
         try:
-            data = pickle.dumps(message)
+            self._helper.send(pickle.dumps(message))
+        except HelperEnded as error:
+            raise _ended(error.status) from None
         except Exception as error:  # pickle raises many types
             what = f"cannot be called: the problem's data cannot be pickled ({type(error).__name__}: {error})"
             raise _CallError(CallFailure(what, "bad_task"), is_complete=False) from error
-        try:
-            self._helper.send(data)
-        except HelperEnded as error:
-            raise _ended(error.status) from None
 
     def receive(self, timeout_s: float, limit: str) -> Any:
         """The next message. Raises _CallError after ``timeout_s`` seconds, and if the process has ended."""
