@@ -211,6 +211,7 @@ class FolderStore:
         """(name, whether it is a directory) of a directory ("" or ending with ``/``), in the order of keys."""
         found = []
         gone = FileNotFoundError, NotADirectoryError
+        # A deletion removes an empty directory meanwhile.
         with self._errors(folder), suppress(*gone), os.scandir(self.path / folder) as items:
             for item in items:
                 is_folder = item.is_dir(follow_symlinks=False)

@@ -312,7 +312,7 @@ def _time_of(text: Any) -> datetime:
     if isinstance(text, str) and text.endswith("Z"):
         try:
             return datetime.fromisoformat(f"{text[:-1]}+00:00")
-        except ValueError:  # 2026-01-01T00:00:00.1234567Z, which Python 3.11 and later read
+        except ValueError:
             pass
     parsed: datetime = parse_timestamp(text)
     return parsed

@@ -80,7 +80,7 @@ def _places(folder: Path) -> Iterator[Path]:
         yield here
         here = here.parent
     yield top
-    with suppress(OSError), os.scandir(top) as items:
+    with suppress(OSError), os.scandir(top) as items:  # another account's root
         for _, item in zip(range(_MAX_FOLDERS), items, strict=False):
             if item.is_dir(follow_symlinks=False) and not os.path.ismount(item.path):
                 yield Path(item.path)

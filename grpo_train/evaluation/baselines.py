@@ -145,7 +145,7 @@ def _base_of_adapter(folder: Path, root: Path) -> str:
         recorded = f"{name}@{commit}" if re.fullmatch("[0-9a-f]{40}", commit) else name
     try:
         resolve_backbone(recorded, root)
-    except PolicyError as error:
+    except PolicyError as error:  # moved since it was exported
         raise PolicyError(f"base model '{recorded}' of {folder} not found: set --base") from error
     return recorded
 

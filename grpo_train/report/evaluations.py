@@ -116,7 +116,7 @@ def _are_comparable(mine: Evaluation, name: str, baseline: Evaluation) -> bool:
     folders = (mine.folder / f"{name}_{mine.dataset}", baseline.folder / f"{TARGET}_{baseline.dataset}")
     try:
         summary, other = map(read_summary, folders)
-    except (UserError, OSError) as error:
+    except (UserError, OSError) as error:  # damaged results; another account's
         leave_out(baseline.folder, error)
         return False
     return bool(summary and other and comparable(summary, other))

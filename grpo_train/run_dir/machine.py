@@ -155,7 +155,7 @@ def give_way() -> None:
     """Give this process, and what it starts, the lowest priority. It cannot be raised again."""
     os.nice(LOWEST)
     if os.getsid(0) == os.getpid():  # Linux shares a CPU between sessions first: this one's own priority counts, too
-        with suppress(OSError):
+        with suppress(OSError):  # a kernel without it
             Path("/proc/self/autogroup").write_text(str(LOWEST))
 
 
@@ -171,6 +171,6 @@ def account_file() -> Path:
 def env_files() -> list[Path]:
     """The files that a command of the engine reads; the first that has a variable wins."""
     files = [Path(".env")]
-    with suppress(RuntimeError):
+    with suppress(RuntimeError):  # an account without a home
         files.append(account_file())
     return files

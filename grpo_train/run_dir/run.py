@@ -242,7 +242,7 @@ class RunDir:
 
     def events(self, *, strict: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
         """Rows of ``events.jsonl`` as :func:`read_jsonl`; a file over MAX_FILE_BYTES has none."""
-        with suppress(FileNotFoundError, NotADirectoryError):
+        with suppress(FileNotFoundError, NotADirectoryError):  # removed in the meantime
             if (size := self.events_file.stat().st_size) <= MAX_FILE_BYTES:
                 yield from read_jsonl(self.events_file, strict=strict)
             elif strict:

@@ -136,7 +136,7 @@ def _versions() -> dict[str, str]:
     for name in LIBRARIES:
         try:
             found[name] = version(name)
-        except PackageNotFoundError:  # one of a checkout on the Python path
+        except PackageNotFoundError:  # not installed here
             found[name] = ""
     return found
 

@@ -121,7 +121,7 @@ class _Meter:
         self._peak.reset()
         try:
             work()
-        except (RuntimeError, MemoryError) as error:
+        except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError: the size is too large
             if not is_out_of_memory(error):
                 raise
             return None

@@ -48,7 +48,7 @@ class StepSpeed:
         self._rate: float | None = None
         try:
             self._rate = product_rate(policy.device, dtype)
-        except (RuntimeError, MemoryError) as error:
+        except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError: the model fills the GPU
             if not is_out_of_memory(error):
                 raise
         self._memory = PeakMemory(policy.device)

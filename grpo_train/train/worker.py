@@ -62,8 +62,6 @@ def main(arguments: list[str] | None = None) -> int:
             heartbeat.end(state="finished" if reached >= total else "stopped", exit_code=0)
         world.leave()
         return 0
-    except SystemExit:
-        raise
     except BaseException as error:
         report = failure_report(error, world.rank)
         print(report["traceback"] or f"error: {report['message']}", file=sys.stderr, flush=True)

@@ -82,7 +82,7 @@ class Helper:
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, **environment},
             )
-        except OSError as error:
+        except OSError as error:  # no memory for another process
             raise HelperError(f"cannot start {sys.executable}: {error.strerror}") from error
         finally:
             theirs.close()

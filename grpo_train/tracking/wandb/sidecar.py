@@ -109,7 +109,7 @@ def main(argv: list[str], clock: Clock = CLOCK) -> int:
         config = load_config(read_config_text(run.config_file), source=str(run.config_file))
         with only_one(run, done):  # an earlier one may still be sending
             return Sidecar(run, settings_of(config, run.name, mode=mode), done).run()
-    except UserError as error:
+    except UserError as error:  # an earlier one is still sending; no key
         process.report_failure(run, mode, str(error))
         return 1
 
