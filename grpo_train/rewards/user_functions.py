@@ -131,7 +131,7 @@ class _Process:
         """Raises TaskError if a function cannot be loaded."""
         try:
             self._helper = Helper(["-m", CHILD], {PARENT_VARIABLE: str(os.getpid())})
-        except HelperError as error:
+        except HelperError as error:  # no memory for another process
             raise TaskError(f"task.rewards: {error}") from error
         loaded = self._load(setup)
         self.kinds: list[Kind] = [kind for kind, _ in loaded]
@@ -142,7 +142,7 @@ class _Process:
         try:
             self.send(setup)
             loaded = self.receive(START_S, "loading the functions")
-        except _CallError as error:
+        except _CallError as error:  # a file that hangs or ends the process when it is imported
             self.end()
             raise TaskError(f"task.rewards: {', '.join(setup.functions)}: {error.failure.message}") from None
         if isinstance(loaded, CallFailure):

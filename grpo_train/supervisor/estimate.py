@@ -288,7 +288,7 @@ def _config_of(run: RunDir) -> Config | None:
         return None
     try:
         return load_config(read_config_text(run.config_file), source=str(run.config_file))
-    except ConfigError as error:
+    except ConfigError as error:  # of another version
         leave_out(run.config_file, error)
         return None
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -62,14 +63,12 @@ def try_rewards(rewards: Rewards, task: Task) -> None:
     """
     if not rewards.has_user_functions:
         return
-    try:
+    with closing(rewards):
         if isinstance(task, Mixture):
             for label, part in task.parts.items():
                 _try(rewards, part, replace(part.problem("train", 0), task=label))
         else:
             _try(rewards, task, task.problem("train", 0))
-    finally:
-        rewards.close()
 
 
 def _try(rewards: Rewards, task: Task, problem: Problem) -> None:

@@ -98,7 +98,7 @@ def test_a_server_of_another_kind(
     url = f"http://127.0.0.1:{server.server_port}"
     found = RunningServer(url, tmp_path)
     assert (found.model, found.folder.parent) == ("model", tmp_path)
-    with pytest.raises(PolicyError, match="rollout.vllm_shared_dir .*/missing: No such file or directory"):
+    with pytest.raises(PolicyError, match=r"rollout\.vllm_shared_dir .*/missing: No such file or directory"):
         RunningServer(url, tmp_path / "missing")
     server.pages.append(page)  # type: ignore[attr-defined]
     with pytest.raises(PolicyError, match=message):
