@@ -18,7 +18,7 @@ from grpo_train.backup.erase import noted_destination
 from grpo_train.backup.job import FOLDER
 from grpo_train.backup.layout import KINDS
 from grpo_train.backup.terminate import NETWORK_FILE_SYSTEMS
-from grpo_train.run_dir.files import facts_of, read_json, remove_tree
+from grpo_train.run_dir.files import read_json, remove_tree
 from grpo_train.run_dir.machine import mount_of
 from grpo_train.run_dir.processes import RUN_ID_VARIABLE, is_alive, start_ticks, variable_in
 from grpo_train.run_dir.root import ROOT_VARIABLE
@@ -156,8 +156,10 @@ def _changed(path: Path) -> float:
     newest = path.lstat().st_ctime
     for parent, folders, names in os.walk(path):
         for name in (*folders, *names):
-            if facts := facts_of(os.path.join(parent, name), follow=False):
-                newest = max(newest, facts.st_ctime)
+            try:
+                newest = max(newest, os.lstat(os.path.join(parent, name)).st_ctime)
+            except FileNotFoundError:  # removed in the meantime
+                continue
     return newest
 
 

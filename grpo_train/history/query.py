@@ -197,7 +197,7 @@ def check_pattern(pattern: str, column: int) -> None:
         compiled(pattern)
     except re.error as error:
         raise QueryError(f"invalid pattern: {error.msg}", column + (error.pos or 0)) from None
-    except (RecursionError, OverflowError) as error:  # 1,000 nested groups; a{99999999999}
+    except (RecursionError, OverflowError) as error:
         raise QueryError(f"invalid pattern: {error}", column) from None
 
 

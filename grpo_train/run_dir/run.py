@@ -217,7 +217,7 @@ class RunDir:
     def launch_text(self, key: str) -> str:
         """A field of ``launch.json`` as text; "" without it, and where the file cannot be read."""
         try:
-            return str(self.read_launch().get(key, ""))
+            return str(self.read_launch().get(key) or "")
         except OSError:  # another account's
             return ""
 
