@@ -157,7 +157,7 @@ class _Process:
         """Raises _CallError if the message cannot be pickled or the process has ended."""
         try:
             self._helper.send(pickle.dumps(message))
-        except HelperEnded as error:
+        except HelperEnded as error:  # killed since the last call
             raise _ended(error.status) from None
         except Exception as error:  # pickle raises many types
             what = f"cannot be called: the problem's data cannot be pickled ({type(error).__name__}: {error})"
