@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import guards
 import psutil
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -55,6 +56,7 @@ source_pkgs = grpo_train, remote, grpo_tui
 context = ${{PYTEST_CURRENT_TEST-}}
 patch = _exit
 disable_warnings = no-data-collected, module-not-imported, module-not-measured, couldnt-parse
+plugins = guards_recorder
 """
 
 
@@ -127,13 +129,17 @@ def map_of(tree: Path) -> tuple[Path, Path]:
 def make_map(tree: Path, tests: list[str]) -> None:
     """Run the suite with coverage: each line and branch with the tests that execute it.
 
-    Processes that a test starts are measured where they inherit its environment.
+    Processes that a test starts are measured where they inherit its environment. Where they swallow exceptions is
+    recorded for scripts/guards.py.
     """
     data, durations_file = map_of(tree)
     settings = tree / ".mutants-settings"
     settings.write_text(COVERAGE.format(data=data))
-    for old in tree.glob(f"{data.name}*"):
+    swallowed = data.with_name(guards.SWALLOWED)
+    for old in (*tree.glob(f"{data.name}*"), *tree.glob(swallowed.name)):
         old.unlink()
+    (packages,) = tree.glob(".venv/lib/python*/site-packages")
+    (packages / "guards_recorder.py").write_text(guards.RECORDER.format(file=str(swallowed)))
     subprocess.run(
         [".venv/bin/python", "-m", "pytest", "-q", "-n", "auto", "--maxprocesses", "4", "--dist", "worksteal",
          "--timeout=1800", f"--junitxml={durations_file}",

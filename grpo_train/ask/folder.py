@@ -79,7 +79,7 @@ def _answer(line: bytes, session: AskSession, checkpoints: Sequence[AskedCheckpo
                 output.checkpoint(checkpoint.name)
                 try:
                     checkpoint.complete(question, sampling, output.text, output.answer)
-                except UserError as error:
+                except UserError as error:  # a question that is too long for this checkpoint
                     output.error(error)
                 output.flush()
         except AnswerCancelled:

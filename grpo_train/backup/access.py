@@ -67,13 +67,11 @@ def read_access(path: Path) -> Access:
                 f"{path}: other accounts can read these credentials; run: chmod 600 {shlex.quote(str(path))}",
                 code="open_credentials",
             )
-        data = read_bytes(path, _MAX_BYTES)
+        text = (read_bytes(path, _MAX_BYTES) or b"").decode("utf-8-sig")
     except OSError as error:
         raise AccessError(f"{path}: cannot read the credentials: {error.strerror or error}") from error
     except Unreadable as error:
         raise AccessError(f"{path}: cannot read the credentials: {error}") from None
-    try:
-        text = (data or b"").decode("utf-8-sig")
     except UnicodeDecodeError:
         raise AccessError(f"{path}: not a text file") from None
     if any(line.strip().startswith("[") for line in text.splitlines()):

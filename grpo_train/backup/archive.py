@@ -21,11 +21,11 @@ from grpo_train.backup.take import BackupResult, back_up
 from grpo_train.backup.upload import TRANSFERS
 from grpo_train.backup.verify import VerifyResult, verify
 from grpo_train.run_dir import RunDir, RunDirError, StatusWriter
+from grpo_train.run_dir.errors import prefixed
 from grpo_train.run_dir.files import fsync_path, remove_tree, sync_tree
 from grpo_train.run_dir.identity import write_note
 from grpo_train.run_dir.manifest import problem_of
 from grpo_train.run_dir.root import prepare_root
-from grpo_train.run_dir.safe_json import Unreadable
 from grpo_train.train.retention import is_within, paths_read
 
 if TYPE_CHECKING:
@@ -75,10 +75,8 @@ def archive_run(
                 f"{run.name}  and  grpo-train backup --training-run {run.name}",
                 code="not_backed_up",
             )
-        try:
+        with prefixed(f"cannot tell whether {run.name} is in use: "):
             in_use = is_within(run.path, paths_read(root))
-        except (ValueError, TypeError, Unreadable) as error:
-            raise RunDirError(f"cannot tell whether {run.name} is in use: {error}", code="unreadable") from None
         if in_use:
             raise RunDirError(f"{run.name} is in use by an evaluation or another run; it is not moved", code="in_use")
         run.path.rename(target)

@@ -23,6 +23,7 @@ from grpo_train.backup.upload import TRANSFERS
 from grpo_train.backup.verify import read_back_all
 from grpo_train.config.yaml_text import InvalidYaml, section_of
 from grpo_train.run_dir import Checkpoint, RunDir, RunDirError, StatusWriter, list_evaluations
+from grpo_train.run_dir.errors import prefixed
 from grpo_train.run_dir.keeping import accuracies_of, checkpoint_size, links_of, reasons_to_keep
 from grpo_train.run_dir.processes import RUN_ID_VARIABLE, find_by_run_id, is_alive, run_id_of
 from grpo_train.run_dir.safe_json import Unreadable
@@ -206,7 +207,7 @@ def _problem(
     """Why a checkpoint may not be removed: the backup does not hold, at this moment, the checkpoint that is here."""
     try:
         here = read_step(run.path, spare.path)
-    except (Unreadable, OSError) as error:
+    except (Unreadable, OSError) as error:  # removed or damaged since it was listed
         return str(error)
     there = next((s for s in snapshot.steps if (s.step, s.digest) == (here.step, here.digest)), None)
     if there is None or not _same_files(here, there):
@@ -222,12 +223,9 @@ def _same_files(here: LocalStep, there: StoredStep) -> bool:
 
 
 def _remove(run: RunDir, spare: Spare) -> bool:
-    """Remove a checkpoint that nobody reads. Raises RunDirError (``unreadable``), OSError."""
-    try:
+    """Remove a checkpoint that nobody reads. Raises Unreadable, OSError."""
+    with prefixed(f"{run.name}: cannot tell whether {spare.path} is in use: "):
         return remove_unless_read(run, Checkpoint(spare.step, run.path / spare.path))
-    except (ValueError, TypeError, Unreadable) as error:
-        message = f"{run.name}: cannot tell whether {spare.path} is in use: {error}"
-        raise RunDirError(message, code="unreadable") from None
 
 
 def _note(run: RunDir, spare: Spare, to: Destination) -> None:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.backup.layout import digest_of_list, walk_files
-from grpo_train.backup.snapshot import Omitted, SnapshotLink
+from grpo_train.backup.snapshot import Omitted, SnapshotLink, check_path
 from grpo_train.backup.store import StoreError, check_key
+from grpo_train.run_dir.errors import prefixed
 from grpo_train.run_dir.manifest import MANIFEST, STEP_NAME, problem_of, sha256
 from grpo_train.run_dir.safe_json import MAX_FILE_BYTES, Unreadable, parse_object, read_bytes
 
@@ -84,7 +85,7 @@ def collect(kind: str, folder: Path) -> Collection:
             continue  # the checkpoint appeared in the meantime: the next snapshot has it, whole
         try:
             _add(found, kind, folder, relative)
-        except (StoreError, OSError) as error:
+        except (StoreError, OSError) as error:  # a name that no store takes; another account's; a failing disk
             if os.path.lexists(path):
                 shown = relative.encode(errors="backslashreplace").decode()
                 found.omitted.append(Omitted(shown, "unreadable", _reason(error)))
@@ -151,7 +152,7 @@ def is_unchanged(folder: Path, step: LocalStep) -> bool:
     path = folder / step.path
     try:
         data = read_bytes(path / MANIFEST, MAX_FILE_BYTES)
-    except (Unreadable, OSError):
+    except (Unreadable, OSError):  # a failing disk
         return False
     if data is None:
         return path.is_dir() and MANIFEST not in {file.path for file in step.files}
@@ -197,10 +198,8 @@ def _is_below(relative: str, inside: set[str]) -> bool:
 
 def _listed_file(path: Path, name: str, facts: Any) -> LocalFile:
     """A file of a checkpoint's manifest. Raises Unreadable for an impossible entry, which problem_of accepts."""
-    try:
-        check_key(name)
-    except StoreError as error:
-        raise Unreadable(f"{MANIFEST} is damaged: {error}") from None
+    with prefixed(f"{MANIFEST} is damaged: "):
+        check_path(name)
     size, digest = facts["size"], facts["sha256"]
     if type(size) is not int or not isinstance(digest, str) or len(digest) != 64:
         raise Unreadable(f"{MANIFEST} is damaged: {json.dumps(name)}")

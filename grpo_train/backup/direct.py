@@ -146,7 +146,7 @@ def _set_direct(descriptor: int, direct: bool) -> bool:
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | flag if direct else flags & ~flag)
-    except OSError:
+    except OSError:  # FUSE, and tmpfs of older kernels
         if direct:
             return False
         raise

@@ -16,7 +16,7 @@ from grpo_train.backup.parallel import for_each
 from grpo_train.backup.snapshot import Part, StoredFile
 from grpo_train.backup.store import ObjectStore, StoreError
 from grpo_train.run_dir import RunDirError
-from grpo_train.run_dir.files import open_for_writing
+from grpo_train.run_dir.files import discarding, open_for_writing
 from grpo_train.run_dir.manifest import sha256
 
 _AGAIN = 2
@@ -82,15 +82,12 @@ def fetch_file(store: ObjectStore, file: StoredFile, target: Path, job: CommandP
     partial = target.with_name(f".{hashlib.sha256(target.name.encode()).hexdigest()[:16]}.partial")
     partial.unlink(missing_ok=True)
     descriptor = open_for_writing(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, file.mode | 0o600)
-    try:
+    with discarding(partial):
         with DirectFile(descriptor, file.size) as output:
             for part in file.parts:
                 _fetch_whole_part(store, part, output, file, job)
             output.flush()
         os.replace(partial, target)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 def _fetch_whole_part(

@@ -30,7 +30,7 @@ from grpo_train.backup.store import (
     read_piece,
 )
 from grpo_train.run_dir.clock import CLOCK, Clock
-from grpo_train.run_dir.files import fsync_path
+from grpo_train.run_dir.files import closing_descriptor, discarding, fsync_path
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -108,7 +108,7 @@ class FolderStore:
         for key in keys:
             file = self._file(key)
             with self._errors(key):
-                with suppress(FileNotFoundError, NotADirectoryError):
+                with suppress(FileNotFoundError, NotADirectoryError):  # a repeated deletion
                     file.unlink()
                 self._remove_empty(file.parent)
         self._check_base()
@@ -117,7 +117,7 @@ class FolderStore:
         folder, slash, _ = check_prefix(prefix).rpartition("/")
         oldest, count = self.now() - older_than_s, 0
         for partial in self._partials(folder + slash):
-            with self._errors(str(partial)), suppress(FileNotFoundError):
+            with self._errors(str(partial)), suppress(FileNotFoundError):  # its writer has just finished
                 if partial.lstat().st_mtime < oldest:
                     partial.unlink()
                     count += 1
@@ -133,7 +133,7 @@ class FolderStore:
             self._check_base()
             return self._clock.time()
         finally:
-            with suppress(OSError):
+            with suppress(OSError):  # never written
                 probe.unlink()
 
     # --------------------------------------------------------------------------------------------------- trial
@@ -158,16 +158,12 @@ class FolderStore:
         file = self._file(key)
         with self._errors(key):
             partial, descriptor = self._create_partial(file)
-            try:
+            with discarding(partial):
                 with DirectFile(descriptor, size) as output:
                     for chunk in content():
                         output.write(chunk)
                     output.flush()
                 os.replace(partial, file)
-            except BaseException:
-                with suppress(OSError):
-                    partial.unlink()
-                raise
             fsync_path(file.parent)
 
     def _create_partial(self, file: Path) -> tuple[Path, int]:
@@ -187,7 +183,7 @@ class FolderStore:
         self._check_base()
         new = [parent for parent in (folder, *folder.parents) if parent.is_relative_to(self.path)]
         for parent in reversed(new[:-1]):
-            with suppress(FileExistsError):
+            with suppress(FileExistsError):  # another upload's
                 parent.mkdir()
                 fsync_path(parent.parent)
 
@@ -214,8 +210,9 @@ class FolderStore:
     def _names(self, folder: str) -> list[tuple[str, bool]]:
         """(name, whether it is a directory) of a directory ("" or ending with ``/``), in the order of keys."""
         found = []
-        gone = suppress(FileNotFoundError, NotADirectoryError)
-        with self._errors(folder), gone, os.scandir(self.path / folder) as items:
+        gone = FileNotFoundError, NotADirectoryError
+        # A deletion removes an empty directory meanwhile.
+        with self._errors(folder), suppress(*gone), os.scandir(self.path / folder) as items:
             for item in items:
                 is_folder = item.is_dir(follow_symlinks=False)
                 if is_folder or (item.is_file(follow_symlinks=False) and not is_partial(item.name)):
@@ -228,14 +225,10 @@ class FolderStore:
             yield from (Path(path, name) for name in names if is_partial(name))
 
     def _read_from_disk(self, key: str) -> Iterator[memoryview]:
-        with self._errors(key):
-            descriptor = self._open(key)
-            try:
-                for block in read_from_disk(descriptor):
-                    self._take(len(block))
-                    yield block
-            finally:
-                os.close(descriptor)
+        with self._errors(key), closing_descriptor(self._open(key)) as descriptor:
+            for block in read_from_disk(descriptor):
+                self._take(len(block))
+                yield block
 
     def _open(self, key: str) -> int:
         """Descriptor of an object's file."""

@@ -12,7 +12,7 @@ import errno
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -108,10 +108,8 @@ class CommandProgress:
         if self._show:
             self._show(self._now)
         if self._folder:
-            try:
+            with suppress(OSError):  # a full disk must not end a backup
                 append_jsonl(self._folder / PROGRESS, asdict(self._now))
-            except OSError:
-                pass  # a full disk must not end a backup
 
     def end(self, error: BaseException | None) -> None:
         changes = {"phase": "failed", "error": f"{error}" or type(error).__name__} if error else {"phase": "done"}

@@ -122,7 +122,7 @@ def _candidates(folder: Path, depth: int) -> Iterator[Path]:
     """Hidden paths below a directory, without what is below them, and the records of transfers."""
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except OSError:
+    except OSError:  # removed in the meantime; another account's
         return
     for entry in entries:
         if entry.name.startswith(".") or (folder.name == FOLDER and entry.is_dir(follow_symlinks=False)):
@@ -158,7 +158,7 @@ def _changed(path: Path) -> float:
         for name in (*folders, *names):
             try:
                 newest = max(newest, os.lstat(os.path.join(parent, name)).st_ctime)
-            except FileNotFoundError:
+            except FileNotFoundError:  # removed in the meantime
                 continue
     return newest
 

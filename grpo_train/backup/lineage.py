@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from grpo_train.backup.record import BackupRecord, new_identity
 from grpo_train.backup.snapshot import Snapshot, StoredFile
 from grpo_train.backup.snapshots import StoredRun, StoredSnapshot, homes
 from grpo_train.backup.store import ObjectStore
+from grpo_train.run_dir.files import facts_of
 from grpo_train.run_dir.safe_json import Unreadable, open_regular
 
 
@@ -61,16 +63,18 @@ def is_at(folder: Path, snapshot: Snapshot | None) -> bool:
     """Whether the append-only files here are those of a snapshot, to the byte."""
     if snapshot is None:
         return False
-    return _starts(folder, snapshot) and all(_length(folder / log.path) == log.size for log in _logs(snapshot))
+    return _starts(folder, snapshot) and all(
+        (facts := facts_of(folder / log.path)) and facts.st_size == log.size for log in _logs(snapshot)
+    )
 
 
 def _starts(folder: Path, snapshot: Snapshot) -> bool:
     for log in _logs(snapshot):
         try:
             with open_regular(folder / log.path) as file:
-                if not extends(file, _length(folder / log.path), log.parts):
+                if not extends(file, os.fstat(file.fileno()).st_size, log.parts):
                     return False
-        except (OSError, Unreadable):
+        except (OSError, Unreadable):  # without this log; a failing disk
             return False
     return True
 
@@ -78,13 +82,6 @@ def _starts(folder: Path, snapshot: Snapshot) -> bool:
 def _logs(snapshot: Snapshot) -> list[StoredFile]:
     """The files that only runs append to; those of evaluations are replaced as a whole."""
     return [file for file in snapshot.files if file.path in snapshot.log_steps]
-
-
-def _length(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return -1
 
 
 def _forked(store: ObjectStore, home: Home, record: BackupRecord) -> Lineage:

@@ -11,7 +11,7 @@ from typing import Any
 from grpo_train.backup.collect import LocalFile, read_step
 from grpo_train.backup.layout import walk_files
 from grpo_train.backup.record import BackupRecord
-from grpo_train.config.yaml_text import load_yaml
+from grpo_train.config.yaml_text import read_plain_config
 from grpo_train.policy.locate import PolicyError, base_of_checkpoint, resolve_backbone
 from grpo_train.rewards.signatures import TRL_PREFIX
 from grpo_train.run_dir import RunDir
@@ -42,7 +42,7 @@ class BackupNeeds:
 
 def needs_of(run: RunDir, record: BackupRecord) -> BackupNeeds:
     """What a training run needs; nothing for what its config cannot say. Raises OSError."""
-    config = _read_config(run)
+    config = read_plain_config(run.config_file)
     hub: list[str] = []
     weights: list[LocalWeights] = []
     missing: list[tuple[str, str]] = []
@@ -55,7 +55,7 @@ def needs_of(run: RunDir, record: BackupRecord) -> BackupNeeds:
             continue  # its own checkpoint
         try:
             weights.append(_weights(folder, source, record))
-        except (OSError, Unreadable) as error:
+        except (OSError, Unreadable) as error:  # another account's model; a damaged one
             missing.append((source, str(error)))
     task = config.get("task")
     found = task.get("parts", [task]) if isinstance(task, dict) else []
@@ -87,7 +87,7 @@ def _sources(run: RunDir, config: dict[str, Any]) -> Iterator[str]:
         try:
             resolved = resolve_backbone(name, run.root)
             yield _relative(os.path.abspath(resolved) if os.path.isdir(resolved) else resolved, run.root)
-        except PolicyError:
+        except PolicyError:  # a directory that was moved since the run started
             yield name
     ckpt = run.read_launch().get("ckpt")
     if isinstance(ckpt, str) and ckpt:
@@ -125,11 +125,3 @@ def _hash_once(file: Path, facts: os.stat_result, record: BackupRecord) -> str:
     digest = sha256(file)
     record.hashes[os.fspath(file)] = [*stamp, digest]
     return digest
-
-
-def _read_config(run: RunDir) -> dict[str, Any]:
-    try:
-        config = load_yaml(run.config_file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return config if isinstance(config, dict) else {}

@@ -143,5 +143,5 @@ def lag_of(folder: Path, snapshot: Snapshot | None, home: Home) -> Lag:
 def _digest(path: Path) -> str:
     try:
         return sha256(path)
-    except (OSError, Unreadable):
+    except (OSError, Unreadable):  # removed in the meantime
         return hashlib.sha256(b"").hexdigest()

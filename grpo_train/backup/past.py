@@ -43,7 +43,7 @@ def read_store(
         has_read = True
         try:
             news, found = _news(store, home, snapshot, destination, root, signature)
-        except (StoreError, Unreadable, OSError) as error:
+        except (StoreError, Unreadable, OSError) as error:  # removed or damaged since it was listed
             if isinstance(error, StoreError) and error.code not in ("missing", "damaged"):
                 raise
             problems.append(f"{home.name}: {error}")

@@ -60,7 +60,7 @@ def _manifests(store: ObjectStore, home: Home) -> Iterator[Snapshot]:
     for name in sorted(names, reverse=True):
         try:
             yield read_manifest(store, home, int(name))
-        except (Unreadable, StoreError) as error:
+        except (Unreadable, StoreError) as error:  # never completed, damaged, or removed since it was listed
             if isinstance(error, StoreError) and error.code not in _GONE:
                 raise
             leave_out(home.snapshot(int(name)), error)

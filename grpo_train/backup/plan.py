@@ -105,7 +105,7 @@ def _plan(folder: Path, lineage: Lineage, record: BackupRecord, contents: Conten
     for path in contents.logs:
         try:
             plan = _plan_log(home, folder, path, previous, is_live=is_live)
-        except (OSError, Unreadable) as error:
+        except (OSError, Unreadable) as error:  # replaced by a directory or removed since it was listed
             omitted.append(Omitted(path, "unreadable", str(error)))
             continue
         known = _file_of(previous, path)
@@ -121,7 +121,7 @@ def _plan(folder: Path, lineage: Lineage, record: BackupRecord, contents: Conten
             files.append(_small_file(home, folder, path, uploads))
         except FileNotFoundError:
             continue  # replaced or removed in the meantime
-        except (OSError, Unreadable, StoreError) as error:
+        except (OSError, Unreadable, StoreError) as error:  # another account's; a failing disk
             omitted.append(Omitted(path, "unreadable", str(error)))
     if previous:
         gone, lost = carried_steps(stored, previous, steps, folder / "logs" / "events.jsonl")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -220,7 +221,7 @@ def _remove_own_mark(stored: StoredRun, root: Path, now: float) -> None:
         return
     try:
         is_own = bool(boot_id()) and stored.store.read_small(entry.key, 1 << 10) == _writer(root)
-    except StoreError as error:
+    except StoreError as error:  # another prune has just removed it
         if error.code not in ("missing", "damaged"):
             raise
         is_own = False
@@ -292,11 +293,9 @@ def _write(root: Path, stored: StoredRun, store_id: str, snapshot: Snapshot) -> 
     home = stored.home
     folder = root / home.kind / home.name
     record = BackupRecord(home.identity)
-    try:
+    with suppress(UserError, OSError):  # a damaged record; another account's
         here = read_record(folder)
         record = here if here.identity == home.identity else record
-    except (UserError, OSError):
-        pass
 
     def save() -> None:
         if folder.is_dir() and record.stores and read_record(folder).identity == home.identity:

@@ -80,7 +80,7 @@ def remember(stored: StoredRun, snapshot: Snapshot, fresh: Mapping[str, Reading]
         rows = {key: [reading.sha256, round(reading.time, 3)] for key, reading in sorted(known.items())}
         data = json.dumps({"format": FORMAT, "objects": rows}, indent=0, ensure_ascii=False) + "\n"
         stored.store.write_small(stored.home.snapshot(snapshot.number, READ_BACK), data.encode())
-    except StoreError:
+    except StoreError:  # a store that is read-only by now
         return None
     return min(reading.time for reading in known.values()) if len(known) == len(parts) else None
 
@@ -98,7 +98,7 @@ def _read(store: ObjectStore, mark: StoredObject) -> dict[str, Reading]:
         document = parse_object(store.read_small(mark.key, MAX_MANIFEST_BYTES))
     except Unreadable:
         return {}
-    except StoreError as error:
+    except StoreError as error:  # removed since it was listed
         if error.code in ("missing", "damaged"):
             return {}
         raise

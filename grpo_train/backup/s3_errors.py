@@ -8,6 +8,7 @@ from typing import Any
 
 from grpo_train.backup.access import Access
 from grpo_train.backup.store import StoreError
+from grpo_train.run_dir.files import number_in
 
 _AGAIN = {
     "BadDigest", "IncompleteBody", "InternalError", "OperationAborted", "RequestLimitExceeded", "RequestTimeout",
@@ -152,7 +153,4 @@ def date_of(headers: dict[str, str]) -> float | None:
 def retry_after(error: Any) -> float:
     """Seconds that a store asks to wait, at most 120; 0 if it asks nothing."""
     headers = getattr(error, "response", {}).get("ResponseMetadata", {}).get("HTTPHeaders", {})
-    try:
-        return min(120.0, max(0.0, float(headers.get("retry-after", 0))))
-    except ValueError:
-        return 0.0
+    return min(120.0, max(0.0, number_in(headers.get("retry-after")) or 0.0))  # a store may write a date

@@ -199,7 +199,7 @@ class S3Requests:
                     "that only you can read, and name it with 'credentials' in backup.yaml",
                     code="refused",
                 ) from error
-            except exceptions.ParamValidationError as error:
+            except exceptions.ParamValidationError as error:  # a bucket that botocore knows to be impossible
                 raise StoreError(f"{self.place.url}: {error}", code="bad_name") from error
             except (
                 exceptions.HTTPClientError, exceptions.ConnectionError, exceptions.IncompleteReadError, OSError

@@ -236,7 +236,7 @@ class Uploader:
         while True:
             try:
                 page = self._call("list_parts", upload, PartNumberMarker=marker)
-            except UploadEnded:
+            except UploadEnded:  # by another process, since it was listed
                 return None
             for item in page.get("Parts", ()):
                 part = _Part(item["ETag"].strip('"'), item["Size"], item.get("ChecksumSHA256", ""))

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from grpo_train.run_dir.files import facts_of
 from grpo_train.run_dir.machine import read_mounts
 
 MARKER = "grpo-marker-"
@@ -41,10 +42,8 @@ def appears_below(folder: Path, location: str) -> bool:
 
 def shows(place: Path, name: str) -> bool:
     """Whether a directory shows a file, and not through another mount below it."""
-    try:
-        return os.stat(place / name).st_dev == os.stat(place).st_dev
-    except OSError:
-        return False
+    file, here = facts_of(place / name), facts_of(place)
+    return file is not None and here is not None and file.st_dev == here.st_dev
 
 
 def names_in_store(marker: Path) -> list[str]:
@@ -81,7 +80,7 @@ def _places(folder: Path) -> Iterator[Path]:
         yield here
         here = here.parent
     yield top
-    with suppress(OSError), os.scandir(top) as items:
+    with suppress(OSError), os.scandir(top) as items:  # another account's root
         for _, item in zip(range(_MAX_FOLDERS), items, strict=False):
             if item.is_dir(follow_symlinks=False) and not os.path.ismount(item.path):
                 yield Path(item.path)
@@ -94,9 +93,8 @@ def _disks(folder: Path) -> set[str]:
     number = f"{os.major(facts.st_dev)}:{os.minor(facts.st_dev)}"
     for source in _mount_sources(number):
         found.add(f"source {source}")
-        with suppress(OSError):
-            device = os.stat(source).st_rdev
-            found |= _physical(f"{os.major(device)}:{os.minor(device)}")
+        if device := facts_of(source):
+            found |= _physical(f"{os.major(device.st_rdev)}:{os.minor(device.st_rdev)}")
     return found | _physical(number)
 
 

@@ -21,6 +21,7 @@ from grpo_train.backup.layout import (
 )
 from grpo_train.backup.snapshot import MAX_MANIFEST_BYTES, Part, Snapshot, parse_snapshot
 from grpo_train.backup.store import ObjectStore, StoredObject, StoreError
+from grpo_train.run_dir.errors import prefixed
 from grpo_train.run_dir.safe_json import Unreadable, leave_out
 
 _MAX_COMPLETE_BYTES = 4096
@@ -147,10 +148,8 @@ def read_manifest(store: ObjectStore, home: Home, number: int) -> Snapshot:
     where = home.snapshot(number, MANIFEST_NAME)
     if said != completion_of(data):
         raise StoreError(f"{where}: its bytes differ from the SHA-256 in {COMPLETE}", code="damaged")
-    try:
+    with prefixed(f"{where}: "):
         snapshot = parse_snapshot(data)
-    except Unreadable as error:
-        raise Unreadable(f"{where}: {error}") from None
     if (snapshot.kind, snapshot.name, snapshot.identity, snapshot.number) != (*_facts(home), number):
         raise Unreadable(f"{where}: it belongs to another run or number")
     for part in snapshot.parts().values():

@@ -122,7 +122,7 @@ def read_piece(piece: FilePart, size: int = CHUNK) -> Iterator[bytes]:
         raise _changed(piece, "it was removed while it was backed up") from None
     except Unreadable as error:
         raise _changed(piece, str(error)) from None
-    except OSError as error:
+    except OSError as error:  # a failing disk; another account's
         raise _changed(piece, f"cannot read it: {error.strerror or error}") from error
     if left:
         raise _changed(piece, f"it has {left} bytes less than expected")

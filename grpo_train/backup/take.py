@@ -97,10 +97,8 @@ def _stored(
     stored, previous = lineage.stored, lineage.previous
 
     def save() -> None:
-        try:
+        with suppress(OSError):  # a full or read-only disk: the next backup compares the run with the store
             record.save(folder)
-        except OSError:
-            pass  # a full or read-only disk: the next backup compares the run with the store
 
     proven = set(previous.manifest.parts()) if previous and previous.manifest else set()
     missing = [each for each in plan.uploads if each.part.key not in proven or stored.problem_of(each.part)]
@@ -123,7 +121,7 @@ def _stored(
             return _result(replace(snapshot, number=before.number), sent, is_new=False)
         done, read_at = commit(stored, snapshot, known, save, sent.read)
     except (UserError, OSError):
-        with suppress(UserError, OSError):
+        with suppress(UserError, OSError):  # the store that failed
             remove_unfinished(stored, known)
             save()
         raise

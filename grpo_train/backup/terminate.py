@@ -84,7 +84,7 @@ def _live(root: Path) -> Iterator[Obstacle]:
                 state = RunDir(folder).observed_state()
             else:
                 state = observe(read_json(folder / "status.json", MAX_RUN_FILE_BYTES, finite=True) or {})
-        except (UserError, OSError) as error:
+        except (UserError, OSError) as error:  # another account's; a failing disk
             yield Obstacle(kind, name, "unreadable", str(error), "")
             continue
         if state.is_live:
@@ -122,7 +122,7 @@ def _behind(root: Path, to: Destination | None) -> Iterator[Obstacle]:
             continue
         try:
             yield from _lags(root / kind / name, kind, name, to, backup)
-        except (UserError, OSError) as error:
+        except (UserError, OSError) as error:  # of one run; of the store for all others
             if code_of(error) in ("refused", "no_bucket", "wrong_region", "clock", "unreachable"):
                 raise
             yield Obstacle(kind, name, "unreadable", str(error), backup)

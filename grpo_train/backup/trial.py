@@ -117,7 +117,7 @@ def _is_seen(store: Tried, root: Path) -> bool:
     except OSError:
         return False
     finally:
-        with suppress(OSError):
+        with suppress(OSError):  # never written
             marker.unlink()
 
 

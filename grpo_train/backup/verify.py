@@ -148,7 +148,7 @@ def _sources(folder: Path, home: Home, snapshots: list[Snapshot]) -> dict[str, l
         if not folder.is_dir() or read_record(folder).identity != home.identity:
             return {}
         here = {(step.step, step.digest): folder / step.path for step in local_steps(home.kind, folder)}
-    except (UserError, OSError):
+    except (UserError, OSError):  # a damaged record; another account's run
         return {}
 
     def add(file: StoredFile, path: Path) -> None:
@@ -192,7 +192,7 @@ def _repair(store: ObjectStore, part: Part, piece: FilePart, job: CommandProgres
     try:
         write(store, part.key, piece, job)
         store.read_back(part.key, part.size, part.sha256)
-    except StoreError as error:
+    except StoreError as error:  # the file changed since; a store that damages what it stores
         if error.code not in ("changed", "damaged", "missing"):
             raise
         return False
@@ -206,6 +206,6 @@ def _note(folder: Path, home: Home, store_id: str, number: int, read_at: float |
         if record.identity == home.identity:
             record.of(store_id).note_reading(number, read_at)
             record.save(folder)
-    except (UserError, OSError) as error:
+    except (UserError, OSError) as error:  # another account's run; a full disk
         if folder.is_dir():  # otherwise the run is gone
             leave_out(folder / NOTE, error)

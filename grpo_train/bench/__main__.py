@@ -34,7 +34,7 @@ from grpo_train.platforms.memory import state_bytes, training_bytes
 from grpo_train.platforms.speeds import shape_parameters
 from grpo_train.policy.loading import compute_type, device_name, pick_device
 from grpo_train.policy.memory import total_bytes
-from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.errors import exiting_on_error
 
 
 def measure_all(config: Config, scratch: Path, rows: list[int], length: int, repeats: int = REPEATS) -> dict[str, Any]:
@@ -115,11 +115,8 @@ def main() -> None:
     config = load_config(options.config.read_text(encoding="utf-8"), source=str(options.config))
     rows = [int(count) for count in options.rows.split(",")]
     warnings.filterwarnings("ignore", category=FutureWarning)  # of transformers, caused by peft and TRL
-    try:
+    with exiting_on_error():
         found = measure_all(config, options.scratch, rows, options.length, options.repeats)
-    except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(1) from None
     print(json.dumps(found))
 
 

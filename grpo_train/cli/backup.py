@@ -42,6 +42,7 @@ from grpo_train.cli.transfer import (
     size_text,
 )
 from grpo_train.run_dir import RunDir, RunDirError, existing_root, resolve_root
+from grpo_train.run_dir.files import number_in
 from grpo_train.run_dir.root import list_runs
 
 
@@ -264,10 +265,7 @@ def restore(
 
 def _share(text: str) -> float:
     """A share from ``5%``. Raises RunDirError."""
-    try:
-        share = float(text.removesuffix("%")) / 100
-    except ValueError:
-        share = 0.0
+    share = (number_in(text.removesuffix("%")) or 0.0) / 100
     if not 0 < share <= 1:
         raise RunDirError(f"--sample {text}: use a percentage such as 5%", code="bad_option")
     return share

@@ -26,7 +26,7 @@ from grpo_train.platforms.memory import QWEN2_5, checkpoint_bytes
 from grpo_train.platforms.speeds import FILE
 from grpo_train.policy.device import check_device
 from grpo_train.run_dir import resolve_root
-from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.errors import exiting_on_error
 from grpo_train.run_dir.files import append_jsonl, utc_now
 from grpo_train.supervisor.stages import compute_environment, thread_count
 from grpo_train.train.preflight import check_engine
@@ -59,10 +59,8 @@ def bench(
     if config.model.backbone not in MODELS:
         fail(f"--model {config.model.backbone}: choose from {', '.join(MODELS)}", 2)
     check_device(config.model.device, 1)
-    try:
+    with exiting_on_error():
         config, choices = resolve_auto(config, machine, resolve_root(root))
-    except UserError as error:
-        fail(error)
     folder = _folder(resolve_root(root))
     _check_room(config, folder)
     completions = config.rollout.buffer_size * config.rollout.num_generations

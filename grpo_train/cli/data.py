@@ -16,8 +16,8 @@ from grpo_train.cli.output import fail
 from grpo_train.config import load_config, read_config_text, with_changes
 from grpo_train.config.schema import Config, TaskConfig
 from grpo_train.run_dir import resolve_root
-from grpo_train.run_dir.errors import did_you_mean
-from grpo_train.tasks import Problem, TaskError
+from grpo_train.run_dir.errors import did_you_mean, prefixed
+from grpo_train.tasks import Problem
 from grpo_train.tasks.check import CHECKS, DatasetCheck, DatasetReport, PromptReader
 from grpo_train.tasks.check_lines import report_lines
 from grpo_train.tasks.shared.graders import GRADERS
@@ -99,10 +99,8 @@ def _check_parts(config: Config, request: DatasetCheck, *, as_json: bool) -> NoR
     reports: dict[str, DatasetReport | None] = {}
     for index, part in enumerate(config.task.parts):
         label = part.part_label
-        try:
+        with prefixed(f"task[{index}] {label}: "):
             reports[label] = _report(_of_part(config, part), request) if part.name in CHECKS else None
-        except TaskError as error:
-            raise TaskError(f"task[{index}] {label}: {error}", code=error.code) from error
         if not as_json:
             report = reports[label]
             lines = report_lines(report) if report else [f"{part.name}: not checked (only {', '.join(CHECKS)} are)"]

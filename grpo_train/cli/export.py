@@ -12,7 +12,7 @@ import typer
 from grpo_train.cli.options import AsJson, Root, TrainingRun
 from grpo_train.cli.output import fail
 from grpo_train.cli.transfer import size_text
-from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.errors import exiting_on_error
 from grpo_train.run_dir.files import to_json
 from grpo_train.train.preflight import check_engine
 
@@ -60,14 +60,12 @@ def export(
     check_engine()
     plan = plan_export(ExportRequest(training_run, step, merge, dtype.value if dtype else None, to, base, root))
     commit = None
-    try:
+    with exiting_on_error():
         destination = check_destination(push, private) if push else None
         # A push that failed after the export is repeated without exporting again.
         exported = (existing_export(plan) if destination else None) or write_export(plan, price)
         if destination:
             commit = upload(exported, destination)
-    except UserError as error:
-        fail(error)
     if as_json:
         print(to_json({**asdict(exported), "commit": commit}))
         return

@@ -9,7 +9,7 @@ import typer
 from grpo_train.cli.options import Root
 from grpo_train.cli.output import fail
 from grpo_train.run_dir import resolve_root
-from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.errors import exiting_on_error
 
 
 def keeper(
@@ -25,14 +25,12 @@ def keeper(
     if install + uninstall + once != 1:
         fail("exactly one of --install, --uninstall and --once is required", 2)
     folder = resolve_root(root)
-    try:
+    with exiting_on_error():
         if not once:
             lines = keeper_unit.install(folder) if install else keeper_unit.uninstall(folder)
             print("\n".join(lines))
             return
         kept = keep(folder)
-    except UserError as error:
-        fail(error)
     for run in kept:
         print(f"{run.run}: {run.state}{f' ({run.reason})' if run.reason else ''}", flush=True)
     raise typer.Exit(1 if any(run.state == "failed" for run in kept) else 0)

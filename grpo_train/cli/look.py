@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from grpo_train.cli.options import AsJson, Root, RunArgument
-from grpo_train.cli.output import fail, on_terminal, state_cell, styled, table
+from grpo_train.cli.output import on_terminal, state_cell, styled, table
 from grpo_train.policy.device import training_device
 from grpo_train.policy.locate import hub_id
 from grpo_train.run_dir import list_baselines, list_evaluations, list_older_runs, list_runs, open_run, resolve_root
 from grpo_train.run_dir.backup_note import steps_in_backup
 from grpo_train.run_dir.display import fraction, metric_value
-from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.errors import exiting_on_error
 from grpo_train.run_dir.evaluations import trouble_of
+from grpo_train.run_dir.files import number_in
 from grpo_train.run_dir.verdict import VERDICTS, verdict_of
 from grpo_train.tasks import task_kinds
 from grpo_train.tracking.wandb.process import failure_of
@@ -89,10 +90,8 @@ def tasks(as_json: AsJson = False) -> None:
 
 def device() -> None:
     """Show the device that training uses, or why torch cannot use the GPUs."""
-    try:
+    with exiting_on_error():
         print(training_device())
-    except UserError as error:
-        fail(error, 1)
 
 
 def _show_tables(facts: dict[str, Any]) -> None:
@@ -186,10 +185,8 @@ def _baseline_lines(baseline: dict[str, Any]) -> Iterator[list[str]]:
 
 
 def _share(text: str | None) -> str:
-    try:
-        return fraction(float(text or ""))
-    except ValueError:  # a damaged table
-        return "?"
+    share = number_in(text)
+    return "?" if share is None else fraction(share)  # of a damaged table
 
 
 def _error_lines(error: dict[str, Any] | None) -> Iterator[str]:

@@ -12,7 +12,7 @@ from grpo_train.cli.output import fail
 from grpo_train.config import schema as config_schema
 from grpo_train.config.reference import json_schema, markdown
 from grpo_train.run_dir.configs import example_configs
-from grpo_train.run_dir.errors import UserError, message_of
+from grpo_train.run_dir.errors import exiting_on_error, message_of
 from grpo_train.tasks import refuse_unused
 from grpo_train.tiny.architectures import Architecture
 from grpo_train.train.preflight import check_engine
@@ -62,19 +62,15 @@ def fetch_model(
     """
     from grpo_train.platforms.hub_models import download_model as fetch
 
-    try:
+    with exiting_on_error():
         commit = fetch(name, to.expanduser().absolute())
-    except UserError as error:
-        fail(error)
     print(f"wrote {to} (commit {commit}); set model.backbone to this directory")
 
 
 def init(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Directory to write.")] = Path("config")) -> None:
     """Write the example configs to a directory, without overwriting files."""
-    try:
+    with exiting_on_error():
         source = example_configs()
-    except UserError as error:
-        fail(error)
     for path in sorted(source.rglob("*")):
         name = path.relative_to(source)
         if path.is_dir() or any(part.startswith(".") for part in name.parts):

@@ -192,7 +192,7 @@ class _Test:
         step = f"remove its backup from {to}"
         try:
             commands = [removal_command(find_destination(to), home.prefix) for home, _ in homes_of(self._here)]
-        except (UserError, OSError) as error:
+        except (UserError, OSError) as error:  # removed from backup.yaml meanwhile
             return SelftestRow(step, "not run", detail=f"what is left in {to} is not known: {error}")
         lines = "\n".join(f"  {command}" for command in commands)
         return SelftestRow(step, "not run", detail=f"may be left in {to}; remove it with\n{lines}" if commands else "")
@@ -206,7 +206,7 @@ class _Test:
                 errors="replace", timeout=STEP_S,
                 env={**self._environment, ROOT_VARIABLE: str(root or self._here)},
             )  # fmt: skip
-        except subprocess.TimeoutExpired as error:
+        except subprocess.TimeoutExpired as error:  # a model server or a disk that hangs
             raise StepError(f"grpo-train {' '.join(words)} took longer than {STEP_S:.0f} s") from error
         if done.returncode:
             tail = "\n".join(done.stdout.splitlines()[-20:])

@@ -189,7 +189,7 @@ def safe(
     with failing(as_json):
         try:
             destination = opened(to, folder)
-        except DestinationError as error:
+        except DestinationError as error:  # a box that has none: then everything on it would be lost
             if error.code != "no_destination" or to:
                 raise
             destination = None

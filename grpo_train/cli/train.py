@@ -19,7 +19,7 @@ from grpo_train.config import changed_keys, dump_config, load_config, read_confi
 from grpo_train.policy.device import check_device
 from grpo_train.run_dir import RunDir, RunDirError, StatusWriter, fields, open_run, resolve_root
 from grpo_train.run_dir.display import metric_text
-from grpo_train.run_dir.errors import UserError, code_of, message_of
+from grpo_train.run_dir.errors import UserError, code_of, exiting_on_error, message_of, prefixed
 from grpo_train.run_dir.files import atomic_write, to_float
 from grpo_train.run_dir.kill import kill_run
 from grpo_train.run_dir.safe_json import Unreadable, parse_object
@@ -128,7 +128,7 @@ def _estimate_of(config: Config, root: Path, job: PlannedJob | None) -> Forecast
 
 def _launch_from_input() -> dict[str, Any]:
     """The launch on standard input. Raises Unreadable."""
-    try:
+    with prefixed("standard input is not a launch: "):
         launch = parse_object(sys.stdin.buffer.read())
         fields.check_launch_fields(launch)
         if launch.get("config_text") is None:
@@ -137,8 +137,6 @@ def _launch_from_input() -> dict[str, Any]:
             raise Unreadable("'job' must be an object")
         for key in ("nodes", "gpus"):
             fields.integer(job, key)
-    except Unreadable as error:
-        raise Unreadable(f"standard input is not a launch: {error}") from None
     return launch
 
 
@@ -227,10 +225,8 @@ def stop(
     """Save and stop a run after its current step."""
     run = open_run(resolve_root(root), training_run)
     if now:
-        try:
+        with exiting_on_error():
             killed = kill_run(run, by="grpo-train stop --now")
-        except RunDirError as error:
-            fail(error)
         if killed.left:
             fail(f"these processes of {run.name} are still running (blocked in the kernel): {killed.left}")
         print(f"{run.name}: ended without saving; no processes left, the latest checkpoint is intact")

@@ -93,7 +93,7 @@ def parse_limit(text: str) -> int:
     """Bytes per second of ``--limit``. Raises UserError."""
     try:
         return parse_rate(text)
-    except ValueError as error:
+    except ValueError as error:  # 5x
         raise UserError(f"--limit: {error}", code="bad_option") from None
 
 

@@ -17,6 +17,7 @@ from grpo_train.config.schema import Config
 from grpo_train.config.yaml_text import InvalidYaml, compose_yaml, line_of, load_yaml, value_of
 from grpo_train.run_dir.credentials import find_secret
 from grpo_train.run_dir.errors import UserError, did_you_mean, nearest
+from grpo_train.run_dir.files import number_in
 
 KeyPath = tuple[str, ...]
 _PART = re.compile(r"task\[(\d+)\]")
@@ -119,8 +120,8 @@ def _apply(document: dict[str, Any], override: str) -> KeyPath:
         parsed = load_yaml(value)
     except InvalidYaml as error:
         raise ConfigError(f"--set {override}: invalid YAML value '{value}'") from error
-    if isinstance(parsed, str) and _is_number(parsed):
-        parsed = float(parsed)  # YAML reads 1e-4 as a string
+    if isinstance(parsed, str) and (number := number_in(parsed)) is not None:
+        parsed = number  # YAML reads 1e-4 as a string
     inner = document.setdefault("task" if _PART.fullmatch(section) else section, {})
     if isinstance(inner, dict) and (_PART.fullmatch(section) or (section == "task" and inner.get("parts"))):
         index = _part_index(inner.get("parts"), section, override)
@@ -141,14 +142,6 @@ def _part_index(parts: Any, section: str, override: str) -> int:
         names = ", ".join(f"task[{index}] {part.get('label') or part.get('name')}" for index, part in enumerate(parts))
         raise ConfigError(f"--set {override}: task is a list of {len(parts)}: name one of {names}")
     return int(found[1])
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _lines_of(top: yaml.Node | None) -> dict[KeyPath, int]:

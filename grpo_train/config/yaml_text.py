@@ -6,7 +6,10 @@ It accepts duplicate keys, and aliases that make a short text endless.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
 
 if TYPE_CHECKING:
     import yaml
@@ -121,3 +124,12 @@ def _check(top: yaml.Node) -> None:
                 left += [(key, path), (value, here)]
         elif isinstance(node, yaml.SequenceNode):
             left += [(item, (*path, str(index))) for index, item in enumerate(node.value)]
+
+
+def read_plain_config(file: Path) -> dict[str, Any]:
+    """A run's config as it is written, without defaults or checks; {} where it cannot be read."""
+    try:
+        config = load_yaml((read_bytes(file, MAX_RUN_FILE_BYTES) or b"").decode())
+    except (Unreadable, OSError, ValueError):
+        return {}
+    return config if isinstance(config, dict) else {}

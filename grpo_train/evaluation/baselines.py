@@ -143,11 +143,16 @@ def _base_of_adapter(folder: Path, root: Path) -> str:
         config = read_json(model_folder(folder) / "adapter_config.json") or {}
         name, commit = str(config.get("base_model_name_or_path") or ""), str(config.get("revision") or "")
         recorded = f"{name}@{commit}" if re.fullmatch("[0-9a-f]{40}", commit) else name
+    return found_base(recorded, folder, root)
+
+
+def found_base(base: str, folder: Path, root: Path) -> str:
+    """The base model that an adapter names. Raises PolicyError where there is none of this name any more."""
     try:
-        resolve_backbone(recorded, root)
+        resolve_backbone(base, root)
     except PolicyError as error:
-        raise PolicyError(f"base model '{recorded}' of {folder} not found: set --base") from error
-    return recorded
+        raise PolicyError(f"base model '{base}' of {folder} not found: set --base") from error
+    return base
 
 
 def _name(request: EvalRequest, default: str) -> str:

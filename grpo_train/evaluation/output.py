@@ -16,7 +16,7 @@ class EvaluationOutput:
 
     def line(self, text: str) -> None:
         """Print a line."""
-        with suppress(OSError):
+        with suppress(OSError):  # a closed terminal
             print(text, file=self._stream or sys.stdout, flush=True)
 
     def progress(self, name: str, done: int, total: int) -> None:
@@ -38,7 +38,7 @@ class TerminalOutput(EvaluationOutput):
         self._task = self._progress.add_task("", total=None, visible=False)
 
     def line(self, text: str) -> None:
-        with suppress(OSError):
+        with suppress(OSError):  # a closed terminal
             self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def progress(self, name: str, done: int, total: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from grpo_train.config import with_changes
 from grpo_train.config.schema import Config
-from grpo_train.evaluation.baselines import baseline_config, find_baseline
+from grpo_train.evaluation.baselines import baseline_config, find_baseline, found_base
 from grpo_train.evaluation.opponents import opponent_checkpoints, opponents_of
 from grpo_train.evaluation.request import EvalError, EvalRequest, resolve_config
 from grpo_train.evaluation.targets import (
@@ -26,7 +26,7 @@ from grpo_train.evaluation.targets import (
 )
 from grpo_train.platforms.choices import eval_problems
 from grpo_train.platforms.facts import read_gpu_facts
-from grpo_train.policy.locate import PolicyError, at_commit, base_of_checkpoint, resolve_backbone
+from grpo_train.policy.locate import at_commit, base_of_checkpoint
 from grpo_train.run_dir import RunDir, eval_folder, list_checkpoints
 from grpo_train.run_dir.files import read_json
 from grpo_train.tasks import Problem, Task, TaskDefaults, TaskError, load_task
@@ -173,11 +173,7 @@ def _backbone(config: Config, run: RunDir, checkpoints: Path, targets: list[Targ
         for folder in (Path(target.path), Path(target.path) / "model"):
             base = (read_json(folder / "adapter_config.json") or {}).get("base_model_name_or_path")
             if base and not request.base:
-                try:
-                    resolve_backbone(base, run.root)
-                except PolicyError as error:
-                    raise PolicyError(f"base model '{base}' of {folder} not found: set --base") from error
-                return str(base)
+                return found_base(str(base), folder, run.root)
     return backbone
 
 

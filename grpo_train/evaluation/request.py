@@ -111,6 +111,6 @@ def _is_own_task(config: Config, dataset: str) -> bool:
     """Whether a dataset name is the name or the label of the run's own task."""
     try:
         own = load_task(config.task)
-    except TaskError:
+    except TaskError:  # its data is not on this machine
         return False
     return dataset in (own.name, own.label)

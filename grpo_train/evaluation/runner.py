@@ -281,7 +281,7 @@ class EvaluationRunner:
         """The target with its cache key and a directory for its samples; None if it is settled already."""
         try:
             key = key_of(self._plan, target, self._config, self._task, self._problems)
-        except (UserError, OSError) as error:
+        except (UserError, OSError) as error:  # a checkpoint that is removed while it is hashed
             self._fail(target.name, message_of(error), code_of(error))
             settled.add(target.name)
             return None
@@ -322,7 +322,7 @@ class EvaluationRunner:
         samples = self._config.eval.num_samples
         try:
             rows = join_samples(target.step, self._problems, samples, partial.completions(), partial.verdicts())
-        except KeyError as error:
+        except KeyError as error:  # a disk that lost what was written to it
             self._fail(target.name, f"sample {error} is missing in {partial.path}", "internal")
             return
         timing = {"seconds": round(seconds, 3), "finished_at": utc_now(), "processes": self._config.eval.nproc}

@@ -89,7 +89,7 @@ def results_of(run: RunDir, step: int) -> list[Result]:
             folder = run.root / "eval_runs" / evaluation["name"] / f"step_{number}_{label}"
             try:
                 summary = read_summary(folder)
-            except DamagedError:
+            except DamagedError:  # results that a crash cut off
                 continue
             if summary:
                 metrics = summary["metrics"]

@@ -164,7 +164,7 @@ def _dtype_of(base: str, root: Path) -> str:
     """Default type of exported weights: float32 for a base model of float32, else bfloat16."""
     try:
         file = model_config(resolve_backbone(base, root))
-    except UserError:
+    except UserError:  # a model that is not on this machine any more
         return "bfloat16"
     facts = (read_json(file) if file else None) or {}
     return "float32" if (facts.get("dtype") or facts.get("torch_dtype")) == "float32" else "bfloat16"

@@ -65,7 +65,7 @@ def _base_generation(base: str) -> GenerationConfig | None:
     name, commit = (base, None) if Path(base).is_dir() else hub_id(base)
     try:
         return GenerationConfig.from_pretrained(name, revision=commit or "main")
-    except OSError:
+    except OSError:  # a model without one
         return None
 
 

@@ -18,11 +18,10 @@ from grpo_train.export.chat_template import chat_template, different_prompts
 from grpo_train.export.plan import ExportError, ExportPlan
 from grpo_train.export.shape import common_shape, sample_problems
 from grpo_train.run_dir import sha256
-from grpo_train.run_dir.errors import UserError, code_of, disk_error, disk_fix, disk_reason
+from grpo_train.run_dir.errors import UserError, code_of, disk_error, disk_fix, disk_reason, prefixed
 from grpo_train.run_dir.files import atomic_write, fsync_path, read_json, remove_tree, to_json
 from grpo_train.run_dir.processes import boot_id, is_alive, start_ticks
 from grpo_train.run_dir.version import VERSION
-from grpo_train.tasks import TaskError
 
 RECORD = "export.json"
 """What an export was made from, and the checksums of its files."""
@@ -123,13 +122,11 @@ def _boot() -> str:
 
 def _write_tokenizer(plan: ExportPlan, tokenizer: Any, folder: Path) -> list[str]:
     """Write the tokenizer with the run's prompt template; returns what a user must know about it."""
-    try:
+    with prefixed(f"the prompt template of {plan.run.name} cannot be read: "):
         problems = sample_problems(plan.config)
         shape = common_shape(problems)
         tokenizer.chat_template = chat_template(shape, tokenizer)
         different = different_prompts(tokenizer.chat_template, problems, tokenizer)
-    except TaskError as error:
-        raise TaskError(f"the prompt template of {plan.run.name} cannot be read: {error}") from error
     tokenizer.save_pretrained(folder)
     if not different:
         return []

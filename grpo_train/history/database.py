@@ -16,6 +16,7 @@ from grpo_train.history.cost import Prices
 from grpo_train.history.record import RunRecord
 from grpo_train.history.spans import Span, joined
 from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.files import facts_of
 
 VERSION = 1
 """Of the file. One of another version is made anew."""
@@ -184,7 +185,7 @@ class Database:
         inode = _inode(self.path)
         try:
             yield
-        except sqlite3.OperationalError as error:
+        except sqlite3.OperationalError as error:  # a full disk; another process that writes for BUSY_S
             raise HistoryError(
                 f"{self.path}: {error}", code="busy" if "locked" in str(error) else "bad_history"
             ) from error
@@ -213,7 +214,7 @@ class Database:
         if inode is None or _inode(self.path) != inode:
             return
         aside = self.path.with_name(f"{self.path.name}.damaged-{time.time_ns()}")
-        with suppress(OSError):
+        with suppress(OSError):  # another process has just moved it
             self.path.rename(aside)
             self.moved_to = aside
             for suffix in ("-wal", "-shm"):  # they belong to the damaged file
@@ -221,10 +222,8 @@ class Database:
 
 
 def _inode(path: Path) -> int | None:
-    try:
-        return path.stat().st_ino
-    except OSError:
-        return None
+    facts = facts_of(path)
+    return facts.st_ino if facts else None
 
 
 def _make_tables(file: sqlite3.Connection) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 
 from grpo_train.history.database import Database, News
 from grpo_train.history.record import RunRecord, events_of, kept_evaluations, kept_summary, metric_ends
-from grpo_train.history.spans import Span, run_spans, time_of
+from grpo_train.history.spans import Span, run_spans
 from grpo_train.run_dir import LIVE_STATES, RunDir, list_evaluations, list_older_runs, list_runs
 from grpo_train.run_dir.configs import config_values
-from grpo_train.run_dir.files import to_float
+from grpo_train.run_dir.files import facts_of, time_of, to_float
 from grpo_train.run_dir.identity import NOTE
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, leave_out, read_bytes
 
@@ -130,10 +130,10 @@ def _read(box: str, root: Path, run: RunDir, row: Mapping[str, Any], signature: 
     try:
         data = read_bytes(run.config_file, MAX_RUN_FILE_BYTES)
         text = None if data is None else data.decode()
-    except UnicodeDecodeError:
+    except UnicodeDecodeError:  # written by another program
         leave_out(run.config_file, "not UTF-8 text")
         text = None
-    except (OSError, Unreadable) as error:
+    except (OSError, Unreadable) as error:  # another account's
         return str(error)
     try:
         found = news_of(
@@ -146,7 +146,7 @@ def _read(box: str, root: Path, run: RunDir, row: Mapping[str, Any], signature: 
             metrics=scan_metrics(run),
             signature=signature,
         )
-    except (OSError, Unreadable) as error:
+    except (OSError, Unreadable) as error:  # another account's; removed in the meantime
         return str(error)
     return found or str((row.get("error") or {}).get("summary") or "no launch.json")
 
@@ -197,11 +197,8 @@ def _signature(run: RunDir, evaluations: Sequence[tuple[str, int]]) -> str:
         run.path / NOTE,
         run.logs / "train_log.jsonl",
     ):
-        try:
-            facts = os.stat(path)
-            parts.append(f"{facts.st_ino}.{facts.st_size}.{facts.st_mtime_ns}")
-        except OSError:
-            parts.append("-")
+        facts = facts_of(path)
+        parts.append(f"{facts.st_ino}.{facts.st_size}.{facts.st_mtime_ns}" if facts else "-")
     return " ".join([*parts, *_changes(run.name, evaluations)])
 
 
@@ -222,8 +219,8 @@ def _changes(run: str, evaluations: Sequence[tuple[str, int]]) -> Iterator[str]:
 def _evaluation_signatures(root: Path) -> list[tuple[str, int]]:
     """Name of each evaluation and when its status changed, sorted."""
     found = []
-    with suppress(OSError):
+    with suppress(OSError):  # none yet
         for folder in os.scandir(root / "eval_runs"):
-            with suppress(OSError):
-                found.append((folder.name, os.stat(f"{folder.path}/status.json").st_mtime_ns))
+            if facts := facts_of(f"{folder.path}/status.json"):
+                found.append((folder.name, facts.st_mtime_ns))
     return sorted(found)

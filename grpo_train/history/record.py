@@ -10,9 +10,8 @@ from functools import cached_property
 from typing import Any
 
 from grpo_train.history.cost import Gain, Prices, gain_of
-from grpo_train.history.spans import time_of
 from grpo_train.run_dir import LIVE_STATES
-from grpo_train.run_dir.files import to_float
+from grpo_train.run_dir.files import number_in, time_of, to_float
 
 MAX_EVENTS = 50
 KEPT_EVENTS = (
@@ -236,10 +235,7 @@ def _numbers(row: Mapping[str, Any]) -> dict[str, float] | None:
 
 
 def _as_number(text: Any) -> float | None:
-    try:
-        return _finite(float(text)) if isinstance(text, (str, int, float)) and len(str(text)) <= 32 else None
-    except ValueError:
-        return None
+    return _finite(number_in(text)) if isinstance(text, (str, int, float)) and len(str(text)) <= 32 else None
 
 
 def _member(text: Json, key: str) -> Any:

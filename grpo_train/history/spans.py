@@ -6,22 +6,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from grpo_train.run_dir.files import parse_time
+from grpo_train.run_dir.files import time_of
 
 Span = tuple[float, float]
 """Begin and end in seconds since the epoch, on the box's clock."""
 ENDS = frozenset({"stopped", "finished", "crashed", "killed"})
 STARTS = frozenset({"launched", "resumed", "restarted", "training", "saved"})
 """Events of a run that runs. Others, such as a backup, are also logged of runs that do not."""
-
-
-def time_of(value: Any) -> float | None:
-    """Seconds since the epoch of a logged time; None if it cannot be read."""
-    try:
-        seconds = parse_time(str(value)) if value else None
-    except (ValueError, OverflowError):
-        return None
-    return seconds if seconds is not None and math.isfinite(seconds) else None
 
 
 def run_spans(events: Iterable[Mapping[str, Any]], updated_at: Any, run_seconds: float | None) -> list[Span]:

@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from grpo_train.history.spans import Span, joined, run_spans, time_of
+from grpo_train.history.spans import Span, joined, run_spans
 from grpo_train.run_dir import RunDir, list_evaluations
-from grpo_train.run_dir.files import read_jsonl, to_float
+from grpo_train.run_dir.files import read_jsonl, time_of, to_float
 
 GPU_LOG = "gpu.jsonl"
 IDLE = 5.0

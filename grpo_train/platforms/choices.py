@@ -16,6 +16,7 @@ from grpo_train.platforms.facts import GpuFacts, Platform
 from grpo_train.platforms.hub_models import model_config
 from grpo_train.platforms.memory import QWEN2_5, Shape, least_bytes
 from grpo_train.policy.locate import BACKBONES, PolicyError, hub_id, resolve_backbone
+from grpo_train.run_dir.safe_json import Unreadable
 
 MEMORY_SHARE = 0.85
 """Share of a GPU's memory that an estimate may fill."""
@@ -158,5 +159,5 @@ def find_shape(backbone: str, root: Path) -> Shape:
         return Shape.read(file)
     except KeyError as error:
         raise PolicyError(f"{unknown}: {file} has no {error}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, Unreadable, ValueError, TypeError) as error:
         raise PolicyError(f"{unknown}: {error}") from error

@@ -225,7 +225,7 @@ def _site() -> str:
 def _memory() -> int | None:
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # macOS
         return None
 
 
@@ -237,7 +237,7 @@ def _disks(root: Path) -> list[Disk]:
             continue
         try:
             usage = shutil.disk_usage(mount.point)
-        except OSError:
+        except OSError:  # a mount whose server is gone
             continue
         found.setdefault(mount.point, Disk(mount.point, mount.kind, usage.free, usage.total))
     return list(found.values())

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.config.schema import Config
-from grpo_train.run_dir.safe_json import Unreadable, read_object
+from grpo_train.run_dir.safe_json import read_object
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 ADAM_BYTES = 8
@@ -48,15 +48,12 @@ class Shape:
 
     @classmethod
     def read(cls, config_file: Path) -> Shape:
-        """From a model's ``config.json``. Raises OSError, KeyError, ValueError."""
-        try:
-            return cls.of(read_object(config_file, finite=False) or {})
-        except Unreadable as error:
-            raise ValueError(str(error)) from error
+        """From a model's ``config.json``. Raises OSError, Unreadable, and what :meth:`of` raises."""
+        return cls.of(read_object(config_file, finite=False) or {})
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Shape:
-        """From the fields of a model's config. Raises KeyError, ValueError."""
+        """From the fields of a model's config. Raises KeyError, ValueError, TypeError."""
         heads = int(facts["num_attention_heads"])
         return cls(
             hidden=int(facts["hidden_size"]),

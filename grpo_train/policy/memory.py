@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol, TypeVar
 from weakref import WeakSet
@@ -53,6 +53,16 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
         isinstance(error, RuntimeError) and any(message in str(error) for message in NO_MEMORY)
     )
+
+
+@contextmanager
+def surviving_out_of_memory() -> Iterator[None]:
+    """Continue after the block where memory runs out in it."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:  # torch.OutOfMemoryError is a RuntimeError
+        if not is_out_of_memory(error):
+            raise
 
 
 def release_memory() -> None:

@@ -35,7 +35,7 @@ def varlen_call(
     """
     try:
         from torch.nn.attention.varlen import varlen_attn
-    except ImportError:
+    except ImportError:  # an older torch
         return "this torch has none"
     known = inspect.signature(varlen_attn).parameters
     queries, groups, width_D = heads

@@ -11,6 +11,7 @@ from grpo_train.evaluation.report.compare import StepComparison, comparable, com
 from grpo_train.evaluation.results.stored import read_summary
 from grpo_train.run_dir import RunDir, list_baselines, list_evaluations
 from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.files import number_in
 from grpo_train.run_dir.safe_json import leave_out
 
 NUMBERS = ("accuracy", "ci_low", "ci_high", "n", "format_rate", "truncated_rate", "mean_length", "flexible_accuracy")
@@ -115,7 +116,7 @@ def _are_comparable(mine: Evaluation, name: str, baseline: Evaluation) -> bool:
     folders = (mine.folder / f"{name}_{mine.dataset}", baseline.folder / f"{TARGET}_{baseline.dataset}")
     try:
         summary, other = map(read_summary, folders)
-    except (UserError, OSError) as error:
+    except (UserError, OSError) as error:  # damaged results; another account's
         leave_out(baseline.folder, error)
         return False
     return bool(summary and other and comparable(summary, other))
@@ -179,8 +180,5 @@ def _status(row: Mapping[str, str]) -> str:
 
 
 def _float(text: str | None) -> float | None:
-    try:
-        value = float(text or "")
-    except ValueError:
-        return None
-    return value if abs(value) < 1e300 else None
+    value = number_in(text)
+    return value if value is not None and abs(value) < 1e300 else None

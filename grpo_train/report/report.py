@@ -144,7 +144,7 @@ def _report_of(run: RunDir, letter: str, price: float | None) -> RunReport:
     try:
         log = read_train_log(run)
         samples = pick_samples(run, log.last_step, log.step_of_highest("grad_norm"))
-    except PermissionError as error:
+    except PermissionError as error:  # another account's
         raise RunDirError(f"{run.name}: {error.filename} cannot be read by this account", code="not_ours") from error
     except (UserError, OSError) as error:
         problems.append(str(error))

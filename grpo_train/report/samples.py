@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir import RunDir
-from grpo_train.run_dir.files import ByteRange, leave_out_line, to_float
+from grpo_train.run_dir.files import ByteRange, parse_line, to_float
 from grpo_train.run_dir.formats import current_row
-from grpo_train.run_dir.safe_json import MAX_LINE_BYTES, Unreadable, open_regular, parse_object, read_lines
+from grpo_train.run_dir.safe_json import MAX_LINE_BYTES, open_regular, read_lines
 
 Row = dict[str, Any]
 LAST_STEPS = 5
@@ -149,11 +149,10 @@ class _Rollouts:
                     return
                 if self._end_of_range(start + offset) is not None:
                     continue
-                try:
-                    row = current_row(parse_object(line))
-                except Unreadable as error:
-                    leave_out_line(self._path, start + offset, line, error)
+                row = parse_line(self._path, start + offset, line)
+                if row is None:
                     continue
+                row = current_row(row)
                 step = to_float(row.get("step"))
                 if step is not None and step == step and abs(step) < 1e12:
                     yield start + offset, row

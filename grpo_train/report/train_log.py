@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from grpo_train.run_dir import RunDir
-from grpo_train.run_dir.files import leave_out_line, to_float
+from grpo_train.run_dir.files import open_log, parse_line, to_float
 from grpo_train.run_dir.formats import RENAMED_KEYS, current_health
-from grpo_train.run_dir.safe_json import Unreadable, open_regular, parse_object, read_lines
+from grpo_train.run_dir.safe_json import read_lines
 
 Floats = npt.NDArray[np.float64]
 NOT_METRICS = ("step", "time", "health")
@@ -162,9 +162,8 @@ def read_train_log(run: RunDir) -> TrainLog:
     log, columns = TrainLog(), _Columns()
     conditions: dict[tuple[str, str], Condition] = {}
     ranges = run.superseded().get("train_log.jsonl", [])
-    try:
-        file = open_regular(run.logs / "train_log.jsonl")
-    except FileNotFoundError:
+    file = open_log(run.logs / "train_log.jsonl", strict=True)
+    if file is None:
         return log
     steps: set[int] = set()
     with file:
@@ -172,12 +171,7 @@ def read_train_log(run: RunDir) -> TrainLog:
             if any(low <= offset < high for low, high in ranges):
                 log.superseded += 1
                 continue
-            try:
-                row = parse_object(line, finite=False)
-            except Unreadable as error:
-                leave_out_line(run.logs / "train_log.jsonl", offset, line, error)
-                log.damaged += 1
-                continue
+            row = parse_line(run.logs / "train_log.jsonl", offset, line, finite=False) or {}
             step = to_float(row.get("step"))
             if step is None or not 0 <= step <= MAX_STEP:
                 log.damaged += 1

@@ -262,7 +262,7 @@ def _asked(question: dict[str, str]) -> str:
         verdict = _helpers().ask(question)
     except HelperTimeout:
         return "grader_timeout"
-    except HelperError:
+    except HelperError:  # a helper that was killed for its memory
         return "grader_error"
     if isinstance(verdict, str):
         return "grader_error" if verdict == "gold_unreadable" else verdict

@@ -12,13 +12,14 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from grpo_train.rewards.types import TaskError
-from grpo_train.run_dir.errors import did_you_mean
+from grpo_train.run_dir.errors import did_you_mean, prefixed
 
 
 def load_function(name: str, key: str) -> Callable[..., Any]:
@@ -27,10 +28,8 @@ def load_function(name: str, key: str) -> Callable[..., Any]:
     Modules are looked up on the Python path and in the working directory. Raises TaskError.
     """
     source, _, attribute = name.rpartition(":")
-    try:
+    with prefixed(f"{key}: '{name}': "):
         module = _import_file(source) if source.endswith(".py") else _import_module(source)
-    except TaskError as error:
-        raise TaskError(f"{key}: '{name}': {error}") from error
     function = getattr(module, attribute, None)
     if not callable(function):
         known = [found for found, value in vars(module).items() if callable(value) and not found.startswith("_")]
@@ -54,6 +53,17 @@ def blame(error: BaseException) -> str:
             key, name = found
             return f"{key}: '{name}' raised {type(error).__name__}: {error} ({frame.f_code.co_filename}:{line})"
     return ""
+
+
+@contextmanager
+def raising_task_error(what: str) -> Iterator[None]:
+    """Turn whatever the user's code of the block raises into a TaskError: ``WHAT ValueError: MESSAGE``."""
+    try:
+        yield
+    except TaskError:  # of a factory of this package that it calls
+        raise
+    except (Exception, SystemExit) as error:
+        raise TaskError(f"{what} {type(error).__name__}: {error}") from error
 
 
 def absolute_name(name: str) -> str:
@@ -150,10 +160,8 @@ def _import_file(source: str) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    try:
+    with raising_task_error(f"cannot import {path}:"):
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # user code may raise anything
-        raise TaskError(f"cannot import {path}: {type(error).__name__}: {error}") from error
     return module
 
 

@@ -131,7 +131,7 @@ class _Process:
         """Raises TaskError if a function cannot be loaded."""
         try:
             self._helper = Helper(["-m", CHILD], {PARENT_VARIABLE: str(os.getpid())})
-        except HelperError as error:
+        except HelperError as error:  # no memory for another process
             raise TaskError(f"task.rewards: {error}") from error
         loaded = self._load(setup)
         self.kinds: list[Kind] = [kind for kind, _ in loaded]
@@ -142,7 +142,7 @@ class _Process:
         try:
             self.send(setup)
             loaded = self.receive(START_S, "loading the functions")
-        except _CallError as error:
+        except _CallError as error:  # a file that hangs or ends the process when it is imported
             self.end()
             raise TaskError(f"task.rewards: {', '.join(setup.functions)}: {error.failure.message}") from None
         if isinstance(loaded, CallFailure):
@@ -156,14 +156,12 @@ class _Process:
     def send(self, message: Setup | CallRequest) -> None:
         """Raises _CallError if the message cannot be pickled or the process has ended."""
         try:
-            data = pickle.dumps(message)
+            self._helper.send(pickle.dumps(message))
+        except HelperEnded as error:  # killed since the last call
+            raise _ended(error.status) from None
         except Exception as error:  # pickle raises many types
             what = f"cannot be called: the problem's data cannot be pickled ({type(error).__name__}: {error})"
             raise _CallError(CallFailure(what, "bad_task"), is_complete=False) from error
-        try:
-            self._helper.send(data)
-        except HelperEnded as error:
-            raise _ended(error.status) from None
 
     def receive(self, timeout_s: float, limit: str) -> Any:
         """The next message. Raises _CallError after ``timeout_s`` seconds, and if the process has ended."""

@@ -15,6 +15,7 @@ from grpo_train.policy.memory import is_out_of_memory
 from grpo_train.rewards.types import TaskError
 from grpo_train.rewards.user_code import load_function
 from grpo_train.rollout import Completion
+from grpo_train.run_dir.errors import exiting_on_error
 
 if TYPE_CHECKING:
     from grpo_train.policy.loading import Policy
@@ -84,7 +85,7 @@ class OwnBackend:
     def _call(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         try:
             return function(*arguments, **named)
-        except TaskError:
+        except TaskError:  # of one of this package's backends that it calls
             raise
         except Exception as error:  # user code may raise anything
             if is_out_of_memory(error):
@@ -118,7 +119,5 @@ def _problem(completion: Any, prompt: Sequence[int], temperature: float) -> str:
 
 
 if __name__ == "__main__":
-    try:
+    with exiting_on_error(""):
         load_backend(sys.argv[1])
-    except TaskError as found_problem:
-        sys.exit(str(found_problem))

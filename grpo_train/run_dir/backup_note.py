@@ -117,6 +117,6 @@ def _newest_checkpoint(run: Path) -> int:
     """Step of the newest checkpoint, by its name: a directory gets it when it is complete."""
     try:
         matches = [STEP_NAME.fullmatch(entry.name) for entry in (run / "training_state").iterdir()]
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError):  # removed in the meantime
         return 0
     return max((int(match[1]) for match in matches if match), default=0)

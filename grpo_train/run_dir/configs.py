@@ -176,7 +176,7 @@ def _holds_training_config(folder: Path) -> bool:
             continue
         try:
             keys = set(_TOP_LEVEL_KEY.findall((folder / config["name"]).read_text(encoding="utf-8", errors="replace")))
-        except OSError:
+        except OSError:  # another account's, or removed in the meantime
             continue
         if keys and keys <= SECTIONS:
             return True

@@ -6,7 +6,9 @@ import difflib
 import errno
 import os
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from grpo_train.run_dir.installation import install_command
 
@@ -57,6 +59,25 @@ def no_engine(library: str) -> UserError:
         f"{library} is not installed in this environment; install the engine: {install_command('train')}",
         code="no_engine",
     )
+
+
+@contextmanager
+def prefixed(prefix: str) -> Iterator[None]:
+    """Begin the message of a UserError of the block with what it is about; its class and code stay."""
+    try:
+        yield
+    except UserError as error:
+        raise type(error)(f"{prefix}{error}", code=error.code) from error
+
+
+@contextmanager
+def exiting_on_error(prefix: str = "error: ") -> Iterator[None]:
+    """Print an expected failure of the block, and exit with 1."""
+    try:
+        yield
+    except (UserError, OSError) as error:
+        print(f"{prefix}{message_of(error)}", file=sys.stderr)
+        raise SystemExit(1) from None
 
 
 def code_of(error: BaseException) -> str:

@@ -5,9 +5,7 @@ Standard library only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from grpo_train.run_dir.files import to_float
@@ -15,15 +13,6 @@ from grpo_train.run_dir.safe_json import Unreadable, type_name
 
 MAX_TEXT = 255
 MAX_INTEGER = 2**63 - 1
-
-
-@contextmanager
-def of(file: Path) -> Iterator[None]:
-    """Name the file in the reasons of what is raised inside."""
-    try:
-        yield
-    except Unreadable as error:
-        raise Unreadable(f"{file.name}: {error}") from None
 
 
 def text(row: Mapping[str, Any], key: str) -> str | None:

@@ -16,10 +16,10 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from grpo_train.run_dir.safe_json import (
     MAX_FILE_BYTES,
@@ -49,6 +49,14 @@ def parse_time(text: str) -> float:
     return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
 
 
+def time_of(value: Any) -> float | None:
+    """Seconds since the epoch of a logged time; None if it cannot be read."""
+    try:
+        return parse_time(str(value)) if value else None
+    except (ValueError, OverflowError):
+        return None
+
+
 def utc_from(seconds: float) -> str:
     """Seconds since the epoch in the format of :func:`utc_now`; a time outside 1970–9999 becomes the nearest bound."""
     moment = datetime.fromtimestamp(min(max(seconds, 0.0), _LAST_SECOND), timezone.utc)
@@ -75,22 +83,53 @@ def to_float(value: Any) -> float | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, (int, float)):
-        try:
-            return float(value)
-        except OverflowError:
-            return None
+        return number_in(value)
     return _SPECIAL_FLOATS.get(value) if isinstance(value, str) else None
+
+
+def number_in(text: Any) -> float | None:
+    """The number that a text is, or a value of another program has; None where there is none."""
+    try:
+        return float(text)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def facts_of(path: Path | str, *, follow: bool = True) -> os.stat_result | None:
+    """What the disk knows of a file, or of the link itself; None where it is missing or may not be seen."""
+    try:
+        return os.stat(path, follow_symlinks=follow)
+    except OSError:
+        return None
+
+
+@contextmanager
+def closing_descriptor(descriptor: int) -> Iterator[int]:
+    """Close a descriptor at the end of the block."""
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def discarding(path: Path) -> Iterator[None]:
+    """Remove a file or directory that was not finished, whatever ended the block."""
+    try:
+        yield
+    except BaseException:
+        remove_tree(path)
+        with suppress(OSError):  # never made, or removed as a directory
+            path.unlink()
+        raise
 
 
 def fsync_path(path: Path) -> None:
     """Flush a file, or a directory's entries, to disk (no-op where the platform cannot open directories)."""
     if os.name != "posix":
         return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
+    with closing_descriptor(os.open(path, os.O_RDONLY)) as descriptor:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def atomic_write(path: Path, data: str | bytes, mode: int = 0o666) -> None:
@@ -150,10 +189,21 @@ def open_lock(path: Path) -> int:
             pass
         try:
             descriptor = open_for_writing(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
+        except FileExistsError:  # another process made it in between
             continue
         os.fchmod(descriptor, path.parent.stat().st_mode & 0o666)
         return descriptor
+
+
+def lock_if_free(descriptor: int) -> bool:
+    """Take a lock until the descriptor is closed, unless another process holds it."""
+    import fcntl  # POSIX only, and only where a run is written
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def atomic_symlink(alias: Path, target: str) -> None:
@@ -241,6 +291,19 @@ def append_jsonl(path: Path, row: Mapping[str, Any]) -> None:
         writer.sync()
 
 
+def open_log(path: Path, *, strict: bool = False) -> BinaryIO | None:
+    """A log to read; None if it is missing, or left out as not a file. With ``strict``, that raises Unreadable."""
+    try:
+        return open_regular(path)
+    except FileNotFoundError:
+        return None
+    except Unreadable as error:
+        if strict:
+            raise
+        leave_out(path, error)
+        return None
+
+
 def read_jsonl(
     path: Path, superseded: list[ByteRange] | None = None, *, strict: bool = False
 ) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -250,14 +313,8 @@ def read_jsonl(
     line over the limits of :mod:`grpo_train.run_dir.safe_json` raises Unreadable instead.
     """
     ranges = superseded or []
-    try:
-        file = open_regular(path)
-    except FileNotFoundError:
-        return
-    except Unreadable as error:
-        if strict:
-            raise
-        leave_out(path, error)
+    file = open_log(path, strict=strict)
+    if file is None:
         return
     with file:
         for start, line in read_lines(file):
@@ -267,12 +324,19 @@ def read_jsonl(
                 if not line.endswith(b"\n"):
                     raise OverLimit(f"longer than {MAX_LINE_BYTES} bytes")
                 yield start, parse_object(line)
-            except OverLimit as error:
-                if strict:
+            except Unreadable as error:
+                if strict and isinstance(error, OverLimit):
                     raise Unreadable(f"{path.name}, line at byte {start}: {error}") from None
                 leave_out_line(path, start, line, error)
-            except Unreadable as error:
-                leave_out_line(path, start, line, error)
+
+
+def parse_line(path: Path, start: int, line: bytes, *, finite: bool = True) -> dict[str, Any] | None:
+    """The object in a line of a log; None of one that is left out."""
+    try:
+        return parse_object(line, finite=finite)
+    except Unreadable as error:
+        leave_out_line(path, start, line, error)
+        return None
 
 
 def leave_out_line(path: Path, start: int, line: bytes, error: Unreadable) -> None:
@@ -286,27 +350,20 @@ def last_jsonl(path: Path, window: int = 65_536, *, strict: bool = False) -> dic
 
     ``strict`` as in read_jsonl; a file in which all lines are damaged raises, too.
     """
-    try:
-        with open_regular(path) as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - window))
-            tail = file.read(window)
-    except FileNotFoundError:
+    file = open_log(path, strict=strict)
+    if file is None:
         return None
-    except Unreadable as error:
-        if strict:
-            raise
-        leave_out(path, error)
-        return None
+    with file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - window))
+        tail = file.read(window)
     lines = tail.split(b"\n")[:-1]
     for line in reversed(lines):
         try:
             return parse_object(line)
-        except OverLimit as error:
-            if strict:
+        except Unreadable as error:
+            if strict and isinstance(error, OverLimit):
                 raise Unreadable(f"{path.name}: {error}") from None
-        except Unreadable:
-            pass
     if any(line.strip() for line in lines):
         reason = "none of its last lines is a JSON object"
         if strict:

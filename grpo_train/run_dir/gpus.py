@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.files import number_in
 
 TIMEOUT_S = 15.0
 BUSY_MIB = 1024.0
@@ -134,11 +135,11 @@ def _gpus(rows: Sequence[dict[str, str]], pids: dict[str, Processes] | None) -> 
                 index=number,
                 name=_plain(row["name"]),
                 driver=_plain(row["driver_version"]),
-                memory_total_mib=_float(row["memory.total"]),
-                memory_used_mib=_float(row["memory.used"]),
-                utilization=_float(row["utilization.gpu"]),
-                power_w=_float(row["power.draw"]),
-                temperature_c=_float(row["temperature.gpu"]),
+                memory_total_mib=number_in(row["memory.total"]),
+                memory_used_mib=number_in(row["memory.used"]),
+                utilization=number_in(row["utilization.gpu"]),
+                power_w=number_in(row["power.draw"]),
+                temperature_c=number_in(row["temperature.gpu"]),
                 pids=None if pids is None else pids.get(row["uuid"], {}),
                 uuid=_plain(row["uuid"]),
                 problem=_problem(row),
@@ -159,13 +160,6 @@ def _problem(row: dict[str, str]) -> str:
 
 def _plain(text: str) -> str:
     return "" if text.startswith("[") else text
-
-
-def _float(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 # ------------------------------------------------------------------------------------------------------------- NVML
@@ -269,7 +263,7 @@ def _read_smi() -> list[dict[str, str]]:
     for GPU0000:3B:00.0: GPU is lost", has a row of that message. Raises GpuReadError."""
     try:
         rows, messages, code = _nvidia_smi("gpu", *_FIELDS)
-    except subprocess.TimeoutExpired as error:
+    except subprocess.TimeoutExpired as error:  # it hangs where a GPU has fallen off the bus
         raise GpuReadError(f"nvidia-smi did not answer within {TIMEOUT_S:.0f} s") from error
     except OSError as error:
         raise GpuReadError(f"nvidia-smi failed: {error}") from error
@@ -293,11 +287,11 @@ def _query_processes(gpus: Sequence[dict[str, str]]) -> dict[str, Processes] | N
             return None
         if any(row["gpu_uuid"] not in known for row in rows):
             known |= _mig_parents()
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, subprocess.SubprocessError):  # a driver that fails between the two questions
         return None
     for row in rows:
         if row["pid"].isdecimal():
-            found.setdefault(known.get(row["gpu_uuid"], ""), {})[int(row["pid"])] = _float(row["used_memory"])
+            found.setdefault(known.get(row["gpu_uuid"], ""), {})[int(row["pid"])] = number_in(row["used_memory"])
     if any(uuid not in known for uuid in found):
         return None  # a process whose GPU is not known may be on any of them
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -45,10 +46,8 @@ def _source() -> tuple[Path | None, str]:
     from urllib.request import url2pathname
 
     source: dict[str, Any] = {}
-    try:
+    with suppress(PackageNotFoundError, ValueError):  # a checkout that is not installed
         source = json.loads(distribution("grpo-tui").read_text("direct_url.json") or "{}")
-    except (PackageNotFoundError, ValueError):
-        pass
     url = source.get("url", "").replace("{", "{{").replace("}", "}}")
     if source.get("dir_info", {}).get("editable"):
         checkout = Path(url2pathname(urlsplit(url).path))

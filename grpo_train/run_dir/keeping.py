@@ -13,7 +13,7 @@ from typing import Any
 from grpo_train.run_dir import fields
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.display import fraction
-from grpo_train.run_dir.files import parse_time, read_json, remove_tree
+from grpo_train.run_dir.files import number_in, parse_time, read_json, remove_tree
 from grpo_train.run_dir.manifest import MANIFEST, STEP_NAME
 from grpo_train.run_dir.processes import is_alive, start_ticks
 from grpo_train.run_dir.run import RunDir
@@ -60,11 +60,8 @@ def accuracies_of(rows: Iterable[Mapping[str, str]]) -> dict[int, float]:
     """Step to accuracy, from the table of an evaluation."""
     found = {}
     for row in rows:
-        try:
-            value = float(row["accuracy"])
-        except ValueError:
-            continue
-        if math.isfinite(value) and len(row["step"]) <= 15:
+        value = number_in(row["accuracy"])
+        if value is not None and math.isfinite(value) and len(row["step"]) <= 15:
             found[int(row["step"])] = value
     return found
 
@@ -75,7 +72,7 @@ def links_of(folder: Path) -> dict[str, int]:
     for name in ("latest", "final"):
         try:
             target = os.path.basename(os.readlink(folder / f"step_{name}")).removeprefix("step_")
-        except OSError:
+        except OSError:  # no such link
             continue
         if target.isascii() and target.isdecimal() and len(target) <= 18:
             found[name] = int(target)
@@ -85,8 +82,8 @@ def links_of(folder: Path) -> dict[str, int]:
 def paths_in_use(root: Path, backbone_of: Callable[[str], str]) -> list[str]:
     """Real paths announced by the live evaluations and backups of a root, and those its runs took their weights from.
 
-    ``backbone_of`` reads ``model.backbone`` in the text of a config. Raises ValueError or Unreadable naming a damaged
-    file, OSError for one that cannot be read: what is in use is then unknown, and nothing may be removed.
+    ``backbone_of`` reads ``model.backbone`` in the text of a config. Raises Unreadable naming a damaged file, OSError
+    for one that cannot be read: what is in use is then unknown, and nothing may be removed.
     """
     paths: list[str] = []
     for file in sorted([*root.glob("eval_runs/*/status.json"), *root.glob("transfers/*/status.json")]):
@@ -96,7 +93,7 @@ def paths_in_use(root: Path, backbone_of: Callable[[str], str]) -> list[str]:
             if observe(status).is_live:
                 paths += [os.fspath(path) for path in status.get("pending", [])]
         except (ValueError, TypeError, Unreadable) as error:
-            raise ValueError(f"{file} is damaged: {error}") from error
+            raise Unreadable(f"{file} is damaged: {error}") from error
     for file in sorted(root.glob("training_runs/*/launch.json")):
         paths += [str(ckpt)] if (ckpt := (read_object(file) or {}).get("ckpt")) else []
     for file in sorted(root.glob("training_runs/*/config.yaml")):
@@ -105,7 +102,7 @@ def paths_in_use(root: Path, backbone_of: Callable[[str], str]) -> list[str]:
         except Exception as error:  # of any reader of YAML
             if isinstance(error, OSError):
                 raise
-            raise ValueError(f"{file} is damaged: {error}") from error
+            raise Unreadable(f"{file} is damaged: {error}") from error
     return [os.path.realpath(root / path) for path in paths]
 
 
@@ -121,7 +118,7 @@ def checkpoint_size(folder: Path) -> int:
     """Bytes of a checkpoint: by its manifest, without which its files are looked at. Raises OSError."""
     try:
         files = (read_json(folder / MANIFEST, finite=True) or {}).get("files")
-    except OSError:
+    except OSError:  # a failing disk: read_json answers for a missing or damaged file
         files = None
     sizes = (
         [facts.get("size") if isinstance(facts, dict) else None for facts in files.values()]

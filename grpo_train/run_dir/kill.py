@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from grpo_train.run_dir.clock import CLOCK, Clock
-from grpo_train.run_dir.files import last_jsonl, touch
+from grpo_train.run_dir.files import facts_of, last_jsonl, touch
 from grpo_train.run_dir.machine import account, process_owner
 from grpo_train.run_dir.processes import boot_id, find_by_run_id, is_alive, kill_all, run_id_of, signal_quietly
 from grpo_train.run_dir.run import RunDir
@@ -73,8 +73,8 @@ def kill_run(
             raise RunDirError(f"{run.name} is not running ({observed.state})", code="not_running")
     try:
         run.log_event("kill_asked", by=by, started_at=started_at(run))
-    except OSError:
-        with suppress(OSError):
+    except OSError:  # a full disk has room for an empty file
+        with suppress(OSError):  # a read-only one has not
             touch(run.killed_file)
     result = _terminate_then_kill(run, targets, patience_s, clock)
     error = f"{len(result.left)} processes could not be ended" if result.left else ""
@@ -93,12 +93,11 @@ def recorded_supervisor(run: RunDir) -> set[tuple[int, int]]:
     recorded = writer_of(run.read_status() or {})
     if recorded[0] <= 1 or not is_alive(*recorded):
         return set()
-    try:
-        writer, owner = os.stat(run.status_file).st_uid, os.stat(f"/proc/{recorded[0]}").st_uid
-    except OSError:
+    writer, owner = facts_of(run.status_file), facts_of(f"/proc/{recorded[0]}")
+    if writer is None or owner is None:
         return set()
-    squashed = owner == 0 and writer == NOBODY
-    return {recorded} if writer == owner or squashed else set()
+    squashed = owner.st_uid == 0 and writer.st_uid == NOBODY
+    return {recorded} if writer.st_uid == owner.st_uid or squashed else set()
 
 
 def _terminate_then_kill(run: RunDir, supervisors: set[tuple[int, int]], patience_s: float, clock: Clock) -> KillResult:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.files import facts_of
 
 # owners: whose files and processes are, and the command that fixes it --------------------------------------
 
@@ -25,17 +26,14 @@ def account(uid: int | None = None) -> str:
         import pwd  # POSIX only
 
         return pwd.getpwuid(number).pw_name
-    except (ImportError, KeyError):
+    except (ImportError, KeyError):  # an account of another machine, over NFS or in a container
         return f"uid {number}"
 
 
 def foreign_owner(path: Path) -> str:
     """Name of the other account that owns a file or directory; "" if it is this account's, or unknown."""
-    try:
-        uid = os.stat(path).st_uid
-    except OSError:
-        return ""
-    return "" if uid == os.geteuid() else account(uid)
+    facts = facts_of(path)
+    return "" if facts is None or facts.st_uid == os.geteuid() else account(facts.st_uid)
 
 
 def process_owner(pid: int) -> str:
@@ -76,13 +74,7 @@ def _message(place: Path, verb: str, command: str, *, as_owner: bool = False) ->
 
 def _visible(path: Path) -> Path:
     """The path, or its nearest parent that exists and whose owner this account can see."""
-    for place in (path, *path.parents):
-        try:
-            os.stat(place)
-            return place
-        except OSError:
-            continue
-    return path
+    return next((place for place in (path, *path.parents) if facts_of(place)), path)
 
 
 def _account_argument() -> str:
@@ -131,7 +123,7 @@ def read_mounts() -> list[Mount]:
     """Every mount, a later one over an earlier one at the same point; [] on a machine without ``/proc``."""
     try:
         lines = os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines()
-    except OSError:
+    except OSError:  # macOS
         return []
     found = []
     for line in lines:
@@ -163,7 +155,7 @@ def give_way() -> None:
     """Give this process, and what it starts, the lowest priority. It cannot be raised again."""
     os.nice(LOWEST)
     if os.getsid(0) == os.getpid():  # Linux shares a CPU between sessions first: this one's own priority counts, too
-        with suppress(OSError):
+        with suppress(OSError):  # a kernel without it
             Path("/proc/self/autogroup").write_text(str(LOWEST))
 
 
@@ -179,6 +171,6 @@ def account_file() -> Path:
 def env_files() -> list[Path]:
     """The files that a command of the engine reads; the first that has a variable wins."""
     files = [Path(".env")]
-    with suppress(RuntimeError):
+    with suppress(RuntimeError):  # an account without a home
         files.append(account_file())
     return files

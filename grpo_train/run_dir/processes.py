@@ -37,12 +37,17 @@ class ProcessIdentity:
     boot_id: str
 
 
-def boot_id() -> str:
-    """The kernel's identifier of this boot; "" where unavailable."""
+def proc_text(path: str) -> str:
+    """A file of the kernel; "" of a process that is gone or another account's, and of a system without this file."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return Path(path).read_text(errors="replace")
     except OSError:
         return ""
+
+
+def boot_id() -> str:
+    """The kernel's identifier of this boot; "" where unavailable."""
+    return proc_text("/proc/sys/kernel/random/boot_id").strip()
 
 
 def start_ticks(pid: int) -> int | None:
@@ -53,10 +58,7 @@ def start_ticks(pid: int) -> int | None:
 
 def _stat(pid: int) -> list[str]:
     """Fields of ``/proc/PID/stat`` from the third (the state) on; [] of a process that is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return []
+    return proc_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 
 def identity() -> ProcessIdentity:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir.errors import UserError
-from grpo_train.run_dir.files import to_json
+from grpo_train.run_dir.files import closing_descriptor, to_json
 
 QUESTIONS, ANSWERS = "questions.jsonl", "answers.jsonl"
 CANCELLED = "cancelled-"
@@ -78,11 +78,8 @@ def make_folder(folder: Path) -> None:
 
 def append_row(file: Path, row: dict[str, Any]) -> None:
     """Append one line of JSON in one write. Raises OSError; FileNotFoundError where the directory was removed."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-    try:
+    with closing_descriptor(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)) as descriptor:
         os.write(descriptor, f"{to_json(row)}\n".encode("utf-8", "replace"))
-    finally:
-        os.close(descriptor)
 
 
 def add_question(folder: Path, question: AskedQuestion) -> None:

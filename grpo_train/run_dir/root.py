@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir.errors import code_of, nearest
-from grpo_train.run_dir.files import atomic_write, open_lock, remove_tree, utc_from, utc_now
+from grpo_train.run_dir.files import atomic_write, closing_descriptor, open_lock, remove_tree, utc_from, utc_now
 from grpo_train.run_dir.identity import older_identity
 from grpo_train.run_dir.machine import not_readable, not_writable
 from grpo_train.run_dir.manifest import list_checkpoints
@@ -159,13 +159,7 @@ def create_run(root: Path, launch: Mapping[str, Any], name: str | None = None) -
 
 def find_by_key(root: Path, key: str) -> RunDir | None:
     """The run that was created with this idempotency key; None for the key ""."""
-    for run in list_runs(root) if key else []:
-        try:
-            if run.read_launch().get("idempotency_key") == key:
-                return run
-        except OSError:
-            continue  # another account's
-    return None
+    return next((run for run in list_runs(root) if run.launch_text("idempotency_key") == key), None) if key else None
 
 
 @contextmanager
@@ -175,15 +169,13 @@ def _locked(path: Path) -> Iterator[None]:
 
     try:
         descriptor = open_lock(path)
-    except PermissionError as error:
-        raise RunDirError(not_writable(path), code="bad_root") from error
     except OSError as error:
-        raise RunDirError(f"cannot write {path}: {error.strerror or error}", code="bad_root") from error
-    try:
+        denied = isinstance(error, PermissionError)
+        reason = not_writable(path) if denied else f"cannot write {path}: {error.strerror or error}"
+        raise RunDirError(reason, code="bad_root") from error
+    with closing_descriptor(descriptor):
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def check_name(name: str) -> str:
@@ -206,16 +198,16 @@ def list_runs(root: Path) -> list[RunDir]:
     if not folder.is_dir():
         return []
     runs = [RunDir(path) for path in folder.iterdir() if not path.name.startswith(".") and is_run(path)]
-    return sorted(runs, key=lambda run: (run.launched_at(), run.name), reverse=True)
+    return sorted(runs, key=lambda run: (run.launch_text("time"), run.name), reverse=True)
 
 
 def is_run(path: Path) -> bool:
     """Whether a directory has a ``launch.json``, whole or not, or may not be read by this account."""
     try:
         os.lstat(f"{path}/launch.json")  # to join paths takes longer
-    except PermissionError:
+    except PermissionError:  # another account's
         return True
-    except OSError:
+    except OSError:  # without one, a file, or removed in the meantime
         return False
     return True
 
@@ -230,7 +222,7 @@ def open_run(root: Path, name_or_path: str) -> RunDir:
             if os.path.lexists(path / "launch.json") or os.path.lexists(path / "config.yaml"):
                 return RunDir(Path(os.path.abspath(path)))
             os.stat(path / "launch.json")
-        except PermissionError as error:
+        except PermissionError as error:  # another account's
             raise RunDirError(not_readable(path), code="not_ours") from error
         except (OSError, ValueError):
             continue
@@ -257,7 +249,7 @@ def list_older_runs(root: Path) -> list[dict[str, Any]]:
             if not path.is_dir():
                 continue
             steps, modified = list_checkpoints(path), path.stat().st_mtime
-        except PermissionError:
+        except PermissionError:  # another account's
             rows.append((0.0, {**unreadable_row(path.name, not_readable(path)), "layout": "rl_runs"}))
             continue
         except OSError:  # removed in the meantime

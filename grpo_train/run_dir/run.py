@@ -11,7 +11,7 @@ from typing import Any
 
 from grpo_train.run_dir import fields
 from grpo_train.run_dir.backup_note import backup_state, restore_hint
-from grpo_train.run_dir.errors import code_of
+from grpo_train.run_dir.errors import code_of, prefixed
 from grpo_train.run_dir.files import (
     ByteRange,
     append_jsonl,
@@ -214,11 +214,11 @@ class RunDir:
 
     # reading -------------------------------------------------------------------------------------------
 
-    def launched_at(self) -> str:
-        """When the run was launched; "" where that cannot be read."""
+    def launch_text(self, key: str) -> str:
+        """A field of ``launch.json`` as text; "" without it, and where the file cannot be read."""
         try:
-            return str(self.read_launch().get("time", ""))
-        except OSError:
+            return str(self.read_launch().get(key) or "")
+        except OSError:  # another account's
             return ""
 
     def read_launch(self) -> dict[str, Any]:
@@ -227,12 +227,10 @@ class RunDir:
     def launched(self) -> dict[str, Any]:
         """What a command acts on: ``read_launch`` with checked types. Raises Unreadable for a damaged file, where
         ``read_launch`` has nothing: a run would start, or be compared, with other weights."""
-        try:
+        with prefixed(f"{self.name}: "):
             launch = read_object(self.launch_file, MAX_RUN_FILE_BYTES) or {}
-            with fields.of(self.launch_file):
+            with prefixed(f"{self.launch_file.name}: "):
                 fields.check_launch_fields(launch)
-        except Unreadable as error:
-            raise Unreadable(f"{self.name}: {error}") from None
         return launch
 
     def read_status(self) -> dict[str, Any] | None:
@@ -244,7 +242,7 @@ class RunDir:
 
     def events(self, *, strict: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
         """Rows of ``events.jsonl`` as :func:`read_jsonl`; a file over MAX_FILE_BYTES has none."""
-        with suppress(FileNotFoundError, NotADirectoryError):
+        with suppress(FileNotFoundError, NotADirectoryError):  # removed in the meantime
             if (size := self.events_file.stat().st_size) <= MAX_FILE_BYTES:
                 yield from read_jsonl(self.events_file, strict=strict)
             elif strict:
@@ -347,17 +345,17 @@ class RunDir:
             return self._summary()
         except Unreadable as error:
             reason = str(error)
-        except PermissionError:
-            reason = not_readable(self.path)
         except OSError as error:
             reason = f"{error.filename or self.path}: {error.strerror or error}"
+            if isinstance(error, PermissionError):
+                reason = not_readable(self.path)
         leave_out(self.path, reason)
         return unreadable_row(self.name, reason)
 
     def _summary(self) -> dict[str, Any]:
         """Raises Unreadable and OSError."""
         launched = read_bytes(self.launch_file, MAX_RUN_FILE_BYTES)
-        with fields.of(self.launch_file):
+        with prefixed(f"{self.launch_file.name}: "):
             launch = parse_object(launched) if launched is not None else {}
         who = run_identity(self.path, launched)
         given = read_object(self.status_file, MAX_RUN_FILE_BYTES)
@@ -366,7 +364,7 @@ class RunDir:
             open_regular(self.config_file).close()
         log = self.logs / "train_log.jsonl"
         last = self.last_step_row(strict=True)
-        with fields.of(log):
+        with prefixed(f"{log.name}: "):
             logged = {
                 "step": fields.integer(last, "step") or 0,
                 "reward": fields.number(last, "reward"),
@@ -374,10 +372,10 @@ class RunDir:
                 "alarm": fields.alarm(last),
                 "logged_at": fields.text(last, "time") or (utc_from(log.stat().st_mtime) if log.exists() else None),
             }
-        with fields.of(self.launch_file):
+        with prefixed(f"{self.launch_file.name}: "):
             launched_at = fields.text(launch, "time")
             sweep = fields.text(launch, "sweep")
-        with fields.of(self.status_file):
+        with prefixed(f"{self.status_file.name}: "):
             fields.text(status, "state"), fields.text(status, "host")
             observed = observe_run(self.path, given, launch)
             if observed.state == "lost" and read_object(self.status_file, MAX_RUN_FILE_BYTES) != given:

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.errors import UserError, prefixed
 
 MAX_FILE_BYTES = 64 << 20
 """Of a JSON file; the weight index of a large model has 9 MB."""
@@ -86,10 +86,8 @@ def parse(text: bytes, *, finite: bool = True) -> Any:
 def read_object(path: Path, limit: int = MAX_FILE_BYTES, *, finite: bool = True) -> dict[str, Any] | None:
     """The JSON object in a file; None if the file is missing. Raises Unreadable naming the file, and OSError."""
     data = read_bytes(path, limit)
-    try:
+    with prefixed(f"{path.name}: "):
         return None if data is None else parse_object(data, finite=finite)
-    except Unreadable as error:
-        raise type(error)(f"{path.name}: {error}") from None
 
 
 def read_bytes(path: Path, limit: int) -> bytes | None:

@@ -127,7 +127,7 @@ def lost_server(socket_file: Path) -> int | None:
     if sys.platform != "linux":
         return None
     reached = -1
-    with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
+    with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):  # nobody listens
         probe.connect(str(socket_file))
         reached = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
     bound = {str(socket_file), os.path.join(os.path.realpath(socket_file.parent), socket_file.name)}

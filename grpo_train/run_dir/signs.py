@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from grpo_train.run_dir.files import open_for_writing
+from grpo_train.run_dir.files import closing_descriptor, open_for_writing
 from grpo_train.run_dir.safe_json import Unreadable, open_regular
 
 SIGNS_VARIABLE = "GRPO_SIGNS"
@@ -29,12 +29,10 @@ def sign_of_life(kind: str, detail: str = "") -> None:
     if not file:
         return
     text = f"{kind} {os.getpid()} {time.monotonic_ns()} {detail}"
-    with suppress(OSError):  # never a reason to end training
-        descriptor = open_for_writing(Path(file), os.O_WRONLY | os.O_CREAT)
-        try:
-            os.pwrite(descriptor, text.encode(errors="replace")[:WIDTH].ljust(WIDTH), 0)
-        finally:
-            os.close(descriptor)
+    sign = text.encode(errors="replace")[:WIDTH].ljust(WIDTH)
+    flags = os.O_WRONLY | os.O_CREAT
+    with suppress(OSError), closing_descriptor(open_for_writing(Path(file), flags)) as descriptor:
+        os.pwrite(descriptor, sign, 0)  # a full disk is never a reason to end training
 
 
 @contextmanager

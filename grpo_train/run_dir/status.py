@@ -19,7 +19,16 @@ from typing import Any
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.code import commit_of
 from grpo_train.run_dir.errors import UserError, code_of
-from grpo_train.run_dir.files import atomic_write, open_for_writing, parse_time, read_json, touch, utc_now
+from grpo_train.run_dir.files import (
+    atomic_write,
+    facts_of,
+    lock_if_free,
+    open_for_writing,
+    read_json,
+    time_of,
+    touch,
+    utc_now,
+)
 from grpo_train.run_dir.processes import boot_id, identity, is_alive
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES
 from grpo_train.run_dir.version import FORMAT, VERSION
@@ -94,11 +103,9 @@ def observe_run(run: Path, status: Mapping[str, Any] | None, launch: Mapping[str
         return observe(status)
     if has_rebooted(launch):
         return ObservedState("lost")
-    try:
-        checked_s = time.time() - (run / CHECKED_FILE).stat().st_mtime
-    except OSError:
-        checked_s = FRESH_S
-    return ObservedState("starting" if checked_s < FRESH_S or is_fresh(launch.get("time")) else "lost")
+    checked = facts_of(run / CHECKED_FILE)
+    is_checked = checked is not None and time.time() - checked.st_mtime < FRESH_S
+    return ObservedState("starting" if is_checked or is_fresh(launch.get("time")) else "lost")
 
 
 @contextmanager
@@ -108,7 +115,7 @@ def being_checked(run: Path, clock: Clock = CLOCK) -> Iterator[None]:
 
     def show() -> None:
         while not ended.is_set():
-            with suppress(OSError):
+            with suppress(OSError):  # a full disk
                 touch(file)
                 os.utime(file)
             clock.wait(ended, FRESH_S / 6)
@@ -120,7 +127,7 @@ def being_checked(run: Path, clock: Clock = CLOCK) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-        with suppress(OSError):
+        with suppress(OSError):  # a disk that became read-only
             file.unlink(missing_ok=True)
 
 
@@ -138,10 +145,8 @@ def writer_of(status: Mapping[str, Any]) -> tuple[int, int]:
 
 def is_fresh(updated_at: Any) -> bool:
     """Whether a logged time is younger than FRESH_S; False for anything else."""
-    try:
-        return time.time() - parse_time(str(updated_at)) < FRESH_S
-    except (ValueError, OverflowError):
-        return False
+    at = time_of(updated_at)
+    return at is not None and time.time() - at < FRESH_S
 
 
 def write_from_reserve(folder: Path, write: Callable[[], None]) -> None:
@@ -167,17 +172,12 @@ class StatusWriter:
     """
 
     def __init__(self, folder: Path, **fixed: Any) -> None:
-        import fcntl  # POSIX only, and only where a run is written
-
         self._file = folder / "status.json"
         self._lock = open_for_writing(folder / LOCK_FILE)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        if not lock_if_free(self._lock):
             os.close(self._lock)
-            raise RunDirError(
-                f"another process is writing {self._file}; is the run still active?", code="run_is_live"
-            ) from error
+            message = f"another process is writing {self._file}; is the run still active?"
+            raise RunDirError(message, code="run_is_live")
         with suppress(OSError):  # random, as file systems compress
             os.write(self._lock, os.urandom(max(0, RESERVE_BYTES - os.fstat(self._lock).st_size)))
         written_by = {**asdict(identity()), "version": VERSION, "format": FORMAT, "commit": commit_of()}
@@ -195,6 +195,6 @@ class StatusWriter:
 
     def close(self) -> None:
         """Release the lock and the reserve."""
-        with suppress(OSError):
+        with suppress(OSError):  # a disk that became read-only
             os.truncate(self._lock, 0)
         os.close(self._lock)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from grpo_train.run_dir.curves import noise
 from grpo_train.run_dir.display import fraction, metric_text, percent, setting
 from grpo_train.run_dir.evaluations import list_evaluations
-from grpo_train.run_dir.files import to_float
+from grpo_train.run_dir.files import number_in, to_float
 from grpo_train.run_dir.run import RunDir
 
 VERDICTS = {
@@ -238,18 +238,11 @@ def held_out(evaluations: Sequence[Mapping[str, Any]]) -> list[HeldOutAccuracy]:
     for evaluation in evaluations:
         results = []
         for row in evaluation["metrics"]:
-            accuracy = _number(row.get("accuracy"))
+            accuracy = number_in(row.get("accuracy"))
             if accuracy is not None and len(row["step"]) <= 15:
-                results.append(HeldOutAccuracy(int(row["step"]), accuracy, int(_number(row.get("n")) or 0)))
+                results.append(HeldOutAccuracy(int(row["step"]), accuracy, int(number_in(row.get("n")) or 0)))
         found.append(sorted(results))
     return max(found, key=len)
-
-
-def _number(text: Any) -> float | None:
-    try:
-        return to_float(float(str(text)))
-    except ValueError:
-        return None
 
 
 # The series -------------------------------------------------------------------------------------------------

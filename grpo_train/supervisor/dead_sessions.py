@@ -58,6 +58,6 @@ def _tmux(*arguments: str) -> str:
         done = subprocess.run(
             ["tmux", *arguments], capture_output=True, text=True, timeout=TMUX_S, stdin=subprocess.DEVNULL, check=False
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, subprocess.TimeoutExpired):  # a server that hangs
         return ""
     return done.stdout

@@ -127,7 +127,7 @@ class JoinedMachine:
         with os.fdopen(open_for_writing(file), "ab", buffering=0) as log:
             for line in iter(stream.readline, b""):
                 for write in (log.write, os.fdopen(1, "wb", buffering=0, closefd=False).write):
-                    with suppress(OSError):
+                    with suppress(OSError):  # a full disk, a closed terminal
                         write(line)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -138,7 +138,7 @@ class JoinedMachine:
         try:
             self._run.request_stop(by=f"grpo-train join on {self._host}")
             self._say("stop requested; the run saves after this step (Ctrl-C again: leave now, without saving)")
-        except OSError as error:
+        except OSError as error:  # a full disk
             self._say(f"cannot write {self._run.stop_file}: {error.strerror}; press Ctrl-C again to leave")
 
     def _say(self, text: str) -> None:

@@ -10,8 +10,8 @@ import shutil
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from io import FileIO
 from typing import IO, Any
 
@@ -91,47 +91,42 @@ class Journal:
 
     def write(self, **fields: Any) -> None:
         """Update ``status.json``."""
-        try:
+        with self.writing("status.json"):
             self.status.update(run_seconds=round(self.run_seconds, 1), **fields)
-        except OSError as error:
-            self.say(f"cannot write status.json: {error.strerror}")
 
     def event(self, event: str, **fields: Any) -> None:
         """Append to ``events.jsonl``."""
-        try:
+        with self.writing("events.jsonl"):
             self.run.log_event(event, **fields)
+
+    @contextmanager
+    def writing(self, file: object, then: str = "") -> Iterator[None]:
+        """Say what cannot be written, and ``then``: a full disk must not end the run."""
+        try:
+            yield
         except OSError as error:
-            self.say(f"cannot write events.jsonl: {error.strerror}")
+            self.say(f"cannot write {file}: {error.strerror}{then}")
 
     def say(self, text: str) -> None:
         """Print a line, on the terminal and to ``console.log``."""
         line = f"grpo-train: {text}\n".encode(errors="backslashreplace")
-        try:
-            with self.console_log() as log:
-                log.write(line)
-        except OSError:
-            pass
-        try:
+        with suppress(OSError), self.console_log() as log:  # a full disk
+            log.write(line)
+        with suppress(OSError, ValueError, RuntimeError):  # a closed terminal, or a signal while a line was written
             self.terminal.write(line)
-        except (OSError, ValueError, RuntimeError):
-            pass
 
     def copy_output(self, stream: IO[bytes]) -> None:
         """Copy the output of a stage to ``logs/console.log`` and to the terminal, to its end."""
         with ExitStack() as stack:
             writes: list[Callable[[bytes], object]] = [self.terminal.write]
-            try:
+            with self.writing(self.run.logs / "console.log"):
                 writes.append(stack.enter_context(self.console_log()).write)
-            except OSError as error:
-                self.say(f"cannot write {error.filename}: {error.strerror}")
             for line in iter(stream.readline, b""):
                 self.printed += 1
                 self.tail.append(line.decode(errors="replace").rstrip("\n")[:MAX_LINE])
                 for write in writes:
-                    try:
+                    with suppress(OSError):  # neither a full disk nor a closed terminal may end the run
                         write(line)
-                    except OSError:
-                        pass  # neither a full disk nor a closed terminal may end the run
 
     def console_log(self) -> FileIO:
         """``logs/console.log``, to append to. Raises OSError."""

@@ -13,7 +13,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from grpo_train.config.environment import without_files
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import ROOT_VARIABLE, RunDir, list_runs
 from grpo_train.run_dir.errors import UserError
-from grpo_train.run_dir.files import open_lock
+from grpo_train.run_dir.files import closing_descriptor, lock_if_free, open_lock
 from grpo_train.run_dir.kill import record_end, was_killed
 from grpo_train.run_dir.machine import UMASK_VARIABLE, foreign_owner
 from grpo_train.run_dir.processes import find_by_run_id, run_id_of
@@ -194,17 +194,8 @@ def _directory(run: RunDir) -> str:
 @contextmanager
 def _alone(root: Path) -> Iterator[bool]:
     """Hold the keeper's lock of a root; False while another keeper does."""
-    import fcntl
-
     folder = root / "training_runs"
     if not folder.is_dir():
         raise KeeperError(f"{folder} does not exist; is the root mounted?", code="bad_root")
-    descriptor = open_lock(folder / ".keeper.lock")
-    try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield True
-            return
-        yield False
-    finally:
-        os.close(descriptor)
+    with closing_descriptor(open_lock(folder / ".keeper.lock")) as descriptor:
+        yield lock_if_free(descriptor)

@@ -62,14 +62,14 @@ def announced(run: RunDir, config: Config, train: list[str]) -> Iterator[Meeting
         yield meeting
     finally:
         for file in (_file(run), *(run.path / "control").glob("node_*")):
-            with suppress(OSError):
+            with suppress(OSError):  # another machine's, on NFS
                 file.unlink()
 
 
 def read_meeting(run: RunDir) -> Meeting | None:
     """The stage that machines take part in now; None without one, and for a file of another version."""
     found = read_json(_file(run))
-    with suppress(TypeError):
+    with suppress(TypeError):  # of another version
         return Meeting(**found) if found else None
     return None
 
@@ -77,7 +77,7 @@ def read_meeting(run: RunDir) -> Meeting | None:
 def take_place(run: RunDir, meeting: Meeting) -> int:
     """This machine's node rank in a meeting, from 1 on. Raises RunDirError (``nodes_complete``) if all are taken."""
     for node in range(1, meeting.nodes):
-        with suppress(FileExistsError):
+        with suppress(FileExistsError):  # another machine's place
             os.close(os.open(run.path / "control" / f"node_{meeting.id}_{node}", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
             return node
     raise RunDirError(
@@ -121,12 +121,12 @@ def _endpoint() -> str:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # sends nothing
             probe.connect(("192.0.2.1", PORT))  # RFC 5737: no machine has this address
             host = probe.getsockname()[0]
-    except OSError:
+    except OSError:  # no route: a machine without a network
         host = socket.gethostname()
     with socket.socket() as probe:
         try:
             probe.bind(("", PORT))
-        except OSError:
+        except OSError:  # another run's
             probe.bind(("", 0))
         return f"{host}:{probe.getsockname()[1]}"
 
@@ -136,7 +136,7 @@ def _versions() -> dict[str, str]:
     for name in LIBRARIES:
         try:
             found[name] = version(name)
-        except PackageNotFoundError:
+        except PackageNotFoundError:  # not installed here
             found[name] = ""
     return found
 

@@ -16,13 +16,14 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from grpo_train.config.sections.notify import Notify
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.clock import CLOCK, Clock
-from grpo_train.run_dir.files import open_for_writing, utc_now
+from grpo_train.run_dir.files import closing_descriptor, open_for_writing, utc_now
 from grpo_train.run_dir.processes import PARENT_VARIABLE, RUN_ID_VARIABLE
 
 DEADLINE_S = 90.0
@@ -52,9 +53,9 @@ class Notifier:
         hidden = (RUN_ID_VARIABLE, PARENT_VARIABLE)  # it is none of the run's processes, which are ended with it
         try:
             log = open_for_writing(self._run.path / "control" / LOG)
-        except OSError:
+        except OSError:  # a full disk
             log = os.open(os.devnull, os.O_WRONLY)
-        try:
+        with closing_descriptor(log), suppress(OSError):  # no memory for another process; it ended at once
             child = subprocess.Popen(
                 [sys.executable, "-m", "grpo_train.supervisor.notify"],
                 stdin=subprocess.PIPE,
@@ -66,18 +67,11 @@ class Notifier:
             assert child.stdin is not None
             with child.stdin:
                 child.stdin.write(json.dumps(job).encode())  # shorter than a pipe holds, so this does not wait
-        except OSError:
-            pass
-        finally:
-            os.close(log)
 
     def _log(self, text: str) -> None:
-        try:
-            descriptor = open_for_writing(self._run.path / "control" / LOG)
+        file = self._run.path / "control" / LOG
+        with suppress(OSError), closing_descriptor(open_for_writing(file)) as descriptor:  # a full disk
             os.write(descriptor, f"{utc_now()} {text}\n".encode())
-            os.close(descriptor)
-        except OSError:
-            pass
 
 
 def expand(reference: str, environment: Mapping[str, str]) -> str:
@@ -119,7 +113,7 @@ def execute(command: list[str], body: Mapping[str, Any]) -> str:
             command, input=json.dumps(body).encode(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             timeout=ATTEMPT_S,
         )  # fmt: skip
-    except subprocess.TimeoutExpired:
+    except subprocess.TimeoutExpired:  # a program that waits for its own server
         return f"{Path(command[0]).name} did not end within {ATTEMPT_S:g} s"
     except OSError:
         return PERMANENT[1]

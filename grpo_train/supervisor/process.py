@@ -7,6 +7,7 @@ every process with the run's ID.
 from __future__ import annotations
 
 import math
+import re
 import signal
 import subprocess
 import threading
@@ -18,7 +19,15 @@ from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.errors import code_of
 from grpo_train.run_dir.files import read_json, read_jsonl, to_float
-from grpo_train.run_dir.processes import find_by_run_id, kill_all, reap_orphans, run_id_of, signal_quietly, variable_in
+from grpo_train.run_dir.processes import (
+    find_by_run_id,
+    kill_all,
+    proc_text,
+    reap_orphans,
+    run_id_of,
+    signal_quietly,
+    variable_in,
+)
 from grpo_train.run_dir.run import WATCHDOG
 from grpo_train.supervisor.failure import MAX_LINE, clear_reports, failure, has_failed_elsewhere
 from grpo_train.supervisor.journal import Journal
@@ -63,30 +72,20 @@ def in_words(facts: dict[str, Any]) -> str:
 
 
 def _facts(pid: int) -> dict[str, Any] | None:
-    folder = Path(f"/proc/{pid}")
-    try:
-        state = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-        words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
-    except (OSError, IndexError):
+    state = proc_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1]
+    if not state:
         return None
-    try:
-        wchan = (folder / "wchan").read_text().strip("0\n ")
-    except OSError:
-        wchan = ""
+    words, wchan = proc_text(f"/proc/{pid}/cmdline").split("\0"), proc_text(f"/proc/{pid}/wchan").strip("0\n ")
     module = words[words.index("-m") + 1] if "-m" in words[:-1] else Path(words[0]).name
     rank = variable_in(pid, "RANK")
     number = int(rank) if rank.isdigit() else 0 if module == "grpo_train.train" else None
-    return {"pid": pid, "rank": number, "state": state, "wchan": wchan, "command": module}
+    return {"pid": pid, "rank": number, "state": state[0], "wchan": wchan, "command": module}
 
 
 def _catches(pid: int, number: int) -> bool:
     """Whether a process has a handler for a signal, which would end it otherwise."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
-        mask = next(line.split()[1] for line in lines if line.startswith("SigCgt:"))
-    except (OSError, StopIteration, IndexError):
-        return False
-    return bool(int(mask, 16) >> (number - 1) & 1)
+    mask = re.search(r"^SigCgt:\s*([0-9a-f]+)", proc_text(f"/proc/{pid}/status"), re.MULTILINE)
+    return mask is not None and bool(int(mask[1], 16) >> (number - 1) & 1)
 
 
 def _await_output(journal: Journal) -> None:
@@ -172,7 +171,7 @@ class StageRunner:
                 env=stage_environment(run, self._threads),
                 start_new_session=True,  # the terminal's signals must reach the supervisor only
             )
-        except OSError as error:
+        except OSError as error:  # torchrun is missing, or memory is
             summary = f"cannot start {command[0]}: {error.strerror}"
             return StageOutcome("crashed", {"code": code_of(error), "summary": summary})
         assert child.stdout is not None
@@ -274,10 +273,8 @@ class StageRunner:
         if reason := self._own_reason():
             self.stopped_because = reason
             self._journal.say(f"stopping: {reason}")
-            try:
+            with self._journal.writing(self._run.stop_file):
                 self._run.request_stop(by=reason)
-            except OSError as error:
-                self._journal.say(f"cannot write {self._run.stop_file}: {error.strerror}")
 
     def _report_stall(self, stage: Stage, silent_s: float) -> dict[str, Any]:
         """Write what hangs to the status, the console and the events, and ask it to save."""
@@ -293,10 +290,8 @@ class StageRunner:
         self._notifier.send("stalled", summary, processes=processes)
         journal.event("stalled", stage=stage.kind, silent_s=round(silent_s, 1), processes=processes)
         if stage.kind == "train" and not self._stops.stop_requested:
-            try:
+            with journal.writing(self._run.stop_file):
                 self._run.request_stop(by=WATCHDOG)
-            except OSError as error:
-                journal.say(f"cannot write {self._run.stop_file}: {error.strerror}")
         return stall
 
     def _training_event(self, after: int) -> dict[str, Any] | None:

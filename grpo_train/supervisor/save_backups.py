@@ -125,7 +125,7 @@ class SaveBackups:
         """Step of the newest checkpoint; 0 without one, and where that cannot be read."""
         try:
             return self._run.newest_step()
-        except (UserError, OSError):
+        except (UserError, OSError):  # a checkpoint that is being pruned
             return 0
 
     def _back_up(self, step: int, to: str | None) -> bool:
@@ -134,7 +134,7 @@ class SaveBackups:
         self._note("running", step)
         try:
             answer = self._answer(to)
-        except OSError as error:
+        except OSError as error:  # no memory for another process
             answer = {"error": {"code": "internal", "message": f"cannot start a backup: {error.strerror}"}}
         if "snapshot" in answer:
             self._done, self._failing = step, False
@@ -161,7 +161,7 @@ class SaveBackups:
             start_new_session=True,
         )
         self._process = process
-        with suppress(OSError):
+        with suppress(OSError):  # it has ended
             os.setpriority(os.PRIO_PROCESS, process.pid, NICE)
         if self._is_cut():
             self._cut()
@@ -191,7 +191,7 @@ class SaveBackups:
 
     def _cut(self) -> None:
         if process := self._process:
-            with suppress(OSError):
+            with suppress(OSError):  # it has ended
                 process.terminate()
 
     def _report(self, step: int, error: dict[str, Any]) -> None:

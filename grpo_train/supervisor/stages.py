@@ -38,7 +38,7 @@ def end_other_nodes() -> None:
     """SIGKILL to the processes of this job that srun started, on whatever node."""
     job = current_job()
     if job is not None and node_count() > 1:
-        with suppress(OSError, subprocess.TimeoutExpired):
+        with suppress(OSError, subprocess.TimeoutExpired):  # SLURM's controller does not answer
             command = ["scancel", "--signal=KILL", job.id]
             subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=SCANCEL_WAIT_S)
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import suppress
 from types import FrameType
 
 from grpo_train.run_dir import RunDir
+from grpo_train.run_dir.files import facts_of
 from grpo_train.run_dir.run import WATCHDOG
 from grpo_train.run_dir.slurm_job import PREEMPTED, REQUEUE_VARIABLE
 from grpo_train.supervisor.journal import Journal
@@ -35,8 +35,8 @@ class StopRequests:
 
     def listen(self) -> None:
         """Handle SIGINT, SIGHUP and SIGTERM from now on, and SIGUSR1 where the job is requeued."""
-        with suppress(OSError):
-            self._events_before = self._run.events_file.stat().st_size
+        if facts := facts_of(self._run.events_file):
+            self._events_before = facts.st_size
         for handled in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, *([signal.SIGUSR1] if self._requeues else [])):
             signal.signal(handled, self._on_signal)
 
@@ -67,25 +67,16 @@ class StopRequests:
             self._journal.say("ending now, without saving; the latest checkpoint is intact")
             return
         self._requested_at = now
-        try:
+        with self._journal.writing(self._run.stop_file, "; press Ctrl-C again to end the run now"):
             self._run.request_stop(by=signal.Signals(signal_number).name)
-        except OSError as error:
-            stop_file = self._run.stop_file
-            self._journal.say(f"cannot write {stop_file}: {error.strerror}; press Ctrl-C again to end the run now")
-            return
-        self._journal.say("stop requested; saving after this step (Ctrl-C again: end now, without saving)")
+            self._journal.say("stop requested; saving after this step (Ctrl-C again: end now, without saving)")
 
     def _on_preemption(self, signal_number: int) -> None:
         """Save and requeue. Further signals change nothing: after the grace time SLURM sends SIGKILL anyway."""
         if self._preempted or self._run.stop_requested():
             return
         self._preempted = True  # first: SLURM and the batch script may send the same signal
-        try:
+        with self._journal.writing(self._run.stop_file, "; the job resumes from its last save"):
             self._run.request_stop(by=PREEMPTED)
-        except OSError as error:
-            self._journal.say(
-                f"cannot write {self._run.stop_file}: {error.strerror}; the job resumes from its last save"
-            )
-            return
-        name = signal.Signals(signal_number).name
-        self._journal.say(f"{name} from SLURM: saving after this step, then the job is requeued")
+            name = signal.Signals(signal_number).name
+            self._journal.say(f"{name} from SLURM: saving after this step, then the job is requeued")

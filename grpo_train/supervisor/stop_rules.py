@@ -60,7 +60,7 @@ class StopRules:
         for line in lines:
             try:
                 row = parse_object(line)
-            except Unreadable:
+            except Unreadable:  # a line that a crash cut off
                 continue
             step = int(to_float(row.get("step")) or 0)
             for metric, rows in self._values.items():

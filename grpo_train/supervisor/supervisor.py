@@ -171,7 +171,7 @@ class Supervisor:
                     summary = f"{joined} of {self._nodes} machines took part; {join}"
                     return outcome._replace(error={**error, "code": "nodes_missing", "summary": summary})
                 return outcome
-        except (RunDirError, OSError) as error:
+        except (RunDirError, OSError) as error:  # a wrong address of this machine; a full disk
             return StageOutcome("crashed", {"code": code_of(error), "summary": message_of(error)})
 
     def _try_again(self, stage: Stage, error: dict[str, Any]) -> bool:
@@ -209,10 +209,8 @@ class Supervisor:
 
     def _record(self, write: Callable[[], None]) -> None:
         """Write the cursor; on a full disk the stage may be run again, which does no harm."""
-        try:
+        with self._journal.writing("workflow.json"):
             write()
-        except OSError as error:
-            self._journal.say(f"cannot write workflow.json: {error.strerror}")
 
     # restarts ------------------------------------------------------------------------------------------------
 

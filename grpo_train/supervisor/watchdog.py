@@ -10,6 +10,7 @@ from typing import Literal
 
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.clock import CLOCK, Clock
+from grpo_train.run_dir.files import facts_of
 from grpo_train.run_dir.signs import DOWNLOAD, read_sign
 
 SHORTEST_S = 600.0
@@ -82,7 +83,8 @@ class Watchdog:
     def _signs(self, printed: int) -> tuple[tuple[object, ...], object]:
         """All that counts as a sign of life, and what counts as a step or chunk."""
         kind, detail, text = read_sign(self.signs_file)
-        log, events = _size(self._run.logs / "train_log.jsonl"), _size(self._run.events_file)
+        files = (facts_of(self._run.logs / "train_log.jsonl"), facts_of(self._run.events_file))
+        log, events = (facts.st_size if facts else 0 for facts in files)
         grown = _tree_size(Path(detail)) if kind == DOWNLOAD and detail else 0
         unit = log if self._kind == "train" else text if kind == "chunk" else None
         return (text, log, events, grown, printed if self._kind not in ("train", "eval") else 0), unit
@@ -93,20 +95,7 @@ def signs_file(run: RunDir) -> Path:
     return run.path / "control" / "signs"
 
 
-def _size(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except OSError:
-        return 0
-
-
 def _tree_size(folder: Path) -> int:
     """Bytes on disk below a folder (files of a download may have their final length from the beginning)."""
-    total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(parent, name)).st_blocks
-            except OSError:
-                pass
-    return total * 512
+    files = (os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names)
+    return 512 * sum(facts.st_blocks for file in files if (facts := facts_of(file, follow=False)))

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 from grpo_train.config import schema
 from grpo_train.config.tasks import OPTIONS
 from grpo_train.rewards.types import Attempt, NoSplitError, Problem, Split, Task, TaskError, Verdict
-from grpo_train.rewards.user_code import load_function
+from grpo_train.rewards.user_code import load_function, raising_task_error
 from grpo_train.run_dir.errors import did_you_mean
 from grpo_train.tasks.shared.base import TaskDefaults, TaskKind, WorkedTask
 from grpo_train.tasks.shared.mixture import Mixture, make_mixture
@@ -122,12 +122,8 @@ def _is_user_task(name: str) -> bool:
 
 def _load_user_task(config: schema.TaskConfig) -> Task:
     function = load_function(config.name, "task.name")
-    try:
+    with raising_task_error(f"task.name: '{config.name}' raised"):
         task = function(config)
-    except TaskError:
-        raise
-    except (Exception, SystemExit) as error:  # user code may raise anything
-        raise TaskError(f"task.name: '{config.name}' raised {type(error).__name__}: {error}") from error
     if missing := [name for name in _MEMBERS if not hasattr(task, name)]:
         raise TaskError(
             f"task.name: '{config.name}' returned a {type(task).__name__}, which has no {', '.join(missing)}: it must "

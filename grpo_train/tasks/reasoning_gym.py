@@ -109,7 +109,7 @@ def _library_size(split: Split) -> int:
 def _make(**request: Any) -> Any:
     try:
         return _helpers(MAKE_SECONDS).ask(request)
-    except HelperTimeout as error:
+    except HelperTimeout as error:  # a generator that searches for its problem
         raise TaskError(
             f"task.dataset: reasoning-gym needs more than {MAKE_SECONDS:g} s for a problem; choose another"
         ) from error

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo_train.config import schema
-from grpo_train.run_dir.files import fsync_path
+from grpo_train.run_dir.files import discarding, fsync_path
 from grpo_train.tasks import WorkedTask, load_worked_task
 from grpo_train.tiny.architectures import Architecture, config_of, random_model
 from grpo_train.tiny.tokenizer import make_tokenizer
@@ -185,7 +185,7 @@ def _save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path)
     from transformers.utils import logging as transformers_logging
 
     beside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    try:
+    with discarding(beside):
         beside.chmod(0o755)
         # Training samples from the full distribution and evaluation is greedy: save no other sampling defaults.
         model.generation_config.do_sample = False
@@ -202,6 +202,3 @@ def _save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, out: Path)
         if out.exists():
             shutil.rmtree(out)
         beside.rename(out)
-    except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise

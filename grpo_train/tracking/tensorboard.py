@@ -29,7 +29,7 @@ def serve_events(folder: Path, announce: Callable[[int, str], None], idle_s: flo
     """
     try:
         from tensorboard import default, program
-    except ImportError as error:
+    except ImportError as error:  # a broken installation
         raise TensorBoardError(f"TensorBoard cannot be imported: {error}") from error
     counter = _Counter(clock)
     path = f"/{secrets.token_urlsafe(12)}/"
@@ -39,7 +39,7 @@ def serve_events(folder: Path, announce: Callable[[int, str], None], idle_s: flo
     )
     try:
         server = board._make_server()
-    except (program.TensorBoardServerException, OSError) as error:
+    except (program.TensorBoardServerException, OSError) as error:  # no free port
         raise TensorBoardError(f"TensorBoard did not start: {error}") from error
     threading.Thread(target=server.serve_forever, name="tensorboard", daemon=True).start()
     announce(int(server.server_port), path)

@@ -21,9 +21,9 @@ from grpo_train.config import load_config, with_changes
 from grpo_train.config.schema import Config
 from grpo_train.policy.loading import Policy, load_policy, pick_device
 from grpo_train.policy.logprobs import LogprobForward
-from grpo_train.policy.memory import PeakMemory, is_out_of_memory, release_memory, total_bytes
+from grpo_train.policy.memory import PeakMemory, release_memory, surviving_out_of_memory, total_bytes
 from grpo_train.rollout import Completion
-from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.errors import exiting_on_error
 from grpo_train.train.buffer import RolloutBuffer
 from grpo_train.train.distributed import World
 from grpo_train.train.gradients import GradientSum
@@ -119,13 +119,10 @@ class _Meter:
         """None where the work ran out of memory."""
         release_memory()
         self._peak.reset()
-        try:
+        with surviving_out_of_memory():
             work()
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            return None
-        return self._peak.reserved() or self._peak.used()
+            return self._peak.reserved() or self._peak.used()
+        return None
 
 
 def _longest(policy: Policy, config: Config, rows: int) -> list[Completion]:
@@ -150,11 +147,8 @@ def _divisors(number: int) -> Iterator[int]:
 
 def main() -> None:
     """``python -m grpo_train.train.fit CONFIG ROOT``: prints the result as JSON, and says why it fails."""
-    try:
+    with exiting_on_error():
         print(json.dumps(measure_fit(load_config(Path(sys.argv[1]).read_text(encoding="utf-8")), Path(sys.argv[2]))))
-    except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(1) from None
 
 
 if __name__ == "__main__":

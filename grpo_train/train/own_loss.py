@@ -13,7 +13,8 @@ import torch
 from grpo_train.algorithm.losses import LOSS_TYPES, LossSpec
 from grpo_train.algorithm.policy_loss import policy_loss
 from grpo_train.rewards.types import TaskError
-from grpo_train.rewards.user_code import load_function
+from grpo_train.rewards.user_code import load_function, raising_task_error
+from grpo_train.run_dir.errors import exiting_on_error
 
 KEY = "algorithm.loss_type"
 TOLERANCE = 1e-9
@@ -25,12 +26,8 @@ def find_loss(name: str) -> LossSpec:
     """A built-in loss, or what the user's function ``file.py:function`` returns. Raises TaskError."""
     if ":" not in name:
         return LOSS_TYPES[name]
-    try:
+    with raising_task_error(f"{KEY}: {name} failed:"):
         found = load_function(name, KEY)()
-    except TaskError:
-        raise
-    except Exception as error:  # user code may raise anything
-        raise TaskError(f"{KEY}: {name} failed: {type(error).__name__}: {error}") from error
     if not isinstance(found, LossSpec):
         raise TaskError(f"{KEY}: {name} returns {type(found).__name__}; it must return a LossSpec (docs/algorithms.md)")
     return found
@@ -42,10 +39,8 @@ def try_loss(name: str) -> None:
     The parts of a step are summed: a loss that depends on how a step is split trains otherwise on each machine.
     """
     loss, random = find_loss(name), torch.Generator().manual_seed(0)
-    try:
+    with raising_task_error(f"{KEY}: {name} failed on a step of 4 completions:"):
         found = [_step(loss, parts, random.manual_seed(0)) for parts in ([4], [1, 3])]
-    except Exception as error:  # user code may raise anything
-        raise TaskError(f"{KEY}: {name} failed on a step of 4 completions: {type(error).__name__}: {error}") from error
     (whole, gradient), (summed, other) = found
     if not (torch.isfinite(whole) and torch.isfinite(gradient).all()):
         raise TaskError(f"{KEY}: the loss or the gradient of {name} is not finite on a step of 4 completions")
@@ -76,7 +71,5 @@ def _step(loss: LossSpec, parts: list[int], random: torch.Generator) -> tuple[to
 
 
 if __name__ == "__main__":
-    try:
+    with exiting_on_error(""):
         try_loss(sys.argv[1])
-    except TaskError as problem:
-        sys.exit(str(problem))

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -63,7 +64,7 @@ def try_judging(rewards: Rewards, task: Task, config: schema.TaskConfig) -> None
     """
     sections = [(part.part_label, part) for part in config.parts] if config.parts else [("", config)]
     parts = task.parts if isinstance(task, Mixture) else {"": task}
-    try:
+    with closing(rewards):
         for label, section in sections:
             if not (rewards.has_user_functions or ":" in section.name or ":" in section.grader):
                 continue
@@ -76,8 +77,6 @@ def try_judging(rewards: Rewards, task: Task, config: schema.TaskConfig) -> None
                 if not (found := blame(error)):
                     raise
                 raise TaskError(found) from error
-    finally:
-        rewards.close()
 
 
 def _try(rewards: Rewards, task: Task, problem: Problem) -> None:

@@ -19,8 +19,8 @@ from grpo_train.policy.loading import Policy, load_policy
 from grpo_train.policy.locate import PolicyError, adapter_of, check_weights
 from grpo_train.policy.logprobs import LogprobForward
 from grpo_train.rollout import Completion
-from grpo_train.run_dir import RunDir, remove_tree
-from grpo_train.run_dir.files import fsync_path
+from grpo_train.run_dir import RunDir
+from grpo_train.run_dir.files import discarding, fsync_path
 from grpo_train.train.distributed import World
 
 FOLDER = "reference"
@@ -100,12 +100,9 @@ def _copy(policy: Policy) -> list[torch.Tensor]:
 def _keep(policy: Policy, folder: Path) -> None:
     """Save the starting adapter with the run, so that a resume does not depend on its original location."""
     staging = folder.with_name(f".{FOLDER}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    try:
+    with discarding(staging):
         policy.save(staging)
         staging.rename(folder)
-    except OSError:
-        remove_tree(staging)
-        raise
     fsync_path(folder.parent)
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def prune_checkpoints(run: RunDir, *, keep_last: int, keep_every: int, only_back
 def remove_unless_read(run: RunDir, checkpoint: Checkpoint) -> bool:
     """Announce the removal, check again for readers, hide and delete. Returns False if the checkpoint is now in use.
 
-    Raises OSError, and ValueError or Unreadable for a damaged file that may say that it is in use.
+    Raises OSError, and Unreadable for a damaged file that may say that it is in use.
     """
     folder = checkpoint.path.parent
     hidden = folder / hidden_name(checkpoint.step)
@@ -111,7 +112,5 @@ def is_within(folder: Path, paths: Iterable[str]) -> bool:
 
 
 def _log(run: RunDir, event: str, step: int, **fields: Any) -> None:
-    try:
+    with suppress(OSError):  # a full disk must not end the run
         run.log_event(event, step=step, **fields)
-    except OSError:
-        pass  # a full disk must not end the run

@@ -17,7 +17,7 @@ import torch
 from grpo_train.config.schema import Algorithm, Config
 from grpo_train.policy.flops import model_size, product_rate
 from grpo_train.policy.loading import Policy
-from grpo_train.policy.memory import PeakMemory, is_out_of_memory
+from grpo_train.policy.memory import PeakMemory, surviving_out_of_memory
 from grpo_train.rollout.collect import Sample
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.display import fraction, metric_value, setting, signed
@@ -46,11 +46,8 @@ class StepSpeed:
         dtype = policy.autocast_dtype or next(policy.model.parameters()).dtype
         self._size = model_size(policy.model)
         self._rate: float | None = None
-        try:
+        with surviving_out_of_memory():
             self._rate = product_rate(policy.device, dtype)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
         self._memory = PeakMemory(policy.device)
         self._memory.reset()
 

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,6 @@ def main(arguments: list[str] | None = None) -> int:
             heartbeat.end(state="finished" if reached >= total else "stopped", exit_code=0)
         world.leave()
         return 0
-    except SystemExit:
-        raise
     except BaseException as error:
         report = failure_report(error, world.rank)
         print(report["traceback"] or f"error: {report['message']}", file=sys.stderr, flush=True)
@@ -117,10 +116,8 @@ class _Heartbeat:
 
     def _beat(self) -> None:
         while not self._ended.wait(HEARTBEAT_S):
-            try:
+            with suppress(OSError):  # a full disk must not end the run
                 self._status.update()
-            except OSError:
-                pass  # a full disk must not end the run
 
     def end(self, **fields: Any) -> None:
         """Write the final state."""
@@ -158,9 +155,7 @@ def _make_run(options: argparse.Namespace, nproc: int) -> RunDir:
 
 def _write_report(run: RunDir, report: dict[str, Any]) -> None:
     """Leave the failure report where the supervisor finds it."""
-    try:
-        node = f".{name}" if (name := os.environ.get(NODE_VARIABLE)) else ""
-        file = run.path / "control" / f"error_rank{report['rank']}{node}.json"
+    node = f".{name}" if (name := os.environ.get(NODE_VARIABLE)) else ""
+    file = run.path / "control" / f"error_rank{report['rank']}{node}.json"
+    with suppress(OSError):  # a disk that became read-only; the console has the report, too
         write_from_reserve(run.path, lambda: atomic_write(file, json.dumps(report) + "\n"))
-    except OSError:
-        pass  # the console has it too

@@ -52,6 +52,14 @@ def test_an_empty_or_missing_file_has_none(tmp_path: Path) -> None:
     assert read_destinations(tmp_path / "backup.yaml") == []
 
 
+def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").write_bytes(b"destinations: \xff")
+    for file in (tmp_path / "a", tmp_path / "b"):
+        with pytest.raises(DestinationError, match=f"{file}: cannot read: "):
+            read_destinations(file)
+
+
 def test_the_example_documents_every_key() -> None:
     text = (REPOSITORY / "config/backup.example.yaml").read_text()
     assert [type(one) for one in parse_destinations(text)] == [Bucket, Bucket, Folder]

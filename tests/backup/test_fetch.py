@@ -45,7 +45,16 @@ def test_weights_are_fetched_whole(source: Path, tmp_path: Path) -> None:
         fetch(tmp_path / "root", store, prefix, target)
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data + b"x", lambda data: b"\xff" * len(data)])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:-1],
+        lambda data: data + b"x",
+        lambda data: b"\xff" * len(data),
+        lambda data: data.replace(b"data_offsets", b"data_offsetz"),
+        lambda data: data.replace(b'{"w"', b'{"w}'),
+    ],
+)
 def test_damaged_weights_do_not_appear(source: Path, tmp_path: Path, damage: object) -> None:
     file = source / "model.safetensors"
     file.write_bytes(damage(tensors()))  # type: ignore[operator]

@@ -12,11 +12,14 @@ from pathlib import Path
 
 import botocore.auth
 import pytest
+from botocore.exceptions import ClientError
 
 from grpo_train.backup import s3_requests
 from grpo_train.backup.access import Access
 from grpo_train.backup.destinations import open_destination
 from grpo_train.backup.s3 import S3Store
+from grpo_train.backup.s3_errors import date_of, retry_after
+from grpo_train.backup.s3_requests import _time_of
 from grpo_train.backup.store import StoreError
 from tests.support.clock import LeapingClock, TestClock
 from tests.support.s3_faults import Fault, Faults, FaultyRequests
@@ -234,6 +237,14 @@ def test_rclone_refuses_a_clock_that_is_20_min_ahead(monkeypatch: pytest.MonkeyP
     error = refused(lambda: store.write_small("a", b"x"))
     assert error.code == "clock"
     assert "20 min ahead of the store's" in str(error)
+
+
+def test_headers_that_are_not_as_promised() -> None:
+    assert [date_of({"date": text}) for text in ("", "yesterday")] == [None, None]
+    found = [retry_after(ClientError({"ResponseMetadata": {"HTTPHeaders": {"retry-after": text}}}, "x"))
+             for text in ("2", "999", "-1", "Wed, 21 Oct 2026 07:28:00 GMT")]  # fmt: skip
+    assert found == [2.0, 120.0, 0.0, 0.0]
+    assert {_time_of(text).day for text in ("2026-11-03T00:00:00Z", "20261103 000000Z")} == {3}
 
 
 @pytest.mark.parametrize(("status", "page"), [(200, b"<html>log in</html>"), (200, b""), (200, b"{}"), (302, b"")])

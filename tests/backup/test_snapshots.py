@@ -367,6 +367,15 @@ def test_files_of_w_and_b_stay_here(root: Path, disk: Destination) -> None:
     assert [file.path for file in newest(run, disk).files if file.path.startswith("wandb/")] == []
 
 
+def test_links_out_of_a_run_are_named(root: Path, disk: Destination) -> None:
+    run = make_run(root)
+    (run.path / "notes").symlink_to("../../../notes")
+    (run.path / "inside").symlink_to("config.yaml")
+    done = backup(run, disk)
+    assert [(each.path, each.code) for each in done.omitted] == [("notes", "outside")]
+    assert [link.path for link in newest(run, disk).links] == ["inside"]
+
+
 def test_damaged_small_files_leave_nothing_behind(root: Path, disk: Destination, tmp_path: Path) -> None:
     long_name = "n" * 250
     run = make_run(root, "one", 10)

@@ -8,7 +8,7 @@ import pytest
 
 from grpo_train.backup.backup_yaml import DestinationError, parse_destinations
 from grpo_train.config import ConfigError, load_config
-from grpo_train.config.yaml_text import InvalidYaml, compose_yaml, load_yaml, value_of
+from grpo_train.config.yaml_text import InvalidYaml, compose_yaml, load_yaml, read_plain_config, value_of
 from grpo_tui.files import AlarmsError, read_user_file
 from remote.base import BoxesError
 from remote.boxes import parse_boxes
@@ -71,3 +71,9 @@ def test_a_value_that_is_none_of_its_type() -> None:
         parse_boxes("boxes:\n  - name: a\n    port: 2026-13-45\n", "b.yaml")
     with pytest.raises(BoxesError, match=r"duplicate key 'boxes\.0\.env\.OK' \(first defined on line 3\)"):
         parse_boxes("boxes:\n  - name: a\n    env: {OK: 1, OK: 2}\n", "b.yaml")
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"a: {b: 1", b"- a", b""])
+def test_an_unreadable_config_has_no_values(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "config.yaml").write_bytes(content)
+    assert read_plain_config(tmp_path / "config.yaml") == {}

@@ -39,6 +39,10 @@ def lost_lines(step: Path) -> None:
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:5]))
 
 
+def not_text(step: Path) -> None:
+    (step / "completions.jsonl").write_bytes(b"\xff\n")
+
+
 def no_completions(step: Path) -> None:
     (step / "completions.jsonl").unlink()
 
@@ -55,6 +59,7 @@ def other_summary(step: Path) -> None:
 DAMAGE = {
     torn_completions: r"completions.jsonl, line \d+ is damaged",
     lost_lines: "completions.jsonl has 5 of 24 samples",
+    not_text: "completions.jsonl is not UTF-8 text",
     no_completions: "completions.jsonl is missing",
     torn_summary: "summary.json is damaged",
     other_summary: "summary.json is damaged",

@@ -98,6 +98,12 @@ def test_a_template_is_known_without_the_data(tmp_path: Path) -> None:
     assert shape.after == "\nAssistant: <think>"
 
 
+def test_data_without_training_rows_shows_the_template(tmp_path: Path) -> None:
+    (tmp_path / "test.jsonl").write_text(json.dumps({"prompt": "One?", "answer": "1"}) + "\n")
+    settings = load_config(yaml.safe_dump({"task": {"name": "jsonl", "path": str(tmp_path)}}))
+    assert [problem.question for problem in sample_problems(settings)] == ["One?"]
+
+
 def test_prompts_without_a_common_frame() -> None:
     settings = load_config(yaml.safe_dump({"task": {"name": "comparison"}}))
     shape, different = rendered(settings, make_tokenizer())

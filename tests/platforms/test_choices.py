@@ -7,6 +7,7 @@ names and sizes; it was not recorded on these machines.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 from grpo_train.config import dump_config, load_config
 from grpo_train.config.schema import Config
-from grpo_train.platforms.choices import Choice, resolve_auto
+from grpo_train.platforms.choices import Choice, find_shape, resolve_auto
 from grpo_train.platforms.facts import Platform
 from grpo_train.platforms.memory import QWEN2_5, Shape, activation_bytes_per_token, least_bytes, training_bytes
 from grpo_train.policy.loading import load_policy
@@ -142,6 +143,23 @@ def test_an_unknown_model_needs_its_shape(tmp_path: Path) -> None:
     text = config_text(model__backbone="acme/large", train__microbatch_size="auto")
     with pytest.raises(PolicyError, match="auto: the shape of acme/large is unknown"):
         resolve_auto(load_config(text), machine("h100"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ("{", "config.json: invalid JSON"),
+        ('{"hidden_size": 8}', "config.json has no 'num_attention_heads'"),
+        ('{"num_attention_heads": "x"}', "invalid literal"),
+        ('{"num_attention_heads": null}', "NoneType"),
+    ],
+)
+def test_a_damaged_config_has_no_shape(tiny_model: Path, tmp_path: Path, config: str, problem: str) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model, model)
+    (model / "config.json").write_text(config)
+    with pytest.raises(PolicyError, match=f"the shape of {model} is unknown: .*{problem}"):
+        find_shape(str(model), tmp_path)
 
 
 def test_a_local_model_is_read(tiny_model: Path, tmp_path: Path) -> None:

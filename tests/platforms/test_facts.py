@@ -65,6 +65,10 @@ def test_a_driver_that_does_not_answer(smi: Path) -> None:
     found, problem = read_gpu_facts()
     assert not found
     assert "Unable to determine" in problem
+    smi.write_bytes(b"\x7fELF")
+    found, problem = read_gpu_facts()
+    assert not found
+    assert problem.startswith("nvidia-smi failed: ")
 
 
 @pytest.mark.parametrize(

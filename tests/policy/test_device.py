@@ -195,10 +195,18 @@ def test_probe_reports_the_installed_torch() -> None:
     assert facts.available == torch.cuda.is_available() == (facts.error == "")
 
 
-def test_a_torch_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "_PROBE", "raise ImportError('libcudart.so is missing')")
+@pytest.mark.parametrize(
+    ("probe", "message"),
+    [
+        ("raise ImportError('libcudart.so is missing')", "torch does not load: ImportError: libcudart.so is missing"),
+        ("pass", "torch did not report its GPUs: list index out of range"),
+        ("print('a warning')", "torch did not report its GPUs: Expecting value"),
+    ],
+)
+def test_a_torch_that_does_not_load(monkeypatch: pytest.MonkeyPatch, probe: str, message: str) -> None:
+    monkeypatch.setattr(device, "_PROBE", probe)
     probe_torch.cache_clear()
-    with pytest.raises(PolicyError, match=r"torch does not load: ImportError: libcudart.so is missing"):
+    with pytest.raises(PolicyError, match=message):
         probe_torch()
 
 

@@ -163,6 +163,14 @@ def test_a_damaged_file_costs_its_part_only(first: RunDir, file: str) -> None:
     assert "step_2" in html
 
 
+def test_a_log_that_is_not_a_file_is_named(first: RunDir) -> None:
+    log = first.logs / "train_log.jsonl"
+    log.unlink()
+    log.mkdir()
+    _, html, _ = written(first.root, "first")
+    assert "train_log.jsonl: not a regular file" in html
+
+
 def test_a_run_without_steps_has_a_report(first: RunDir) -> None:
     shutil.rmtree(first.logs)
     _, html, _ = written(first.root, "first")

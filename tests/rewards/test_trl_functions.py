@@ -10,6 +10,7 @@ import pytest
 
 from grpo_train.config import schema
 from grpo_train.rewards import Rewards, RewardValues
+from grpo_train.rewards.signatures import kind_of
 from grpo_train.tasks import Attempt, Problem, TaskError, Verdict
 
 VERDICT = Verdict(True, True, "ok", "1/3")
@@ -243,6 +244,28 @@ def test_a_failure_does_not_end_the_functions(own: str) -> None:
 def test_other_signatures_are_errors(own: str) -> None:
     with pytest.raises(TaskError, match=r"'three' takes \(first, second, third\); expected \(attempt, verdict\) or"):
         loaded(f"{own}:three")
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [
+        (lambda attempt, verdict: 0.0, "attempt"),
+        (lambda prompts, **columns: [], "trl"),
+        (lambda texts, **columns: [], "trl"),
+        (dict, "attempt"),
+    ],
+)
+def test_the_signature_tells_the_kind(function: Any, kind: str) -> None:
+    assert kind_of(function, "f") == kind
+    with pytest.raises(TaskError, match=r"'f' takes \(one\); expected"):
+        kind_of(lambda one: 0.0, "f")
+
+
+def test_completions_that_cannot_be_saved(own: str, tmp_path: Path) -> None:
+    rewards = loaded(f"{own}:raises", failure_file=tmp_path / "removed" / "failed.json")
+    with pytest.raises(TaskError, match="; its completions cannot be saved: No such file or directory"):
+        graded(rewards, TEXT, completions=["one", "two"])
+    rewards.close()
 
 
 def test_a_checkpoint_and_a_reward_of_ours_train_in_trl(tiny_model: Path, tmp_path: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ import pytest
 from grpo_train.config import ConfigError, load_config
 from grpo_train.config.schema import Config, Rollout
 from grpo_train.policy.locate import PolicyError
-from grpo_train.rollout.vllm.server import _environment, check_servers
+from grpo_train.rollout.vllm.server import RunningServer, _environment, check_servers
 from grpo_train.train.preflight import check_start
 
 NOWHERE = "http://127.0.0.1:9"
@@ -54,3 +57,49 @@ def test_a_server_gets_no_secret_and_its_own_gpu(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv(name, value)
     found = _environment(tmp_path, 1)
     assert {name: found[name] for name in given if name in found} == {"CUDA_VISIBLE_DEVICES": "6", "HF_HOME": "/h"}
+
+
+@pytest.fixture
+def server() -> Iterator[ThreadingHTTPServer]:
+    """Something at a port that is healthy, and answers ``pages`` otherwise."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, page = (200, b"") if self.path == "/health" else pages[-1]
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    pages = [(200, b'{"data": [{"id": "model"}]}')]
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        running.pages = pages  # type: ignore[attr-defined]
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield running
+        running.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("page", "message"),
+    [
+        ((200, b"<html>"), "names no model"),
+        ((200, b'{"data": []}'), "names no model"),
+        ((404, b'{"detail": "Not Found"}'), "names no model: Not Found"),
+        ((502, b"Bad Gateway"), "names no model: Bad Gateway"),
+        ((401, b""), "names no model: HTTP status 401"),
+    ],
+)
+def test_a_server_of_another_kind(
+    server: ThreadingHTTPServer, page: tuple[int, bytes], message: str, tmp_path: Path
+) -> None:
+    url = f"http://127.0.0.1:{server.server_port}"
+    found = RunningServer(url, tmp_path)
+    assert (found.model, found.folder.parent) == ("model", tmp_path)
+    with pytest.raises(PolicyError, match=r"rollout\.vllm_shared_dir .*/missing: No such file or directory"):
+        RunningServer(url, tmp_path / "missing")
+    server.pages.append(page)  # type: ignore[attr-defined]
+    with pytest.raises(PolicyError, match=message):
+        RunningServer(url, tmp_path)

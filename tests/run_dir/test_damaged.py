@@ -36,6 +36,13 @@ def test_damaged_file_makes_its_run_unreadable(run: RunDir, file: str, content: 
     assert row["error"]["summary"].startswith(file)
 
 
+def test_a_link_to_itself_makes_its_run_unreadable(run: RunDir) -> None:
+    run.launch_file.unlink()
+    run.launch_file.symlink_to(run.launch_file)
+    error = row_of(run)["error"]
+    assert error["summary"].startswith(f"{run.launch_file}: Too many levels of symbolic links")
+
+
 @pytest.mark.parametrize("file", ["train_log.jsonl", "events.jsonl"])
 @pytest.mark.parametrize("line", [b"[" * 100_000, b'{"step": 1e999}', b'{"x": ' + b"9" * 400 + b"}", b'{"x": NaN}'])
 def test_log_line_over_the_limits_makes_its_run_unreadable(run: RunDir, file: str, line: bytes) -> None:

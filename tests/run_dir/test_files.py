@@ -16,7 +16,9 @@ from grpo_train.run_dir.files import (
     JsonlWriter,
     atomic_symlink,
     atomic_write,
+    discarding,
     last_jsonl,
+    number_in,
     parse_time,
     read_json,
     read_jsonl,
@@ -49,6 +51,33 @@ def test_floats_round_trip(value: float) -> None:
     read = to_float(json.loads(to_json({"x": value}))["x"])
     assert read is not None
     assert math.isnan(read) if math.isnan(value) else read == value
+
+
+@pytest.mark.parametrize("value", [10**400, True, "1.5", None, [1]], ids=repr)
+def test_what_is_not_a_number_of_a_log(value: object) -> None:
+    assert to_float(value) is None
+
+
+@pytest.mark.parametrize(("text", "number"), [("1.5", 1.5), (2, 2.0), ("", None), (None, None), (10**400, None)])
+def test_numbers_in_texts(text: object, number: float | None) -> None:
+    assert number_in(text) == number
+
+
+@pytest.mark.parametrize("kind", ["a file", "a directory", "nothing"])
+def test_what_is_not_finished_is_discarded(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "new"
+
+    @discarding(path)
+    def write() -> None:
+        if kind == "a file":
+            path.touch()
+        elif kind == "a directory":
+            (path / "inside").mkdir(parents=True)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_special_floats_become_strings() -> None:

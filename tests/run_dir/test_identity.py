@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from grpo_train.run_dir import create_run
-from grpo_train.run_dir.identity import NOTE, run_identity
+from grpo_train.run_dir.identity import NOTE, NOTE_FILE, read_note, run_identity
+from grpo_train.run_dir.safe_json import noting_left_out
 
 
 def test_identity_is_the_hash_of_the_launch(tmp_path: Path) -> None:
@@ -51,3 +52,10 @@ def test_a_damaged_note_is_ignored(tmp_path: Path, note: Any) -> None:
 
 def test_without_a_launch_it_is_unknown(tmp_path: Path) -> None:
     assert run_identity(tmp_path).identity == ""
+
+
+def test_a_note_that_is_not_a_file_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / NOTE_FILE).mkdir()
+    with noting_left_out() as left:
+        assert read_note(tmp_path) == ""
+    assert list(left) == [str(tmp_path / NOTE_FILE)]

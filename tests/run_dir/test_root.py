@@ -23,6 +23,7 @@ from grpo_train.run_dir import (
     prepare_root,
     resolve_root,
 )
+from grpo_train.run_dir.evaluations import read_evaluation
 from tests.run_dir.helpers import make_checkpoint
 
 
@@ -39,6 +40,15 @@ def test_unwritable_root_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunDirError, match=r"cannot write to the root .*LOCALFS_ROOT"):
         prepare_root(tmp_path / "file" / "root")
+
+
+def test_a_lock_that_is_not_a_file_is_named(tmp_path: Path) -> None:
+    prepare_root(tmp_path)
+    lock = tmp_path / "training_runs" / ".lock"
+    lock.mkdir()
+    with pytest.raises(RunDirError, match=f"cannot write {lock}: Is a directory") as caught:
+        create_run(tmp_path, {})
+    assert caught.value.code == "bad_root"
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "", "-x", "a b", "x" * 129, "a\n", "ä"])
@@ -143,3 +153,16 @@ def test_evaluations_belong_to_one_run(run: RunDir) -> None:
         writer.update()
         writer.close()
     assert [e["name"] for e in list_evaluations(run.root, "one")] == ["one_addition"]
+
+
+@pytest.mark.parametrize("config", [b"\xff", None], ids=["not UTF-8", "a directory"])
+def test_an_evaluation_without_a_status_has_no_names(run: RunDir, config: bytes | None) -> None:
+    folder = run.root / "eval_runs" / "one_addition"
+    folder.mkdir()
+    if config is None:
+        (folder / "eval_config.yaml").mkdir()
+    else:
+        (folder / "eval_config.yaml").write_bytes(config)
+    status, observed, problem = read_evaluation(folder)
+    assert (status, observed.state, problem) == ({}, "unreadable", "status.json is missing")
+    assert list_evaluations(run.root, "one") == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from grpo_train.run_dir import RunDir, RunDirError, create_run
 from grpo_train.run_dir.files import append_jsonl
 from grpo_train.run_dir.processes import find_by_run_id, run_id_of
 from grpo_train.supervisor.join import JoinedMachine
+from grpo_train.supervisor.journal import Journal, ProgressLine
 from grpo_train.supervisor.nodes import read_meeting
 from grpo_train.supervisor.process import HEARTBEAT_S, KILL_GRACE_S, LEFT_OUT, LOOK_S
 from grpo_train.supervisor.resume import refuse_live
@@ -247,3 +249,18 @@ def test_the_progress_line_stays_below_the_log(root: Path, capsysbinary: pytest.
         it.supervisor.stops.killing = True
         it.clock.advance_until(lambda: not it.thread.is_alive())
     assert bar not in capsysbinary.readouterr().out.splitlines()[-1]
+
+
+def test_a_disk_that_takes_nothing_is_named(tmp_path: Path) -> None:
+    run = create_run(tmp_path, {}, "one")
+    run.events_file.unlink()
+    run.events_file.mkdir()
+    journal = Journal(run, ProgressLine(False))
+    journal.event("stalled")
+    (run.logs / "console.log").rename(run.path / "said")
+    (run.logs / "console.log").mkdir()
+    journal.event("stalled")
+    journal.copy_output(io.BytesIO(b"step 1\n"))
+    journal.close()
+    assert (run.path / "said").read_text() == "grpo-train: cannot write events.jsonl: Is a directory\n"
+    assert list(journal.tail) == ["step 1"]

@@ -284,6 +284,9 @@ def test_bad_configuration_is_an_error(tmp_path: Path) -> None:
         mbpp(few_shot=8).problem("test", 0)
     with pytest.raises(TaskError, match=r"has neither mbpp\.jsonl nor sanitized-mbpp\.json"):
         mbpp(tmp_path).size("test")
+    (tmp_path / "sanitized-mbpp.json").write_text("[")
+    with pytest.raises(TaskError, match=r"cannot read '.*sanitized-mbpp\.json': Expecting value"):
+        mbpp(tmp_path).size("test")
     (tmp_path / "mbpp.jsonl").write_text(json.dumps(GOOD) + "\n" + json.dumps(GOOD))
     with pytest.raises(TaskError, match="duplicate task_id 601"):
         mbpp(tmp_path).size("test")

@@ -18,7 +18,7 @@ from grpo_train.evaluation.plan import EvalPlan, temperature_of
 from grpo_train.evaluation.report.summary import COLUMNS, by_problem, metrics_of, summary_of, votes_of
 from grpo_train.evaluation.results.stored import generated, key_at, set_aside
 from grpo_train.evaluation.targets import Target
-from grpo_train.run_dir.files import atomic_write, fsync_path, read_json, remove_tree, to_json
+from grpo_train.run_dir.files import atomic_write, discarding, fsync_path, read_json, remove_tree, to_json
 from grpo_train.run_dir.manifest import MANIFEST
 from grpo_train.tasks import Problem, Task
 from grpo_train.tasks.shared.base import same_value
@@ -126,7 +126,7 @@ def _replace(folder: Path, files: Mapping[str, str], earlier: Mapping[str, Any] 
     """Write a directory with these files in place of the current one, which is set aside under the key ``earlier``."""
     staging = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
     old = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.old")
-    try:
+    with discarding(staging):
         staging.mkdir(parents=True)
         for name, text in files.items():
             atomic_write(staging / name, text)
@@ -136,7 +136,4 @@ def _replace(folder: Path, files: Mapping[str, str], earlier: Mapping[str, Any] 
             folder.rename(old)
         staging.rename(folder)
         fsync_path(folder.parent)
-    except BaseException:
-        remove_tree(staging)
-        raise
     remove_tree(old)

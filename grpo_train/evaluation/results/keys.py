@@ -119,7 +119,7 @@ def _version(library: str) -> str:
     """Version of the distribution that a top-level module most likely comes from."""
     try:
         return importlib.metadata.version(library.replace("_", "-"))
-    except importlib.metadata.PackageNotFoundError:
+    except importlib.metadata.PackageNotFoundError:  # a distribution of another name
         return "unknown"
 
 

@@ -18,12 +18,21 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from grpo_train.evaluation.results.stored import bring_back, generated, read_completion_rows, read_summary, set_aside
 from grpo_train.run_dir.errors import UserError, code_of, disk_fix, disk_reason
-from grpo_train.run_dir.files import atomic_write, fsync_path, open_for_writing, read_json, remove_tree, to_json
+from grpo_train.run_dir.files import (
+    atomic_write,
+    discarding,
+    fsync_path,
+    open_for_writing,
+    read_json,
+    remove_tree,
+    to_json,
+)
 from grpo_train.run_dir.safe_json import Unreadable, parse_object
 
 
@@ -81,12 +90,9 @@ class Partial:
         """Propose a layout; returns the first one proposed by any process, which applies to all."""
         draft = self.path / f".layout.{os.getpid()}.{secrets.token_hex(4)}"
         atomic_write(draft, to_json(layout) + "\n")
-        try:
+        with discarding(draft), suppress(FileExistsError):  # another process was first
             os.link(draft, self.path / "layout.json")
-        except FileExistsError:
-            pass
-        finally:
-            draft.unlink()
+        draft.unlink()
         fsync_path(self.path)
         agreed = self.layout()
         assert agreed is not None
@@ -105,11 +111,8 @@ class Partial:
             "checkpoint": summary["checkpoint"],
             **summary["run"],
         }
-        writer = PartialWriter(self, 0)
-        try:
+        with closing(PartialWriter(self, 0)) as writer:
             writer.chunk(0, samples)
-        finally:
-            writer.close()
         self.agree(layout)
         return len(samples)
 

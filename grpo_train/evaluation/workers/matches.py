@@ -24,9 +24,9 @@ from grpo_train.evaluation.workers.memory import automatic_batch_size
 from grpo_train.games import OPPONENTS, Match, Opponent
 from grpo_train.games.transcript import Transcript, move_text
 from grpo_train.policy.loading import Policy
-from grpo_train.policy.locate import PolicyError
 from grpo_train.rollout.backends import decoding_steps, make_backend
 from grpo_train.rollout.prompts import encode_prompts
+from grpo_train.run_dir.errors import prefixed
 from grpo_train.tasks import Problem
 from grpo_train.tasks.shared.self_play import SelfPlayTask
 
@@ -132,10 +132,8 @@ class MatchSource(SampleSource):
         }
 
     def _checkpoint_player(self, name: str) -> Player:
-        try:
+        with prefixed(f"eval.opponents '{name}': "):
             policy = self._load(opponent_path(name, Path(self._plan.root)))
-        except PolicyError as error:
-            raise PolicyError(f"eval.opponents '{name}': {error}", code=error.code) from error
         return self._model_player(policy)
 
     def _model_player(self, policy: Policy) -> Player:

@@ -13,6 +13,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -84,30 +85,29 @@ def evaluate_target(
     share = list(enumerate(layout["chunks"]))[rank::nproc]
     total = sum(len(items) for _, items in share)
     done = 0
-    writer = PartialWriter(partial, rank)
     threads = config.sandbox.workers or max(1, len(os.sched_getaffinity(0)) // nproc)
-    try:
-        with Judges(task, threads, problems, config.eval.num_samples, plan.label) as judges:
-            for index, items in share:
-                is_stored = all(item in finished for item in items)
-                if is_stored:
-                    rows = [finished[item] for item in items]
-                else:
-                    rows = source.generate(items)
-                    writer.chunk(index, rows)
-                for row in rows:
-                    if row["item"] not in judged:
-                        judges.submit(row["item"], row)
-                writer.verdicts(judges.done())
-                done += len(items)
-                report("progress", name=target.name, done=done, total=total, stored=is_stored)
-            while judges.busy():
-                if verdicts := judges.done():
-                    writer.verdicts(verdicts)
-                    report("progress", name=target.name, done=done, total=total)  # each verdict is one
-            writer.verdicts(judges.done(wait=True))
-    finally:
-        writer.close()
+    with (
+        closing(PartialWriter(partial, rank)) as writer,
+        Judges(task, threads, problems, config.eval.num_samples, plan.label) as judges,
+    ):
+        for index, items in share:
+            is_stored = all(item in finished for item in items)
+            if is_stored:
+                rows = [finished[item] for item in items]
+            else:
+                rows = source.generate(items)
+                writer.chunk(index, rows)
+            for row in rows:
+                if row["item"] not in judged:
+                    judges.submit(row["item"], row)
+            writer.verdicts(judges.done())
+            done += len(items)
+            report("progress", name=target.name, done=done, total=total, stored=is_stored)
+        while judges.busy():
+            if verdicts := judges.done():
+                writer.verdicts(verdicts)
+                report("progress", name=target.name, done=done, total=total)  # each verdict is one
+        writer.verdicts(judges.done(wait=True))
 
 
 def sample_source(

@@ -44,7 +44,7 @@ class _UserFunction:
             return [self._number(result, "")]
         try:
             listed = None if isinstance(result, str | bytes | dict) else list(result)
-        except TypeError:
+        except TypeError:  # a number, or None
             listed = None
         if listed is None:
             raise self._wrong(f"returned {str(result)[:60]!r}; expected a list of {count} numbers")
@@ -85,7 +85,7 @@ def serve_functions(connection: Connection) -> None:
         functions = [_load(name) for name in setup.functions]
         for name in setup.modules:
             load_function(name, "task")
-    except TaskError as error:
+    except TaskError as error:  # a file that does not exist or cannot be imported
         connection.send(CallFailure(str(error), error.code))
         return
     connection.send([(each.kind, place_of(each.call)) for each in functions])
@@ -93,7 +93,7 @@ def serve_functions(connection: Connection) -> None:
     while True:
         try:
             sent = connection.recv_bytes()
-        except EOFError:
+        except EOFError:  # the parent has ended
             return
         try:
             request: CallRequest = pickle.loads(sent)

@@ -82,7 +82,7 @@ class Helper:
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, **environment},
             )
-        except OSError as error:
+        except OSError as error:  # no memory for another process
             raise HelperError(f"cannot start {sys.executable}: {error.strerror}") from error
         finally:
             theirs.close()
@@ -97,7 +97,7 @@ class Helper:
         """Raises HelperEnded."""
         try:
             self._connection.send_bytes(message)
-        except OSError:
+        except OSError:  # killed since the last answer
             raise self._ended() from None
 
     def receive(self, seconds: float) -> bytes:
@@ -174,7 +174,7 @@ class Helpers:
         helper = Helper([SERVE, self._script], environment, output=subprocess.DEVNULL, clock=self._clock)
         try:
             ready = self._answer(helper, START_SECONDS)
-        except HelperTimeout as error:
+        except HelperTimeout as error:  # a library whose import takes minutes
             helper.end()
             raise HelperError(f"{self._script} was not ready after {START_SECONDS:g} s") from error
         if "error" in ready:

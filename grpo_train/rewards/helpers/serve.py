@@ -32,19 +32,19 @@ def serve_script(script: str, connection: Connection) -> None:
 
     try:
         answer = runpy.run_path(script)["prepare"]()
-    except Exception as error:
+    except Exception as error:  # a library that is not installed
         send({"error": f"{type(error).__name__}: {error}"})
         return
     send({"answer": "ready"})
     while True:
         try:
             question = connection.recv_bytes()
-        except EOFError:
+        except EOFError:  # the parent has ended
             return
         signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
             message = {"answer": answer(json.loads(question))}
-        except (Exception, RecursionError) as error:
+        except Exception as error:  # whatever sympy raises, RecursionError included
             message = {"error": f"{type(error).__name__}: {error}"[:300]}
         signal.setitimer(signal.ITIMER_PROF, 0)
         send(message)

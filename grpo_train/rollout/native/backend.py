@@ -257,7 +257,7 @@ class NativeBackend:
             logits = torch.sin(torch.arange(rows * vocabulary, device=self._device)).view(shape).to(self._model.dtype)
             try:
                 found = sums(logits, 0.7)
-            except RuntimeError as error:
+            except RuntimeError as error:  # of the compiler: no C compiler, or an old GPU
                 raise UnsupportedModelError((str(error) or repr(error)).strip().splitlines()[0]) from error
             pairs = zip(found, block_sums(logits, 0.7), strict=True)
             if not all(torch.allclose(a.double(), b.double(), rtol=1e-5, atol=1e-6) for a, b in pairs):

@@ -120,19 +120,19 @@ class VllmBackend:
     def _retrying(self, action: Callable[[], None]) -> None:
         try:
             return action()
-        except ServerGoneError as error:
+        except ServerGoneError as error:  # killed for its memory, or by CUDA
             print(f"the vLLM server ended ({error})", flush=True)
         if not self._server.restart():
             raise PolicyError(f"the vLLM server at {self._server.where} no longer answers; start it and resume the run")
         try:
             return action()
-        except ServerGoneError as error:
+        except ServerGoneError as error:  # the new one, too
             raise PolicyError(f"vLLM ended twice ({error}); {self._server.where}") from error
 
     def _call(self, path: str, body: dict[str, Any], *, timeout_s: float | None = None) -> Any:
         try:
             return call_server(self._server.address, path, body, timeout_s=timeout_s)
-        except ServerRefusedError as error:
+        except ServerRefusedError as error:  # a prompt that is longer than its context
             message = str(error)
             fix = "; raise rollout.vllm_max_model_length" if "context length" in message else ""
             raise PolicyError(f"vLLM: {message}{fix} ({self._server.where})") from error
@@ -189,7 +189,7 @@ class VllmBackend:
         try:
             with (folder / self._policy.weights_name).open("wb") as file:
                 write_safetensors(file, weights)
-        except OSError as error:
+        except OSError as error:  # a full disk
             raise PolicyError(f"cannot hand the weights to vLLM: {folder}: {error.strerror}") from error
 
     def _compare(self) -> None:

@@ -30,7 +30,7 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.settimeout(self.timeout)
         try:
             self.sock.connect(self._path)
-        except OSError:
+        except OSError:  # a server that does not listen yet
             self.sock.close()
             raise
 

@@ -135,10 +135,10 @@ class LocalServer:
                     self._command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=self._environment,
                     cwd=self.folder, start_new_session=True,
                 )  # fmt: skip
-            except OSError as error:
+            except OSError as error:  # an environment that was removed
                 raise PolicyError(f"cannot start {self._command[0]}: {error.strerror}") from error
         while True:
-            with suppress(ServerGoneError):
+            with suppress(ServerGoneError):  # it loads its model
                 call_server(self.address, "/health", timeout_s=QUICK_S)
                 break
             if (status := self._process.poll()) is not None:
@@ -153,7 +153,7 @@ class LocalServer:
         print(f"rollouts by vLLM {version}, started in {time.monotonic() - started:.0f} s; {self.where}", flush=True)
 
     def _kill(self) -> None:
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError):  # it has ended
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         if self._process.stdin is not None:
@@ -170,7 +170,7 @@ def python_of(settings: Rollout) -> Path:
     """Interpreter of vLLM's environment. Raises PolicyError without one."""
     python = Path(settings.vllm_python).expanduser() if settings.vllm_python else ENVIRONMENT / "bin" / "python"
     test = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
-    with suppress(OSError):
+    with suppress(OSError):  # no such program
         if subprocess.run([python, "-c", test], stdin=subprocess.DEVNULL, capture_output=True).returncode == 0:
             return python.absolute()
     raise PolicyError(

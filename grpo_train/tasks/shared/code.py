@@ -114,7 +114,7 @@ class ProgramTask(TaskDefaults, ABC):
         allow_weak(limits.allow_weak)
         try:
             isolation()
-        except SandboxError as error:
+        except SandboxError as error:  # a container without user namespaces
             raise TaskError(f"task.name {self.name} runs programs that a model wrote: {error}") from error
         return replace(self, sandbox=limits)
 

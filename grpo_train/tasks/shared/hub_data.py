@@ -85,7 +85,7 @@ class OpenDataset:
             raise TaskError(f"task.splits: {self.hub} has no split '{split}'; {hint}")
         try:
             table = self._builder.as_dataset(split=split)
-        except (ValueError, AssertionError) as error:
+        except (ValueError, AssertionError) as error:  # train[:80], train[x%]
             raise TaskError(f"task.splits: '{split}' of {self.hub}: {str(error).splitlines()[0]}") from error
         numbers = count()
         batches = table.with_format("arrow").iter(BATCH)
@@ -139,7 +139,7 @@ def _downloaded(hub: HubDataset) -> OpenDataset:
             if builder.hash != hub.commit:  # the hub failed in between, and this is another commit from the cache
                 raise _not_cached(hub)
             builder.download_and_prepare()
-    except TaskError:
+    except TaskError:  # the hub failed in between
         raise
     except Exception as error:  # datasets, the hub's client and the network raise many types
         raise _explained(hub, error) from error

@@ -14,7 +14,7 @@ from typing import Any
 from grpo_train.config.schema import Config
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.clock import CLOCK, Clock
-from grpo_train.run_dir.files import open_for_writing
+from grpo_train.run_dir.files import closing_descriptor, open_for_writing
 from grpo_train.run_dir.processes import RUN_ID_VARIABLE
 from grpo_train.tracking.wandb.settings import is_installed, resolve_mode, server
 
@@ -47,7 +47,7 @@ def report_failure(run: RunDir, mode: str, message: str) -> dict[str, Any]:
     words = ["--training-run", run.name, *(["--mode", mode] if mode == "offline" else []), "--root", str(run.root)]
     hint = f"training is not affected; send it later: {shlex.join(['grpo-train', 'track', *words])}"
     failure = {"service": "wandb", "mode": mode, "error": message, "hint": hint}
-    with suppress(OSError):
+    with suppress(OSError):  # a full disk
         run.log_event("tracking_failed", **failure)
     return failure
 
@@ -72,14 +72,11 @@ def _start(run: RunDir, config: Config, mode: str, say: Callable[[str], None]) -
     command = [sys.executable, "-m", "grpo_train.tracking.wandb.sidecar", str(run.path), mode]
     try:
         (run.path / "wandb").mkdir(exist_ok=True)
-        output = open_for_writing(run.path / "wandb" / "sidecar.log")
-        try:
+        with closing_descriptor(open_for_writing(run.path / "wandb" / "sidecar.log")) as output:
             return subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=output, stderr=output, env=environment, start_new_session=True
             )
-        finally:
-            os.close(output)
-    except OSError as error:
+    except OSError as error:  # a full disk
         say(f"W&B is off: {error.strerror}")
         report_failure(run, mode, f"the process that feeds W&B could not be started: {error.strerror}")
         return None
@@ -88,12 +85,12 @@ def _start(run: RunDir, config: Config, mode: str, say: Callable[[str], None]) -
 def _end(process: subprocess.Popen[bytes], clock: Clock) -> str:
     """Let the process send what is left; end it if that takes too long. Returns what went wrong, or ""."""
     assert process.stdin is not None
-    with suppress(OSError):
+    with suppress(OSError):  # it has ended
         process.stdin.close()
     if not clock.wait_exit(process, WAIT_S):
-        with suppress(OSError):
+        with suppress(OSError):  # it has just ended
             os.killpg(process.pid, signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):
+        with suppress(subprocess.TimeoutExpired):  # blocked in the kernel
             process.wait(timeout=5)
         return f"the process that feeds W&B had not ended {WAIT_S:g} s after the run, and was killed"
     code = process.returncode

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from grpo_train.run_dir import RunDir, list_evaluations
-from grpo_train.run_dir.files import ByteRange, leave_out_line, to_float, to_json
+from grpo_train.run_dir.files import ByteRange, number_in, open_log, parse_line, to_float, to_json
 from grpo_train.run_dir.formats import current_row
-from grpo_train.run_dir.safe_json import Unreadable, leave_out, open_regular, parse_object, read_lines
+from grpo_train.run_dir.safe_json import read_lines
 from grpo_train.tracking.logs import with_aliases
 
 LOG, ROLLOUTS = "train_log.jsonl", "rollouts.jsonl"
@@ -66,12 +66,8 @@ def rows_after(
     run: RunDir, generation: Generation, offset: int, log: str = LOG
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """End in a log, and row, of each whole row from a byte on that belongs to a generation. Raises OSError."""
-    try:
-        file = open_regular(run.logs / log)
-    except FileNotFoundError:
-        return
-    except Unreadable as error:
-        leave_out(run.logs / log, error)
+    file = open_log(run.logs / log)
+    if file is None:
         return
     with file:
         file.seek(offset)
@@ -81,10 +77,9 @@ def rows_after(
                 return
             if any(low <= begin < high for low, high in generation.excluded):
                 continue
-            try:
-                yield end, current_row(parse_object(line))
-            except Unreadable as error:
-                leave_out_line(run.logs / log, begin, line, error)
+            row = parse_line(run.logs / log, begin, line)
+            if row is not None:
+                yield end, current_row(row)
 
 
 def entry_of(row: Mapping[str, Any]) -> dict[str, float] | None:
@@ -158,8 +153,5 @@ def last_evaluated(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except (TypeError, ValueError):
-        return None
-    return value if math.isfinite(value) else None
+    value = number_in(text)
+    return value if value is not None and math.isfinite(value) else None

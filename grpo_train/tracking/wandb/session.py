@@ -7,11 +7,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from grpo_train.config.yaml_text import load_yaml
+from grpo_train.config.yaml_text import read_plain_config
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.credentials import netrc_password
 from grpo_train.run_dir.identity import run_identity
-from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, read_bytes
 from grpo_train.tracking.wandb.rows import (
     COLUMNS,
     LOGGED,
@@ -58,7 +57,7 @@ class WandbSession:
             tags=settings.tags or None,
             id=self._id,
             name=run.name + (f" (resumed {generation.index})" if generation.index else ""),
-            config=_config_of(run),
+            config=read_plain_config(run.config_file),
             resume="allow",
             dir=str(folder or run.path),
             settings=wandb.Settings(
@@ -130,12 +129,3 @@ class WandbSession:
             for folder in self.folder.parent.glob(f"offline-run-*-{self._id}"):
                 if folder != self.folder:
                     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _config_of(run: RunDir) -> dict[str, Any]:
-    """The resolved configuration; {} where it cannot be read."""
-    try:
-        config = load_yaml((read_bytes(run.config_file, MAX_RUN_FILE_BYTES) or b"").decode())
-    except (Unreadable, OSError, ValueError):
-        return {}
-    return config if isinstance(config, dict) else {}

@@ -18,7 +18,7 @@ from grpo_train.config import load_config, read_config_text
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.errors import UserError
-from grpo_train.run_dir.files import open_lock
+from grpo_train.run_dir.files import closing_descriptor, lock_if_free, open_lock
 from grpo_train.run_dir.machine import give_way, set_umask
 from grpo_train.tracking.wandb import process
 from grpo_train.tracking.wandb.rows import Generation, generations
@@ -77,7 +77,7 @@ class Sidecar:
 
     def _open(self, generation: Generation) -> WandbSession:
         session = WandbSession(self._run, self._settings, generation)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # a full disk
             self._run.log_event("tracking", service="wandb", mode=self._settings.mode, url=session.url)
         return session
 
@@ -88,21 +88,12 @@ class Sidecar:
 @contextlib.contextmanager
 def only_one(run: RunDir, until: threading.Event | None = None) -> Iterator[None]:
     """Hold the lock of a run's tracking; wait for it ``until`` an event is set. Raises WandbError if it is taken."""
-    import fcntl
-
     (run.path / "wandb").mkdir(exist_ok=True)
-    descriptor = open_lock(run.path / "wandb" / ".lock")
-    try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if until is None or until.wait(1.0):
-                    raise WandbError(f"{run.name} is being tracked by another process", code="busy") from None
+    with closing_descriptor(open_lock(run.path / "wandb" / ".lock")) as descriptor:
+        while not lock_if_free(descriptor):
+            if until is None or until.wait(1.0):
+                raise WandbError(f"{run.name} is being tracked by another process", code="busy")
         yield
-    finally:
-        os.close(descriptor)
 
 
 def main(argv: list[str], clock: Clock = CLOCK) -> int:
@@ -118,7 +109,7 @@ def main(argv: list[str], clock: Clock = CLOCK) -> int:
         config = load_config(read_config_text(run.config_file), source=str(run.config_file))
         with only_one(run, done):  # an earlier one may still be sending
             return Sidecar(run, settings_of(config, run.name, mode=mode), done).run()
-    except UserError as error:
+    except UserError as error:  # an earlier one is still sending; no key
         process.report_failure(run, mode, str(error))
         return 1
 
