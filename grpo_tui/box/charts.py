@@ -187,8 +187,10 @@ def is_flat(row: Mapping[str, Any]) -> bool:
 
 
 def smoothing_label(smoothing: str, over: int) -> str:
-    """What the line is: ``raw``, ``raw (dense: mean of 12)``, ``light (mean of 50)``."""
-    return f"{smoothing} ({'dense: ' if smoothing == RAW else ''}mean of {over:,})" if over else smoothing
+    """What the line is: ``raw``, ``mean of 12 (dense)``, ``light (mean of 50)``."""
+    if not over:
+        return smoothing
+    return f"mean of {over:,} (dense)" if smoothing == RAW else f"{smoothing} (mean of {over:,})"
 
 
 SEVERAL = "+"
