@@ -319,7 +319,7 @@ KNOWN = {
         ),
         Column("best", "best avg", 10, _best, _best_value),
         Column(
-            "last", "last reward", 10, lambda c, r: metric_value(r.reward) if r.reward is not None else "",
+            "last", "last", 10, lambda c, r: metric_value(r.reward) if r.reward is not None else "",
             lambda c, r: r.reward, VALUE_WIDTH - 1,
         ),
         Column(

@@ -465,7 +465,7 @@ class CurveChart(ChartMouse):
         levels = levels or fitting_ticks(view, rows, self.is_log)
         texts, self._base = (power_labels if self.is_log else tick_labels)(levels)
         # an end of that axis is labeled, also where the lowest or highest value is in its row
-        found = {row_of(end, shown, rows): f"{end:.0f}" for end in (0.0, 1.0)} if is_whole else {}
+        found = {row_of(levels[end], shown, rows): texts[end] for end in (0, -1)} if is_whole else {}
         for extreme, text in extreme_labels(extremes, levels, self._base, self.is_log):
             found.setdefault(row_of(extreme, shown, rows), text)
         ends, between = tuple(found), LEAST_BETWEEN if rows > LOW else 1

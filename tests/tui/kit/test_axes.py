@@ -60,7 +60,7 @@ def test_the_ends_of_the_axis_of_a_share_are_labeled() -> None:
     """Also where the highest value is in the row of 0."""
     chart = CurveChart(Store("box"), lambda: None, id="chart")
     assert chart.y_axis(View(0, 1, 0.0, 1.0), 3, (0.0, 0.156))[1] == {0: "1", 2: "0"}
-    assert chart.y_axis(View(0, 1, 0.0, 1.0), 6, (0.03, 0.7))[1] == {0: "1", 1: "0.7", 3: "0.5", 5: "0"}
+    assert chart.y_axis(View(0, 1, 0.0, 1.0), 6, (0.03, 0.7))[1] == {0: "1.0", 1: "0.7", 3: "0.5", 5: "0"}
 
 
 def test_extremes_have_the_digits_that_place_them() -> None:
