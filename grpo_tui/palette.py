@@ -86,7 +86,7 @@ def commands(app: Desk) -> Iterator[Command]:
     yield Command(title, "made by the box, kept in the downloads folder", partial(save.start_report, app))
     yield Command("theme", "Choose the color theme", app.action_change_theme)
     other, why = ("braille", "finer") if app.preferences.in_blocks else ("blocks", "for a font without braille")
-    yield Command(f"charts: {other}", f"Draw charts in {other}: {why}", partial(_draw_charts_in, app, other))
+    yield Command(f"draw charts in {other}", why, partial(_draw_charts_in, app, other))
     yield Command("screenshot", "Save a screenshot (SVG)", partial(_save_screenshot, app))
 
 
@@ -132,8 +132,10 @@ class Commands(Provider):
             yield DiscoveryHit(line, command.callback, text=command.title)
 
     async def search(self, query: str) -> Hits:
-        matcher = self.matcher(query)
-        for title, about, callback, key in commands(self.desk):
+        matcher, words, known = self.matcher(query), query.lower().split(), [*commands(self.desk)]
+        # letters that are scattered over a title match nearly every title: only where no title has the words
+        found = [one for one in known if all(word in one.title.lower() for word in words)]
+        for title, about, callback, key in found or known:
             if (score := matcher.match(title)) > 0:
                 yield Hit(score, entry(self.desk, matcher.highlight(title), about, key), callback, text=title)
 

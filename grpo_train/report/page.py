@@ -29,8 +29,8 @@ from grpo_train.report.report import Report, RunReport, differences, flat, overv
 from grpo_train.report.samples import PickedSample
 from grpo_train.report.text import number_text, shorten, shorten_start
 from grpo_train.report.train_log import Metric
-from grpo_train.run_dir.curves import LIGHT, RAW
-from grpo_train.run_dir.display import fraction, metric_text, metric_value, percent, signed, state_label
+from grpo_train.run_dir.curves import RAW
+from grpo_train.run_dir.display import EVENT_WORDS, fraction, metric_text, metric_value, percent, signed, state_label
 from grpo_train.run_dir.files import to_float
 
 COLUMNS = 240
@@ -129,12 +129,12 @@ def _accuracy(step: EvaluatedStep) -> str:
 # ------------------------------------------------------------------------------------------------------------ curves
 
 
-def _curve(run: RunReport, name: str, width: int, bounds: tuple[int, int], smoothing: str) -> Curve | None:
+def _curve(run: RunReport, name: str, width: int, bounds: tuple[int, int]) -> Curve | None:
     """A metric between two steps; None where the run has no finite value of it."""
     metric = run.log.metrics.get(name)
     if metric is None:
         return None
-    curve = curves.reduce(metric, *bounds, width, smoothing)
+    curve = curves.reduce(metric, *bounds, width, RAW)
     return curve if len(curve.mean) or len(curve.gaps) else None
 
 
@@ -145,7 +145,7 @@ def _curves(report: Report) -> Iterator[Block]:
         return
     bounds = min(run.log.first_step for run in logged), max(run.log.last_step for run in logged)
     width = COLUMNS if not report.is_comparison else max(MIN_COLUMNS, 2 * COLUMNS // len(report.runs))
-    events = [] if report.is_comparison else report.runs[0].events
+    events = [event for run in report.runs for event in run.events]
     names: dict[str, Metric] = {}
     for run in report.runs:
         for name, metric in run.log.metrics.items():
@@ -158,10 +158,8 @@ def _curves(report: Report) -> Iterator[Block]:
         }
         constant = [metric for metric in constant if len(values[metric.name]) == 1]
 
-    smoothing = LIGHT if report.is_comparison else RAW  # the values of several runs hide each other
-
     def chart(metric: Metric) -> ChartBlock:
-        found = [(run.letter, _curve(run, metric.name, width, bounds, smoothing)) for run in report.runs]
+        found = [(run.letter, _curve(run, metric.name, width, bounds)) for run in report.runs]
         return ChartBlock(metric.name, [(letter, curve) for letter, curve in found if curve], *bounds, events)
 
     charts = [chart(metric) for metric in main]
@@ -170,8 +168,10 @@ def _curves(report: Report) -> Iterator[Block]:
         yield NoteBlock(f"{means}." if report.is_comparison else f"{means}; the band behind them holds all values.")
     yield ChartsBlock(charts)
     if events:
-        seen = {event.letter: event.word for event in events}
-        yield NoteBlock("On the axes: " + ", ".join(f"{letter} {word}" for letter, word in seen.items()))
+        seen = [f"{sign} {word}" for sign, word in EVENT_WORDS.items() if any(sign == one.sign for one in events)]
+        yield NoteBlock(
+            f"Above the charts{', after the letter of the run' if events[0].run else ''}: {', '.join(seen)}."
+        )
     left, more = MAX_CHARTS, []
     for title, metrics in groups.items():
         if metrics[:left]:
@@ -274,7 +274,7 @@ def _pairs(pairs: Sequence[PairedSteps]) -> Iterator[Block]:
 def _health(run: RunReport) -> Iterator[Block]:
     conditions = run.log.conditions
     if not conditions:
-        yield NoteBlock("No warnings." if run.log.rows else "No step has been logged.")
+        yield NoteBlock("Warnings in the log: none." if run.log.rows else "No step has been logged.")
         return
     rows = [
         [

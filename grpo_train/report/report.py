@@ -22,7 +22,7 @@ from grpo_train.report.evaluations import (
 from grpo_train.report.samples import Samples, pick_samples
 from grpo_train.report.train_log import TrainLog, read_train_log
 from grpo_train.run_dir import RunDir, RunDirError, open_run
-from grpo_train.run_dir.display import duration, money, setting
+from grpo_train.run_dir.display import CHANGE, CRASH, LEVEL, RESUME, STOP, duration, money, setting
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.evaluations import list_evaluations
 from grpo_train.run_dir.files import last_jsonl, read_json, to_float, to_json, utc_now
@@ -33,10 +33,10 @@ from grpo_train.run_dir.version import VERSION
 LETTERS = "ABCDEFGHIJKL"
 """One for each run of a comparison."""
 MARKED_EVENTS = {
-    "resumed": ("R", "resumed"), "stop_asked": ("S", "stop requested"), "crashed": ("X", "crashed"),
-    "killed": ("K", "killed"), "level_raised": ("L", "level raised"),
+    "resumed": RESUME, "stop_asked": STOP, "crashed": CRASH, "killed": CRASH, "level_raised": LEVEL,
 }  # fmt: skip
-"""Letter and word of the events on a chart's axis."""
+"""Signs of the events on a chart's axis; a resume that changed more than the number of steps is a CHANGE."""
+LEARNING_RATE, TOTAL = "optimizer.learning_rate", "run.total_steps"
 MAX_EVENTS = 30
 MAX_CHANGES = 200
 
@@ -46,8 +46,9 @@ class Event:
     """Something that happened to a run."""
 
     step: int
-    letter: str
-    word: str
+    sign: str
+    run: str
+    """Letter of the run; "" for one run alone."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ def _report_of(run: RunDir, letter: str, price: float | None) -> RunReport:
         evaluations=evaluations,
         pairs=[] if letter else [pair for evaluation in evaluations for pair in pairs_within(evaluation)],
         samples=samples,
-        events=_events(run),
+        events=_events(run, letter),
         changes=_changes(run),
         facts=_facts(run, summary),
         seconds=seconds,
@@ -218,9 +219,25 @@ def flat(config: Config) -> dict[str, str]:
 
 def differences(runs: Sequence[RunReport]) -> dict[str, list[str | None]]:
     """Keys whose values differ between runs, with the value in each; None where a run lacks it."""
+    configs = [run.config | _resumed_with(run) for run in runs]
     keys = dict.fromkeys(key for run in runs for key in run.config)
-    values = {key: [run.config.get(key) for run in runs] for key in keys}
+    values = {key: [config.get(key) for config in configs] for key in keys}
     return {key: each for key, each in values.items() if len(set(each)) > 1}
+
+
+def _resumed_with(run: RunReport) -> dict[str, str]:
+    """All values of each key that a resume changed: ``1e-4→2e-3``."""
+    values: dict[str, list[str]] = {}
+    for change in run.changes:
+        values.setdefault(change.key, [change.before]).append(change.after)
+    return {key: "→".join(map(setting, found)) for key, found in values.items()}
+
+
+def _learning_rate(run: RunReport) -> str:
+    """``1e-4``; ``1e-4, 2e-3 from step 40`` where a resume changed it."""
+    changes = [change for change in run.changes if change.key == LEARNING_RATE]
+    first = changes[0].before if changes else run.config[LEARNING_RATE]
+    return ", ".join([setting(first), *(f"{setting(each.after)} from step {each.step:,}" for each in changes)])
 
 
 def said_cost(run: RunReport, price: float | None) -> str | None:
@@ -240,7 +257,7 @@ def overview(run: RunReport, price: float | None) -> list[tuple[str, str]]:
             ("Task", config["task.name"]),
             ("Model", f"{config['model.backbone']} ({adapter})"),
             ("Batch", f"{config['rollout.buffer_size']} prompts × {config['rollout.num_generations']}"),
-            ("Learning rate", setting(config["optimizer.learning_rate"])),
+            ("Learning rate", _learning_rate(run)),
             ("Seed", config["run.seed"]),
         ]
     found.append(("Launched", str(summary.get("launched_at") or "–")[:19].replace("T", " ")))
@@ -251,14 +268,16 @@ def overview(run: RunReport, price: float | None) -> list[tuple[str, str]]:
     return found
 
 
-def _events(run: RunDir) -> list[Event]:
+def _events(run: RunDir, letter: str) -> list[Event]:
     found = []
     for _, row in run.events():
         step, name = to_float(row.get("step")), row.get("event")
         if isinstance(name, str) and name in MARKED_EVENTS and step is not None and 0 <= step < 1e12:
             from_step = to_float(row.get("from_step"))
             at = from_step if name == "resumed" and from_step is not None and 0 <= from_step < 1e12 else step
-            found.append(Event(int(at), *MARKED_EVENTS[name]))
+            changes = row.get("changes")
+            is_change = name == "resumed" and isinstance(changes, dict) and bool(changes.keys() - {TOTAL})
+            found.append(Event(int(at), CHANGE if is_change else MARKED_EVENTS[name], letter))
     return found[-MAX_EVENTS:]
 
 

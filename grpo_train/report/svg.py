@@ -6,7 +6,7 @@ Curves are written in tenths of a unit and relative to the point before, which h
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -14,9 +14,10 @@ import numpy as np
 
 from grpo_train.report.blocks import ChartBlock, PointsBlock
 from grpo_train.report.curves import Curve
+from grpo_train.report.report import Event
 from grpo_train.report.text import escape, number_text
 from grpo_train.report.train_log import Floats
-from grpo_train.run_dir.curves import SHARES, apart, log_ticks, ticks
+from grpo_train.run_dir.curves import SHARES, apart, decimals_of, log_ticks, ticks
 
 WIDTH, HEIGHT = 360, 168
 LEFT, RIGHT, TOP, BOTTOM = 48, 14, 10, 20
@@ -60,12 +61,7 @@ def chart_svg(chart: ChartBlock) -> str:
     x = Scale(chart.first, max(chart.last, chart.first + 1), LEFT, WIDTH - RIGHT)
     (low, high), y = _extremes(curves), _y_scale(chart.name, curves)
     parts = [_axes(x, y, [low, high] if curves else [])]
-    for event in chart.events:
-        at = f"{x.place(event.step):.1f}"
-        parts.append(
-            f'<line class="event" x1="{at}" x2="{at}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
-            f'<text class="event" x="{at}" y="{TOP - 2}" text-anchor="middle">{event.letter}</text>'
-        )
+    parts += _events(x, chart.events)
     alone = len(chart.curves) == 1
     letters: list[tuple[str, float, float]] = []
     for letter, curve in curves:
@@ -127,6 +123,21 @@ def points_svg(points: PointsBlock) -> str:
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
 
 
+def _events(x: Scale, events: Sequence[Event]) -> Iterator[str]:
+    """A line at each event, and its sign above; signs that would overlap are side by side over the first of them."""
+    signs: list[tuple[float, list[str]]] = []
+    for event in sorted(events, key=lambda event: event.step):
+        at, sign = x.place(event.step), event.run + event.sign
+        yield f'<line class="event" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
+        if not signs or at - signs[-1][0] > LETTER * (len(sign) + sum(map(len, signs[-1][1]))) / 2:
+            signs.append((at, []))
+        if sign not in signs[-1][1]:
+            signs[-1][1].append(sign)
+    for at, beside in signs:
+        text = " ".join(beside)
+        yield f'<text class="event" x="{at:.1f}" y="{TOP - 2}" text-anchor="middle">{text}</text>'
+
+
 def _letters(ends: Sequence[tuple[str, float, float]]) -> list[str]:
     """The letters of curves at their ends (letter, x, y), one below the other where they would overlap."""
     placed: list[tuple[str, float, float]] = []
@@ -186,7 +197,8 @@ def _axes(x: Scale, y: Scale, extremes: Sequence[float]) -> str:
     found = (log_ticks if y.is_log else ticks)(low, high, 5)
     values = [10.0**level for level in found] if y.is_log else found
     step = 0.0 if y.is_log or len(found) < 2 else found[1] - found[0]
-    ends = {y.place(value): _tick(value, values[0], step / 100) for value in extremes if math.isfinite(value)}
+    finer = 10.0 ** math.floor(math.log10(step / 100)) if step else 0.0
+    ends = {y.place(value): _tick(value, values[0], finer) for value in extremes if math.isfinite(value)}
     if len(ends) == 2 and max(ends) - min(ends) < LETTER:
         del ends[max(ends)]
     for value in values:
@@ -220,7 +232,7 @@ def _tick(value: float, first: float, step: float) -> str:
     if step and value != first and step < 1e-6 * abs(value):
         return f"+{value - first:.1g}"
     if step and 1e-7 < step < 1 and abs(value) < 1e4:
-        text = f"{value:.{-math.floor(math.log10(step) + 1e-9)}f}"
+        text = f"{value:.{decimals_of(step)}f}" if value else "0"
     else:
         text = number_text(float(f"{value:.6g}"))
     return text if len(text) <= 9 else f"{value:.1e}"

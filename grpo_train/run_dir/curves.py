@@ -209,6 +209,12 @@ def time_labels(places: Sequence[float]) -> list[str]:
     return found
 
 
+def decimals_of(step: float) -> int:
+    """The decimals that all multiples of a distance of ticks need: 2 of 0.25."""
+    scaled = (step * 10.0**count for count in range(16))
+    return next((count for count, size in enumerate(scaled) if math.isclose(round(size), size, rel_tol=1e-6)), 16)
+
+
 def apart(levels: Sequence[float], ends: Sequence[float], least: float) -> list[float]:
     """The ticks that leave room for the labels of the extremes: those at least so far from each."""
     return [level for level in levels if all(abs(level - end) >= least for end in ends)]

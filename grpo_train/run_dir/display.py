@@ -31,6 +31,14 @@ STATES = {
 """Glyph, word and tone of each state. A theme colors the tone; glyph and word carry the meaning without it."""
 
 
+CRASH, CHANGE, RESUME, STOP, LEVEL, EVALUATION = "✖", "Δ", "R", "S", "N", "◆"
+EVENT_WORDS = {
+    CRASH: "crash or kill", CHANGE: "changed config", RESUME: "resume", STOP: "stop", LEVEL: "next level",
+    EVALUATION: "held-out evaluation",
+}  # fmt: skip
+"""The signs on the axis of a chart, the one that matters most first, and what they mean. A to L are runs."""
+
+
 def state_label(state: str, host: str = "") -> tuple[str, str, str]:
     """Glyph, word and tone of a run state; ``host`` is set when the run is live on another host."""
     glyph, word, tone = STATES.get(state, ("?", state or "unknown", "warn"))

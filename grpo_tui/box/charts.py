@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from grpo_train.run_dir.curves import LEVELS, RAW
+from grpo_train.run_dir.display import CRASH, EVENT_WORDS
 from grpo_tui.box.curves import AXES, Curves, Mark, Window
-from grpo_tui.box.events import CRASH, WORDS, Pause, RunEvent, evaluation_events
+from grpo_tui.box.events import Pause, RunEvent, evaluation_events
 from grpo_tui.box.store import Store
 
 
@@ -187,8 +188,10 @@ def is_flat(row: Mapping[str, Any]) -> bool:
 
 
 def smoothing_label(smoothing: str, over: int) -> str:
-    """What the line is: ``raw``, ``raw (dense: mean of 12)``, ``light (mean of 50)``."""
-    return f"{smoothing} ({'dense: ' if smoothing == RAW else ''}mean of {over:,})" if over else smoothing
+    """What the line is: ``raw``, ``mean of 12 (dense)``, ``light (mean of 50)``."""
+    if not over:
+        return smoothing
+    return f"mean of {over:,} (dense)" if smoothing == RAW else f"{smoothing} (mean of {over:,})"
 
 
 SEVERAL = "+"
@@ -262,7 +265,7 @@ def sign_of(events: Sequence[RunEvent]) -> str:
 
 def worst_of(events: Sequence[RunEvent]) -> RunEvent:
     """The event that matters most; of equal ones the last."""
-    return min(reversed(events), key=lambda event: list(WORDS).index(event.sign))
+    return min(reversed(events), key=lambda event: list(EVENT_WORDS).index(event.sign))
 
 
 class Gap(NamedTuple):

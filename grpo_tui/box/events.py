@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from grpo_train.run_dir.display import setting
+from grpo_train.run_dir.display import CHANGE, CRASH, EVALUATION, LEVEL, RESUME, STOP, setting
 from grpo_tui.box.formatting import one_line
 from grpo_tui.box.rows import EvalResult, evaluated_steps
 
@@ -149,12 +149,6 @@ def _kind(record: dict[str, Any]) -> str:
     return str(record["code"] or record["message"].partition("(")[0].translate(_WITHOUT_NUMBERS))
 
 
-CRASH, CHANGE, RESUME, STOP, LEVEL, EVALUATION = "✖", "C", "R", "S", "L", "◆"
-WORDS = {
-    CRASH: "crash or kill", CHANGE: "changed config", RESUME: "resume", STOP: "stop", LEVEL: "level raised",
-    EVALUATION: "held-out evaluation",
-}  # fmt: skip
-"""The signs on the axis, the one that matters most first, and what they mean."""
 SEVERAL = "+"
 NOT_FINITE = "×"
 """NaN or an infinite value of the chart's own metric."""

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from grpo_train.run_dir.curves import decimals_of
 from grpo_train.run_dir.display import byte_size as byte_size
 from grpo_train.run_dir.display import compact_number as compact_number
 from grpo_train.run_dir.display import fraction as fraction
@@ -20,6 +21,7 @@ from grpo_train.run_dir.display import money as money
 from grpo_train.run_dir.display import percent as percent
 from grpo_train.run_dir.display import without_zeros
 
+_SIZES = {"k": 1e3, "M": 1e6, "G": 1e9}
 LONGEST_TICK = 9
 """Characters of the number at a tick of an axis whose range is a small part of its values."""
 
@@ -65,8 +67,8 @@ def tick_labels(levels: list[float]) -> tuple[list[str], str]:
     if len(levels) < 2:
         return [compact_number(level) for level in levels], ""
     distance = min(high - low for low, high in itertools.pairwise(levels))
-    decimals = next((d for d in range(16) if math.isclose(round(distance * 10**d), distance * 10**d, rel_tol=1e-6)), 16)
-    compact = [compact_number(level) for level in levels]
+    decimals = decimals_of(distance)
+    compact = [_compact_tick(level, distance) for level in levels]
     exact = [f"{level:.{decimals}f}" if abs(level) > distance / 1e6 else "0" for level in levels]
     is_large = max(map(abs, levels)) >= 1e4
     for labels, room in ((exact, 0 if is_large else 7), (compact, 7), (exact, LONGEST_TICK)):
@@ -76,6 +78,14 @@ def tick_labels(levels: list[float]) -> tuple[list[str], str]:
     base = math.floor(levels[0] / size + 1e-6) * size
     above = [level - base if level - base > distance / 1e3 else 0.0 for level in levels]
     return ["+" + without_zeros(f"{each:.3g}") for each in above], f"{base:.15g}"
+
+
+def _compact_tick(level: float, distance: float) -> str:
+    """A number with the digits of its tick, as short as it can be; too long for an axis where it needs many."""
+    for text in (compact_number(level), without_zeros(f"{level:.2e}")):
+        if abs(float(text.rstrip("kMG")) * _SIZES.get(text[-1], 1.0) - level) <= distance / 100:
+            return text
+    return f"{level:f}"
 
 
 def extreme_labels(
@@ -104,7 +114,7 @@ def extreme_label(value: float, distance: float, base: str = "") -> str:
         return compact_number(value)
     digits = next((n for n in range(3, 16) if abs(float(f"{value:.{n}g}") - value) <= distance / 20), 16)
     if not 1e-3 <= abs(value) < 1e4 and digits <= 4:
-        return compact_number(value)
+        return without_zeros(f"{value:.{digits - 1}e}") if abs(value) < 1e-3 else compact_number(value)
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
     text = f"{value:.{decimals}f}"
     if "." in text:

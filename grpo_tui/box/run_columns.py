@@ -317,7 +317,7 @@ KNOWN = {
             "held_out_step", "at step", 7, lambda c, r: str(r.held_out.step) if r.held_out else "",
             lambda c, r: r.held_out.step if r.held_out else None,
         ),
-        Column("best", "best", 10, _best, _best_value),
+        Column("best", "best avg", 10, _best, _best_value),
         Column(
             "last", "last", 10, lambda c, r: metric_value(r.reward) if r.reward is not None else "",
             lambda c, r: r.reward, VALUE_WIDTH - 1,

@@ -389,6 +389,11 @@ class Store:
         patience = max(floor, STALE_STEPS * (self.step_seconds(row) or 0.0))
         return "warn" if age is not None and age > patience else "live"
 
+    @property
+    def no_completions(self) -> str:
+        """What is said in place of the completions of a run that has none."""
+        return "no completions were logged" if self.run is not None and self.run.is_over else "no completions yet"
+
     def freshness(self) -> Freshness:
         """Freshness of the data of the selected run."""
         row = self.run

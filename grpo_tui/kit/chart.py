@@ -460,11 +460,12 @@ class CurveChart(ChartMouse):
 
     def y_axis(self, view: View, rows: int, extremes: Sequence[float]) -> tuple[View, dict[int, str]]:
         """The view with room for even ticks; and row to number, of the extremes and of the ticks between them."""
-        is_whole = (view.y_low, view.y_high) == (0.0, 1.0)  # the axis of shares stays
+        is_whole = not self.is_log and (view.y_low, view.y_high) == (0.0, 1.0)  # the axis of shares stays
         shown, levels = (view, []) if is_whole else evened(view, rows, self.is_log, extremes)
         levels = levels or fitting_ticks(view, rows, self.is_log)
         texts, self._base = (power_labels if self.is_log else tick_labels)(levels)
-        found: dict[int, str] = {}
+        # an end of that axis is labeled, also where the lowest or highest value is in its row
+        found = {row_of(levels[end], shown, rows): texts[end] for end in (0, -1)} if is_whole else {}
         for extreme, text in extreme_labels(extremes, levels, self._base, self.is_log):
             found.setdefault(row_of(extreme, shown, rows), text)
         ends, between = tuple(found), LEAST_BETWEEN if rows > LOW else 1

@@ -20,10 +20,10 @@ from textual.content import Content
 
 from grpo_train.history.cost import dollars
 from grpo_train.run_dir.curves import NICE, SHARES, log_ticks, ticks, time_labels, time_ticks
-from grpo_train.run_dir.display import duration
+from grpo_train.run_dir.display import CRASH, EVENT_WORDS, duration
 from grpo_tui.box.charts import DASHED, DOTTED, ELAPSED, NOT_FINITE, RUN_LOOKS, SEVERAL, Gap, Placed, RunLook, sign_of
 from grpo_tui.box.curves import Curve, Mark
-from grpo_tui.box.events import CRASH, WORDS, RunEvent
+from grpo_tui.box.events import RunEvent
 from grpo_tui.box.formatting import compact_number, metric_value, money, tick_labels
 
 _BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
@@ -496,7 +496,7 @@ def signs_at(results: Mapping[Placed, Mark], view: View, columns: int, rows: int
 @functools.lru_cache(64)
 def event_legend(signs: frozenset[str], room: int) -> Content:
     """``S stop R resume``, as far as there is room."""
-    words = {**WORDS, SEVERAL: "several", NOT_FINITE: "NaN or Inf"}
+    words = {**EVENT_WORDS, SEVERAL: "several", NOT_FINITE: "NaN or Inf"}
     parts: list[Content] = []
     for sign, word in words.items():
         part = Content.from_markup("[b]$sign[/] [$text-muted]$word[/]", sign=sign, word=word)

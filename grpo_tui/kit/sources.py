@@ -151,7 +151,7 @@ class CompletionSource(PageSource):
 
     @property
     def empty(self) -> str:
-        return "no completions yet" if self.store.connected else NOT_READ
+        return self.store.no_completions if self.store.connected else NOT_READ
 
     @property
     def note(self) -> str:

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import resvg_py
 
 from grpo_train.run_dir.curves import apart, log_ticks, ticks
-from grpo_train.run_dir.display import metric_text
+from grpo_train.run_dir.display import CRASH, EVALUATION, EVENT_WORDS, metric_text
 from grpo_tui.box.charts import DASHED, DOTTED, Placed, RunLook, accuracies
 from grpo_tui.box.curves import Mark
-from grpo_tui.box.events import CRASH, EVALUATION, WORDS
 from grpo_tui.box.formatting import extreme_labels, power_labels, tick_labels
 from grpo_tui.kit.plot import RunLine, View, XLabel, scaled, view_of, x_labels
 
@@ -176,7 +175,7 @@ def _run(look: RunLook, name: str) -> str:
 def _legend(signs: set[str]) -> Iterator[str]:
     """What signs mean."""
     x = 4.0
-    for sign, word in WORDS.items():
+    for sign, word in EVENT_WORDS.items():
         if sign in signs:
             yield _sign(sign, x, -4)
             yield f'<text x="{x + 8}" fill="#5d6b7a">{_escape(word)}</text>'

@@ -113,3 +113,13 @@ def test_page_is_readable(two_runs: Path, tmp_path: Path, browser: Browser, widt
         assert browser.run(CONTRASTS) >= 4.5
         assert browser.complaints() == []
         assert len(browser.requests()) == 1
+
+
+def test_a_print_shows_what_is_folded(two_runs: Path, tmp_path: Path, browser: Browser) -> None:
+    """And not the hint on what the pointer does."""
+    browser.open(write(two_runs, tmp_path, "first"))
+    shown = """(query => [...document.querySelectorAll(query)].every(each => each.checkVisibility(
+{contentVisibilityAuto: true}) && each.getBoundingClientRect().height > 0))"""
+    assert (browser.run(f"{shown}('details table')"), browser.run(f"{shown}('.hint')")) == (False, True)
+    browser.emulate_print()
+    assert (browser.run(f"{shown}('details table')"), browser.run(f"{shown}('.hint')")) == (True, False)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from grpo_train.report.blocks import ChartBlock
 from grpo_train.report.curves import LARGEST, reduce
+from grpo_train.report.report import Event
 from grpo_train.report.samples import FAR, NEAR, _Rollouts, pick
 from grpo_train.report.svg import HEIGHT, chart_svg
 from grpo_train.report.train_log import Metric
@@ -89,6 +90,24 @@ def test_the_highest_and_lowest_value_are_on_the_axis() -> None:
     metric = metric_of([(1, 0.013), (2, 1.84), (3, 0.97)])
     svg = chart_svg(ChartBlock("reward", [("", reduce(metric, 1, 3, 100, "raw"))], 1, 3))
     assert [text for _, text in sorted(y_labels(svg))] == ["1.840", "1.5", "1.0", "0.5", "0.013"]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "labels"),
+    [("accuracy", [0.0, 1.0], ["0.75", "0.50", "0.25"]), ("learning_rate", [1.3e-6, 1e-4], ["0.000025"])],
+)
+def test_a_tick_has_the_digits_of_its_value(name: str, values: list[float], labels: list[str]) -> None:
+    curve = reduce(Metric(name, np.array([1.0, 2.0]), np.array(values)), 1, 2, 100, "raw")
+    found = y_labels(chart_svg(ChartBlock(name, [("", curve)], 1, 2)))
+    assert {*labels} <= {text for _, text in found}
+
+
+def test_signs_of_events_do_not_overlap() -> None:
+    curve = reduce(metric_of([(1, 1.0), (99, 2.0)]), 1, 100, 100, "raw")
+    events = [Event(80, "Δ", "B"), Event(10, "R", "A"), Event(82, "S", "A"), Event(82, "Δ", "B")]
+    svg = chart_svg(ChartBlock("reward", [("A", curve), ("B", curve)], 1, 100, events))
+    assert re.findall(r'<text class="event"[^>]*>([^<]+)<', svg) == ["AR", "BΔ AS"]
+    assert svg.count('<line class="event"') == 4
 
 
 @st.composite

@@ -13,7 +13,7 @@ from grpo_train.evaluation.report.compare import compare_steps
 from grpo_train.report.html import to_html
 from grpo_train.report.markdown import to_markdown
 from grpo_train.report.page import lay_out
-from grpo_train.report.report import Report, make_report
+from grpo_train.report.report import Event, Report, make_report
 from grpo_train.run_dir import RunDir, list_evaluations
 from grpo_train.run_dir.display import fraction, signed
 from grpo_train.run_dir.files import to_json
@@ -115,6 +115,28 @@ def test_comparison_shows_only_what_differs(two_runs: Path) -> None:
     assert "| `optimizer.learning_rate` | `0.0003` | `0.001` |" in section
 
 
+def test_a_resume_with_another_learning_rate_is_shown(root_of_two: Path) -> None:
+    """In the facts, the table of what differs, and over the curves, which are the logged values."""
+    change = {"event": "resumed", "step": 1, "from_step": 1, "changes": {"optimizer.learning_rate": [0.0003, 0.002]}}
+    with (root_of_two / "training_runs/first/logs/events.jsonl").open("a") as events:
+        events.write(to_json(change) + "\n")
+    _, html, _ = written(root_of_two, "first")
+    assert "3e-4, 2e-3 from step 1" in html
+    assert "Above the charts: Δ changed config." in html
+    report, html, markdown = written(root_of_two, "first", "second")
+    assert "Above the charts, after the letter of the run: Δ changed config." in html
+    assert "| `optimizer.learning_rate` | `3e-4→2e-3` | `0.001` |" in markdown
+    assert "means of" not in html
+    assert report.runs[0].events[-1] == Event(1, "Δ", "A")
+
+
+def test_no_warning_is_said_of_the_log(two_runs: Path) -> None:
+    """A run may be collapsed without a warning."""
+    report = make_report(two_runs, ["first"])
+    report.runs[0].log.conditions.clear()
+    assert "Warnings in the log: none." in to_markdown(lay_out(report))
+
+
 def test_config_shows_what_is_not_the_default(two_runs: Path) -> None:
     _, _, markdown = written(two_runs, "first")
     assert "| `task.name` | `addition` | `gsm8k` |" in markdown
@@ -142,7 +164,7 @@ def test_superseded_rows_are_left_out(first: RunDir) -> None:
     assert log.metrics["reward"].steps.tolist() == [1, 2]
     assert log.metrics["reward"].values.tolist() == [row["reward"] for row in before]  # resumed bit-exactly
     assert "1 row left out: a resume replaced" in html
-    assert "R resumed" in html
+    assert "R resume" in html
 
 
 def test_damaged_rows_are_counted(first: RunDir) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from grpo_train.history.fields import FIELDS
 from grpo_train.report.page import _accuracy
 from grpo_train.run_dir.display import (
+    EVENT_WORDS,
     STATES,
     byte_size,
     compact_number,
@@ -27,7 +28,8 @@ from grpo_train.run_dir.display import (
 )
 from grpo_train.run_dir.verdict import HELD_OUT, VERDICTS, RunVerdict
 from grpo_train.train.step_log import console_line
-from grpo_tui.box.events import WORDS, changed
+from grpo_tui.box.charts import RUN_LOOKS
+from grpo_tui.box.events import changed
 from grpo_tui.box.needs import GLYPHS
 from grpo_tui.box.rows import RunRow, checkpoint_views
 from grpo_tui.box.run_columns import KNOWN, Cells, column
@@ -172,8 +174,9 @@ def signs() -> dict[str, str]:
 
 def test_every_sign_has_one_meaning() -> None:
     known = signs()
-    used = {mark for mark, *_ in (*VERDICTS.values(), *STATES.values())} | {*MARKS.values(), *GLYPHS.values(), *WORDS}
-    assert used <= {*known, "C", "R", "S", "L"}
+    used = {mark for mark, *_ in (*VERDICTS.values(), *STATES.values())} | {*MARKS.values(), *GLYPHS.values()}
+    assert {*used, *EVENT_WORDS} <= {*known, "Δ", "R", "S", "N"}
+    assert not {*EVENT_WORDS} & {look.letter for look in RUN_LOOKS}, "letters of runs"
     for folder in ("grpo_tui", "remote"):
         for path in (REPOSITORY / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):

@@ -72,11 +72,16 @@ class Browser:
     def open(self, page: Path, width: int = 1200, scheme: str = "light") -> None:
         """Open a file in a window of a width, in the ``light`` or ``dark`` scheme; returns when it is loaded."""
         self._call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
-        self._call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self._call("Emulation.setEmulatedMedia", media="", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self.events.clear()
         self._call("Page.navigate", url=page.as_uri())
         while not any(event["method"] == "Page.loadEventFired" for event in self.events):
             self._read()
+
+    def emulate_print(self) -> None:
+        """Show the page as it is printed, until the next one is opened."""
+        self._call("Emulation.setEmulatedMedia", media="print")
+        self.picture()  # the styles of what was hidden are made for a frame
 
     def run(self, script: str) -> Any:
         """The value of an expression in the page."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from grpo_tui.palette import Commands, commands
 from tests.tui.conftest import Session, Start
 from tests.tui.fake import FakeClient, learning_box
 
@@ -15,6 +16,22 @@ async def find(session: Session, text: str, hit: str) -> None:
     await session.press(*("space" if letter == " " else letter for letter in text))
     await session.until_text(hit)
     await session.press("down", "enter")
+
+
+async def test_commands_are_found_by_their_words(start: Start) -> None:
+    """Letters that are scattered over a title find it only where no title has the words."""
+
+    async def found(query: str) -> list[str]:
+        commands = Commands(session.app.screen)
+        return [str(hit.text).partition(":")[0] async for hit in commands.search(query)]
+
+    async with start(wait="87/200") as session:
+        names = await found("eval")
+        assert "eval" in names
+        assert not {"smooth", "unmark all", "clean up"} & {*names}
+        assert "clean up" in await found("clnp")
+        names = [command.title.partition(":")[0] for command in commands(session.app)]
+        assert len({*names}) == len(names)
 
 
 async def test_a_run_is_found(start: Start) -> None:

@@ -13,7 +13,7 @@ from textual.content import Content
 
 from grpo_train.run_dir.display import duration, metric_text, signed, state_label
 from grpo_tui.box.asking import asking_words, seconds_waited
-from grpo_tui.box.charts import RUN_LOOKS, Gap, RunLook
+from grpo_tui.box.charts import RUN_LOOKS, SOLID, Gap, RunLook
 from grpo_tui.box.curves import Curve, Curves, Mark
 from grpo_tui.box.formatting import compact_number
 from grpo_tui.box.store import Store
@@ -52,7 +52,7 @@ class CompareChart(CurveChart):
         return [run.curves.curves[self.metric] for run in self._drawn()]
 
     def state(self) -> object:
-        return (self.comparison.version, self.store.versions["runs"], super().state())
+        return (self.comparison.version, self.comparison.mean_over, self.store.versions["runs"], super().state())
 
     def lines(self) -> tuple[list[RunLine], list[Gap]]:
         """The pinned run on top, then the current one."""
@@ -149,11 +149,11 @@ class CompareChart(CurveChart):
         ]
         if len(ends) < 2:
             return ""
-        at = min(ends) if self.crosshair is None else self.crosshair
+        at = min(ends) if self.crosshair is None and ends[0] != ends[1] else self.crosshair
         value, pinned = self._value(run, at), self._value(pin, at)
         if value is None or pinned is None or not math.isfinite(value - pinned):
             return ""
-        where = f" at {self._place(at)}" if self.crosshair is None and ends[0] != ends[1] else ""
+        where = f" at {self._place(at)}" if at is not None and self.crosshair is None else ""
         is_same = abs(value - pinned) <= ROUNDING * abs(pinned)
         text = "=" if is_same else signed(value - pinned, partial(metric_text, self.metric))
         return f" ({text}{where})"
@@ -166,14 +166,12 @@ class CompareChart(CurveChart):
         if curve is None or not curve.marks or curves.first is None or curves.last is None:
             return None
         if at is None:
-            mark: Mark | None = curve.marks[-1]
-        else:
-            x = at + curves.origin
-            half = (curves.last - curves.first) / max(1, curves.width) / 2
-            mark = curve.at(x) if curves.first - half <= x <= curves.last + half else None
-        if mark is None:
+            return curve.last
+        x = at + curves.origin
+        half = (curves.last - curves.first) / max(1, curves.width) / 2
+        if not curves.first - half <= x <= curves.last + half:
             return None
-        shown = curve.at(mark.x, self.comparison.mean_over)
+        shown = curve.at(x, self.comparison.mean_over)
         return None if shown is None else shown.last
 
     def _place(self, x: float) -> str:
@@ -229,13 +227,13 @@ def place_label(x: float, axis: str, price: float | None) -> str:
     return f"{compact_number(x)} tokens" if axis == "tokens" else f"{x:,.0f}"
 
 
-def legend(run: Compared, name: str, is_pinned: bool, is_current: bool) -> Content:
+def legend(run: Compared, name: str, is_pinned: bool, is_current: bool, is_patterned: bool) -> Content:
     """``A lr 2e-6 ━━``"""
     look = run.look
     tone = "bold " if is_pinned else ""
     text = Content.from_markup(
         f"[{tone}$run-{look.id}]$letter[/] $name [$run-{look.id}]$line[/]",
-        letter=look.letter, name=name, line=look.line * 2,
+        letter=look.letter, name=name, line=2 * (look.line if is_patterned else SOLID),
     )  # fmt: skip
     if is_pinned:
         text += Content.from_markup(" [$text-muted]pinned[/]")

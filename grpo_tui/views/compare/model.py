@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_train.run_dir.curves import LIGHT, mean_over
+from grpo_train.run_dir.curves import mean_over
 from grpo_train.run_dir.display import setting
 from grpo_tui.box.asking import LIVE_S, REST_S, Asking, monotonic
 from grpo_tui.box.charts import ELAPSED, RUN_LOOKS, ChartEvents, Placed, PlotView, RunLook
@@ -91,7 +91,7 @@ class Comparison(PlotView):
     """The compared runs, and what the user has chosen. Their letters are those from A on, without a gap."""
 
     def __init__(self, now: Callable[[], float] = monotonic) -> None:
-        super().__init__(smoothing=LIGHT)  # the values of several runs hide each other
+        super().__init__()
         self.runs: list[Compared] = []
         """In the order of their letters."""
         self.left_out = 0
@@ -100,6 +100,8 @@ class Comparison(PlotView):
         """Name of the run that the others are compared with."""
         self.current = ""
         """Name of the run that ``p`` and ``d`` act on."""
+        self.columns = 0
+        """Pixel columns of the widest chart."""
         self.page = 0
         """Which of the metrics are in the charts."""
         self.shows_all = False
@@ -188,8 +190,7 @@ class Comparison(PlotView):
     def mean_over(self) -> int:
         """How many values the means cover that are drawn, the same for all runs; 0 = the values are drawn."""
         longest = max((run.row.step for run in self.runs if run.row is not None), default=0)
-        width = max((run.curves.width for run in self.runs), default=0)
-        return mean_over(self.smoothing, longest, width)
+        return mean_over(self.smoothing, longest, self.columns)
 
     @property
     def axis(self) -> str:

@@ -185,6 +185,7 @@ class CompareScreen(PlotScreen):
         comparison.page %= max(1, -(-len(names) // slots))
         self.show_charts(names[comparison.page * slots :][:slots] if comparison.is_comparing else [])
         comparison.show(self.drawn, WIDTH)
+        comparison.columns = self.pixel_columns
         comparison.place_events()
         charts = [chart for chart in self.query(CompareChart) if chart.display]
         for chart in charts:
@@ -441,7 +442,8 @@ class AboutComparison(Line):
         lines = [Content()]
         for run in comparison.runs:
             name = fitting_name(names.get(run.name) or run.name, min(32, room))
-            part = legend(run, name, run.name == comparison.pinned, run.name == comparison.current)
+            are = (run.name == comparison.pinned, run.name == comparison.current, bool(comparison.mean_over))
+            part = legend(run, name, *are)
             if lines[-1].cell_length + 3 + part.cell_length > width and lines[-1]:
                 if len(lines) == most:
                     break

@@ -1,7 +1,7 @@
 """Where runs are at the same step, number of tokens, GPU time and cost: pure functions of their logs. No Textual.
 
 A track has what a run had reached at the end of each pixel column that the box reduced its log to; between two of them
-it is interpolated.
+it is interpolated. The reward at a place is the mean of the last values up to there, of as many for all runs.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from grpo_train.history.cost import dollars
-from grpo_train.run_dir.curves import LIGHT, centered_means, mean_over
+from grpo_train.run_dir.curves import LEAST, LIGHT
 from grpo_train.run_dir.display import duration
 from grpo_tui.box.formatting import compact_number, money
 from remote.protocol.logs import Columns
@@ -31,11 +32,13 @@ GOAL = 0.75
 
 @dataclass(frozen=True)
 class Track:
-    """One run: arrays of equal length, each but ``reward`` ascending."""
+    """One run: arrays of equal length, each but ``sums`` and ``counts`` ascending."""
 
     step: array[float]
-    reward: array[float]
-    """Smoothed."""
+    sums: array[float]
+    """Of the rewards in each column."""
+    counts: array[float]
+    """Their number."""
     tokens: array[float]
     """Empty if they are not logged."""
     seconds: array[float]
@@ -45,19 +48,38 @@ class Track:
         found: array[float] = getattr(self, name)
         return found
 
-    def at(self, axis: str, x: float) -> float | None:
-        """The smoothed reward at a step, number of tokens or second; None beyond the run's last."""
-        return interpolate(self.axis(axis), self.reward, x)
+    def means(self, over: int) -> array[float]:
+        """The mean of the last ``over`` rewards at the end of each column, or of all so far where they are fewer."""
+        found = array("d")
+        for end in range(1, len(self.sums) + 1):
+            total, left, column = 0.0, float(over), end
+            while left and column:
+                column -= 1
+                part = min(1.0, left / self.counts[column])
+                total += part * self.sums[column]
+                left -= part * self.counts[column]
+            found.append(total / (over - left))
+        return found
 
-    def reaches(self, reward: float) -> float | None:
-        """The first step at which the smoothed reward is at least ``reward``; None if it never is."""
-        for i, (step, value) in enumerate(zip(self.step, self.reward, strict=True)):
-            if value >= reward:
-                if not i:
-                    return step
-                before = self.reward[i - 1]
-                return self.step[i - 1] + (step - self.step[i - 1]) * (reward - before) / (value - before)
-        return None
+    def at(self, axis: str, x: float, over: int) -> float | None:
+        """The mean reward at a step, number of tokens or second; None beyond the run's last."""
+        return interpolate(self.axis(axis), self.means(over), x)
+
+    def full(self, over: int) -> list[tuple[float, float]]:
+        """The steps with ``over`` rewards up to them, each with their mean."""
+        found = zip(self.step, self.means(over), accumulate(self.counts), strict=True)
+        return [(step, mean) for step, mean, rows in found if rows >= over]
+
+    def reaches(self, reward: float, over: int) -> float | None:
+        """The first step with a mean of ``over`` rewards of at least ``reward``; None without one."""
+        return next((step for step, mean in self.full(over) if mean >= reward), None)
+
+
+def mean_of(tracks: Sequence[Track | None]) -> int:
+    """How many rewards all means are of: at most half of the longest run, and no fewer than the fullest column has."""
+    counts = [track.counts for track in tracks if track is not None]
+    longest, fullest = max(map(sum, counts), default=0), max(map(max, counts), default=1)
+    return max(1, min(LEAST[LIGHT], int(longest // 2)), math.ceil(fullest))
 
 
 def track_of(reply: Mapping[str, Any]) -> Track | None:
@@ -69,10 +91,10 @@ def track_of(reply: Mapping[str, Any]) -> Track | None:
     places = [i for i, count in enumerate(reward.count) if count]
     if not places:
         return None
-    means = centered_means(reward.sum, reward.count, mean_over(LIGHT, int(sum(reward.count)), len(reward.count)))
     return Track(
         step=_ascending(found[":step"], places),
-        reward=array("d", [means[i] for i in places]),
+        sums=array("d", [reward.sum[i] for i in places]),
+        counts=array("d", [reward.count[i] for i in places]),
         tokens=_ascending(found.get("num_tokens"), places),
         seconds=_seconds(found, places),
     )
@@ -143,11 +165,11 @@ class StandingRow:
 def table(
     tracks: Sequence[Track | None], shares: Sequence[int], price: float | None, unit: str = "GPU"
 ) -> list[StandingRow]:
-    """What each run's smoothed reward was at the same step, tokens, GPU time and cost.
+    """What each run's mean reward was at the same step, tokens, GPU time and cost.
 
     ``shares``: processes of each run, each on a GPU of its own. ``price``: of the box, in dollars per hour.
     """
-    rows = []
+    rows, over = [], mean_of(tracks)
     scales: list[tuple[str, Callable[[int], float], Callable[[float], str]]] = [
         ("step", lambda i: 1.0, lambda x: f"step {int(x):,}"),
         ("tokens", lambda i: 1.0, lambda x: f"tokens {compact_number(x)}"),
@@ -166,17 +188,18 @@ def table(
         at = round_down(min(end for end in known if end >= SHORTEST * max(known)))
         if axis == "seconds" and label is scales[2][2]:
             at = _whole_time(at)
-        values = [track.at(axis, at / scale(i)) if track is not None else None for i, track in enumerate(tracks)]
+        values = [track.at(axis, at / scale(i), over) if track is not None else None for i, track in enumerate(tracks)]
         rows.append(StandingRow(label(at), values))
     return rows
 
 
 def goal(tracks: Sequence[Track | None]) -> float | None:
     """A round reward on the way from the lowest first reward to the highest; None if no run has improved."""
-    there = [track for track in tracks if track is not None]
+    over = mean_of(tracks)
+    there = [means for track in tracks if track is not None and (means := [mean for _, mean in track.full(over)])]
     if not there:
         return None
-    first, best = min(track.reward[0] for track in there), max(max(track.reward) for track in there)
+    first, best = min(means[0] for means in there), max(map(max, there))
     spread = best - first
     if spread <= 1e-9 * max(1.0, abs(best)):
         return None

@@ -21,7 +21,7 @@ from grpo_tui.kit.panel import link_age, toned
 from grpo_tui.kit.sources import wrapped
 from grpo_tui.views.compare.chart import letters
 from grpo_tui.views.compare.model import Accuracy, Compared, Comparison, PairedResults, differ, differing
-from grpo_tui.views.compare.standing import goal, table
+from grpo_tui.views.compare.standing import goal, mean_of, table
 
 WHOLE = 10_000
 """Cells in which every table fits."""
@@ -88,7 +88,7 @@ class CompareSource(PageSource):
 
 
 class StandingSource(CompareSource):
-    """The smoothed reward of each run at the same step, tokens, GPU time and cost; how it ended."""
+    """The mean reward of each run at the same step, tokens, GPU time and cost; how it ended."""
 
     title, tab = "reward at the same step, tokens, time and cost", "at the same"
 
@@ -97,7 +97,8 @@ class StandingSource(CompareSource):
         waiting = [run for run in self.comparison.runs if run.curves.track is None and run.curves.is_coarse]
         if waiting and any(run.curves.curves for run in waiting):
             return f"[$warning]waiting for {letters(waiting)}: coarse[/]"
-        return "[$text-muted]the smoothed reward[/]"
+        over = mean_of([run.curves.track for run in self.comparison.runs])
+        return f"[$text-muted]each is the mean of the last {counted(over, 'step')}[/]"
 
     def state(self) -> object:
         return (self.comparison.version, self.store.versions["runs"], self.store.connected)
@@ -118,10 +119,11 @@ class StandingSource(CompareSource):
                 leader = line.values.index(best)
             rows.append([Text(line.label), *cells])
         if (reward := goal(tracks)) is not None:
-            steps = [track.reaches(reward) if track is not None else None for track in tracks]
+            over = mean_of(tracks)
+            steps = [track.reaches(reward, over) if track is not None else None for track in tracks]
             first = _only([step for step in steps if step is not None], min)
             cells = [Text("–") if at is None else self._count(at, at == first, palette) for at in steps]
-            rows += [[Text("")], [Text(f"steps to reward {compact_number(reward)}"), *cells]]
+            rows += [[Text("")], [Text(f"first step at {compact_number(reward)}"), *cells]]
         rows.append([Text("now" if any(run.row and run.row.is_live for run in runs) else "final")])
         rows[-1] += [self._state(run, palette) for run in runs]
         lines = self.grid([self.header("", palette), *rows], width, palette, best=leader)

@@ -248,15 +248,17 @@ class StageBar(Line):
         stages = self.store.logs.stage_times() if self.store.logs else []
         step = self.store.logs.recent("time/step") if self.store.logs else None
         named = sum(seconds for _, seconds in stages)
-        if not named:
+        total = max(step or 0.0, named)
+        if not total:
             said = "no steps yet" if not (self.store.run and self.store.run.step) else "not logged"
             return from_markup(f"[$text-muted]step time    {said}[/]")
-        total = max(step or 0.0, named)
-        if total - named > 0.02 * total:
+        if named and total - named > 0.02 * total:
             stages = [*stages, ("other", total - named)]
         head = from_markup(
             f"[$text-muted]step time[/]    [bold]{compact_number(round(total, 2))}[/] [$text-muted]s[/]  "
         )
+        if not named:
+            return head + from_markup("[$text-muted](its stages are not logged)[/]")
         room = max(0, self.size.width - head.cell_length)
         parts = [head]
         used = 0

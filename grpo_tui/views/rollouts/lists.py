@@ -197,6 +197,8 @@ class GroupsPanel(RolloutList):
 
     def empty(self) -> Text:
         reader = self.reader
+        if reader is not None and reader.rollouts.is_empty and not reader.rollouts.evaluation:
+            return Text(self.store.no_completions)
         if reader is None or reader.rollouts.page is None:
             return Text(reader.rollouts.of_step.words() if reader else "")
         if reader.flips:

@@ -75,6 +75,8 @@ def test_ticks_have_the_same_decimals() -> None:
     assert tick_labels([20.0, 20.5]) == (["20.0", "20.5"], "")
     assert tick_labels([0.0, 50_000.0, 100_000.0]) == (["0", "50k", "100k"], "")
     assert tick_labels([1e-9, 2e-9]) == (["1e-9", "2e-9"], "")
+    assert tick_labels([7.5e-6, 1e-5, 1.25e-5]) == (["7.5e-6", "1e-5", "1.25e-5"], "")
+    assert tick_labels([1_002_500.0, 1_005_000.0]) == (["1002500", "1005000"], "")
     assert tick_labels([0.25]) == (["0.25"], "")
 
 

@@ -8,9 +8,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grpo_train.run_dir.display import EVENT_WORDS
 from grpo_tui.box.charts import ChartEvents, Gap, Placed, gaps_of, sign_of
 from grpo_tui.box.curves import Mark
-from grpo_tui.box.events import WORDS, Pause, RunEvent, RunEvents
+from grpo_tui.box.events import Pause, RunEvent, RunEvents
 from grpo_tui.box.log import RunLogs
 from grpo_tui.kit.plot import View, bands_of, column_of, event_legend, signs_of
 from tests.support.any_json import values
@@ -55,7 +56,7 @@ def test_a_crash_has_its_reason() -> None:
 def test_a_resume_says_what_it_changed() -> None:
     changes = {"run.total_steps": [3, 6], "optimizer.learning_rate": [1e-6, 2e-6]}
     assert signs({"event": "resumed", "step": 3, "changes": changes}) == [
-        ("C", 3, "resumed from step 3, optimizer.learning_rate 1e-6 → 2e-6")
+        ("Δ", 3, "resumed from step 3, optimizer.learning_rate 1e-6 → 2e-6")
     ]
     assert signs({"event": "resumed", "step": 3, "changes": {"run.total_steps": [3, 6]}}) == [
         ("R", 3, "resumed from step 3")
@@ -79,14 +80,14 @@ def test_a_pause_ends_when_training_starts() -> None:
 @given(st.lists(st.dictionaries(st.sampled_from(["event", "step", "time", "changes", "by", "error"]), values)))
 def test_no_row_is_too_strange(rows: list[dict[str, Any]]) -> None:
     for event in events_of(*({**row, "event": row.get("event", "resumed")} for row in rows)).events:
-        assert event.sign in WORDS
+        assert event.sign in EVENT_WORDS
         assert "\n" not in event.text
 
 
 EVENTS = st.builds(
     Placed,
     st.floats(0, 100),
-    st.builds(RunEvent, st.sampled_from(list(WORDS)), st.integers(0, 100), st.none(), st.just("text")),
+    st.builds(RunEvent, st.sampled_from(list(EVENT_WORDS)), st.integers(0, 100), st.none(), st.just("text")),
 )
 
 

@@ -174,7 +174,7 @@ def test_what_differs_gets_columns_where_there_is_room() -> None:
     assert runs.names.keys == ("optimizer.learning_rate", "model.lora_rank")
     titles = [one.title for one in runs.shown_columns()]
     assert titles[-3:] == ["lr", "r", "note"]
-    assert titles.index("best") < titles.index("last") < titles.index("held-out") < titles.index("at step")
+    assert titles.index("best avg") < titles.index("last") < titles.index("held-out") < titles.index("at step")
     runs.columns = ("state", "step")
     assert [one.id for one in runs.shown_columns()] == ["state", "step"], "what the user has chosen"
 

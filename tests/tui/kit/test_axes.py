@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from grpo_tui.box.charts import ELAPSED
 from grpo_tui.box.curves import Mark
 from grpo_tui.box.formatting import extreme_labels, tick_labels
+from grpo_tui.box.store import Store
+from grpo_tui.kit.chart import CurveChart
 from grpo_tui.kit.plot import (
     MOST_ROOM,
     View,
@@ -54,6 +56,13 @@ def test_the_axis_of_a_share_stays_and_has_both_ends(rows: int) -> None:
     assert (levels[0], levels[-1]) == (0.0, 1.0)
 
 
+def test_the_ends_of_the_axis_of_a_share_are_labeled() -> None:
+    """Also where the highest value is in the row of 0."""
+    chart = CurveChart(Store("box"), lambda: None, id="chart")
+    assert chart.y_axis(View(0, 1, 0.0, 1.0), 3, (0.0, 0.156))[1] == {0: "1", 2: "0"}
+    assert chart.y_axis(View(0, 1, 0.0, 1.0), 6, (0.03, 0.7))[1] == {0: "1.0", 1: "0.7", 3: "0.5", 5: "0"}
+
+
 def test_extremes_have_the_digits_that_place_them() -> None:
     def labels(extremes: list[float], levels: list[float], *, is_log: bool = False) -> list[str]:
         base = "" if is_log else tick_labels(levels)[1]
@@ -65,6 +74,7 @@ def test_extremes_have_the_digits_that_place_them() -> None:
     assert labels([0.0, 1.2345e6], [0.0, 5e5, 1e6]) == ["1.234M", "0"]
     assert labels([0.99987, 1.00013], [0.9999, 1.0, 1.0001]) == ["1.00013", "0.99987"]
     assert labels([2.1e-5], [2e-5, 3e-5]) == ["2.1e-5"]
+    assert labels([2.16e-6, 1.34e-5], [5e-6, 7.5e-6, 1e-5]) == ["1.34e-5", "2.16e-6"]
     assert labels([-5.0, 1.4409], [-4.0, -2.0, 0.0], is_log=True) == ["27.6", "1e-5"]
     assert labels([1.0, 1.0 + 2e-9], [1.0, 1.0 + 1e-9, 1.0 + 2e-9]) == ["+2e-9", "+0"]
 
@@ -112,4 +122,4 @@ async def test_events_have_a_row_of_their_own_in_low_charts(start: Start) -> Non
         assert rows
         for at in rows:
             plot = lines[at][22:].partition("│")[2].rstrip("│ ")
-            assert not set(plot) - set("◆RSC+✖×│ "), "nothing but signs"
+            assert not set(plot) - set("◆RSΔN+✖×│ "), "nothing but signs"

@@ -65,7 +65,7 @@ async def test_no_view_draws_braille_then(start: Start, chosen: bool) -> None:
         await session.until(lambda: trends.of("run_2026-11-20_22-10-41"), "the trends")
         if chosen:
             await session.until(lambda: has_braille(session.text()), "braille")
-            await find(session, "charts: blocks", "Draw charts in blocks")
+            await find(session, "draw charts in blocks", "for a font without braille")
         marked: Sequence[str] = ("space", "down", "space")
         for keys, title in (
             (marked, "2 marked"), (("2",), "range: 1–"), (("6",), "2 runs (A pinned)"), (("5",), "CPU 14 %"),

@@ -426,6 +426,8 @@ def instead_of_sample(reader: RolloutReader | None, store: Store, key: Key) -> s
     if rollouts.evaluation and (rollouts.is_empty or not rollouts.steps.rows):
         return f"the evaluation of {rollouts.dataset} has no completions of this step yet"
     if rollouts.is_empty:
+        if store.run and store.run.is_over:
+            return store.no_completions
         hint = "they appear with its first step" if store.run and store.run.is_live else ""
         return f"{reader.rollouts.run} has not logged a completion yet" + (f"; {hint}" if hint else "")
     if problem := rollouts.of_step.problem:

@@ -54,7 +54,7 @@ async def test_every_chart_has_the_events(start: Start) -> None:
         loss = screen.drawn.index("loss")
         await session.until(lambda: signs(session) == "◆◆C✖", "the signs")
         await session.until(lambda: signs(session, loss) == "◆◆×C✖", "the signs, and NaN")
-        await session.until_text("C changed config")
+        await session.until_text("Δ changed config")
 
 
 async def test_evaluations_are_at_their_accuracy(start: Start) -> None:

@@ -70,9 +70,12 @@ def test_pinning_turns_to_the_next_run() -> None:
 def test_runs_are_smoothed_alike() -> None:
     comparison = Comparison()
     comparison.follow("ab", {**rows("a", step=1_840), **rows("b", step=90)})
-    assert (comparison.smoothing, comparison.mean_over) == ("light", 46)
-    assert comparison.smooth(1) == "strong"
-    assert comparison.mean_over == 184
+    comparison.columns = 920
+    assert (comparison.smoothing, comparison.mean_over) == ("raw", 0)
+    comparison.columns = 100
+    assert comparison.mean_over == 37, "more than two values a pixel column"
+    assert (comparison.smooth(1), comparison.mean_over) == ("light", 46)
+    assert (comparison.smooth(1), comparison.mean_over) == ("strong", 184)
     comparison.show(["kl"], 240)
     asked = [run.curves.request() for run in comparison.runs]
     assert all(params and params["metrics"][:2] == ["kl", "reward"] for params in asked)

@@ -83,8 +83,9 @@ async def test_several_runs_share_a_chart(start: Start) -> None:
     async with start(box, wait="87/200") as session:
         screen = await compare(session)
         text = await session.until_text(
-            "A run_gsm8k_demo ━━ pinned", "B lr 5e-6 ┅┅", "C ✖", "last   A 1.7", " at 12)", "events: C"
+            "A run_gsm8k_demo ━━ pinned", "B lr 5e-6 ━━", "C ✖", "line: raw", " at 12)", "events: C"
         )
+        assert f"last   A {rows_of(RUN)[-1]['reward']:.3f}" in text, "as it was logged, not a mean"
         assert text.count("B") > 4, "on its line, too"
         assert [chart.metric for chart in charts(screen)] == ["reward", "grad_norm"]
         await session.press("left")
@@ -104,7 +105,8 @@ async def test_the_tables_say_what_differs(start: Start) -> None:
             "optimizer.learning_rate  2e-6  5e-6 ≠  1e-5 ≠", "3 keys are the same   u shows all",
             "B − A", ".710", "-.050 ±.040 ≠", "4 of 4 differences are beyond", "(40 problems, in pairs)",
             "@acme--tiny  .333 ±.030  40 problems",
-            "step 87", "tokens 87k", "GPU time 8 m 50 s", "cost $0.18", "steps to reward", "✖ crashed",
+            "step 87", "tokens 87k", "GPU time 8 m 50 s", "cost $0.18", "first step at", "✖ crashed",
+            "each is the mean of the last 10 steps",
         )  # fmt: skip
         await session.press("u")
         await session.until_text("run.total_steps", "u hides them")
@@ -123,7 +125,7 @@ async def test_runs_are_pinned_and_dropped(start: Start) -> None:
         await session.press("j", "p")
         await session.until_text("3 runs (B pinned)", "2e-6 ≠  5e-6  ", "A − B")
         await session.press("k", "d")
-        await session.until_text("2 runs (A pinned)", "B lr 1e-5 ┅┅")
+        await session.until_text("2 runs (A pinned)", "B lr 1e-5 ━━")
         assert list(session.app.store.marks) == [FINISHED, CRASHED]
         await session.press("enter")
         await session.until(lambda: session.app.views.name == "charts" and session.app.store.selected == FINISHED)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_tui.views.compare.standing import TRACKED, Track, goal, interpolate, round_down, table, track_of
+from grpo_tui.views.compare.standing import TRACKED, Track, goal, interpolate, mean_of, round_down, table, track_of
 from remote.protocol.logs import Columns
 
 
@@ -18,8 +18,8 @@ def track(rewards: list[float], seconds: float = 10.0, tokens: float = 100.0) ->
     """A run whose steps all take ``seconds`` and ``tokens``."""
     steps = range(1, len(rewards) + 1)
     return Track(
-        array("d", steps), array("d", rewards), array("d", [tokens * s for s in steps]),
-        array("d", [seconds * s for s in steps]),
+        array("d", steps), array("d", rewards), array("d", [1.0] * len(rewards)),
+        array("d", [tokens * s for s in steps]), array("d", [seconds * s for s in steps]),
     )  # fmt: skip
 
 
@@ -50,7 +50,7 @@ def test_a_track_sums_the_time_of_its_steps() -> None:
     )  # fmt: skip
     assert found is not None
     assert list(found.step) == [2, 3]
-    assert list(found.reward) == [0.5, 2.0]
+    assert (list(found.sums), list(found.counts)) == ([1.0, 2.0], [2.0, 1.0])
     assert list(found.tokens) == [9, 12]
     assert list(found.seconds) == [7.0, 12.0]
 
@@ -67,11 +67,11 @@ def test_runs_are_compared_at_what_all_have_reached() -> None:
     slow, fast = track([0.1 * s for s in range(1, 51)], seconds=36.0), track([0.2 * s for s in range(1, 41)])
     step, tokens, seconds, cost = table([slow, fast], [1, 4], price=2.0)
     assert (step.label, tokens.label) == ("step 40", "tokens 4000")
-    assert [round(value, 3) for value in step.values if value] == [4.0, 8.0]
+    assert [round(value, 3) for value in step.values if value] == [3.55, 7.1]  # means of steps 31 to 40
     assert seconds.label == "GPU time 26 m"  # four GPUs for 400 s
-    assert [round(value, 3) for value in seconds.values if value] == [4.333, 7.8]
+    assert [round(value, 3) for value in seconds.values if value] == [3.883, 6.9]
     assert cost.label == "cost $0.22"
-    assert [round(value, 3) for value in cost.values if value] == [1.1, 7.92]
+    assert [round(value, 3) for value in cost.values if value] == [0.65, 7.02]
     assert [row.label.partition(" ")[0] for row in table([slow], [1], price=None)] == ["step", "tokens", "GPU"]
 
 
@@ -83,12 +83,24 @@ def test_a_run_that_ended_early_lowers_nothing() -> None:
 
 
 def test_the_step_at_which_a_reward_is_reached() -> None:
-    rising, flat = track([0.0, 1.0, 2.0, 3.0, 4.0]), track([0.0] * 5)
-    reward = goal([rising, flat, None])
-    assert reward == 3.0
-    assert (rising.reaches(reward), flat.reaches(reward)) == (4.0, None)
-    assert rising.reaches(2.5) == 3.5
+    """The first one whose mean is that high; it does not look at later values."""
+    jump, flat = track([0.0] * 20 + [2.0] * 20), track([0.0] * 5)
+    over = mean_of([jump, flat, None])
+    reward = goal([jump, flat, None])
+    assert (over, reward) == (10, 1.0)
+    assert (jump.reaches(reward, over), flat.reaches(reward, over)) == (25.0, None)
     assert goal([flat, None]) is None
+
+
+def test_all_values_are_means_of_as_many_steps() -> None:
+    """Also at the end of a run, and where the box reduced a long one to columns of several rows."""
+    short = track([0.0] * 11 + [9.0])
+    thin = Track(*(array("d", part) for part in ([4, 8, 12], [4.0, 8.0, 12.0], [4.0, 4.0, 4.0], [], [])))
+    assert short.at("step", 12, mean_of([short, thin])) == 1.5
+    assert list(thin.means(6)) == [1.0, pytest.approx((2 + 8) / 6), pytest.approx((4 + 12) / 6)]
+    assert mean_of([track([1.0] * 6)]) == 3
+    assert mean_of([short, track([1.0] * 100), None]) == 10
+    assert mean_of([Track(*(array("d", part) for part in ([400, 900], [1, 2], [400.0, 500.0], [], [])))]) == 500
 
 
 @pytest.mark.parametrize("value", [0.0, -3.0, math.inf, math.nan])

@@ -162,6 +162,17 @@ async def test_stage_bar_leaves_out_idle_stages(start: Start) -> None:
         assert "reward" not in [name for name, _ in logs_of(session).stage_times()]
 
 
+async def test_the_time_of_a_step_is_shown_without_its_stages(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        learning_box(client)
+        stages = ("time/rollout", "time/train", "time/score", "time/reward", "time/save")
+        rows = [{key: row[key] for key in row if key not in stages} | {"time/step": 82.4} for row in ailing_rows(87)]
+        client.files[f"{LOGS}/train_log.jsonl"] = jsonl(rows)
+
+    async with start(script, size=(120, 40), wait="87/200") as session:
+        await session.until_text("step time    82.4 s  (its stages are not logged)")
+
+
 async def test_older_completions_can_be_browsed(start: Start) -> None:
     async with start(wait="87/200") as session:
         await session.until_text("correct answer")

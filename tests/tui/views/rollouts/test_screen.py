@@ -63,6 +63,22 @@ async def test_from_the_step_to_the_sample(start: Start) -> None:
         assert session.app.views.name == "home"
 
 
+@pytest.mark.parametrize(
+    ("state", "said"), [("stopped", "no completions were logged"), ("running", "no completions yet")]
+)
+async def test_a_run_without_completions_says_so(start: Start, state: str, said: str) -> None:
+    """Also where there is no room for the text of a sample."""
+
+    def script(client: FakeClient) -> None:
+        learning_box(client)
+        client.runs = [{**client.runs[0], "state": state}]
+        del client.files[LOG]
+
+    async with start(script, size=(80, 24), wait="87/200") as session:
+        await session.press("3")
+        await session.until_text(said)
+
+
 async def test_only_what_is_shown_travels(start: Start) -> None:
     async with start(wait="87/200") as session:
         await rollouts(session)
