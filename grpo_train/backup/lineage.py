@@ -12,7 +12,7 @@ from grpo_train.backup.record import BackupRecord, new_identity
 from grpo_train.backup.snapshot import Snapshot, StoredFile
 from grpo_train.backup.snapshots import StoredRun, StoredSnapshot, homes
 from grpo_train.backup.store import ObjectStore
-from grpo_train.run_dir.files import facts_of
+from grpo_train.run_dir.files import stat_of
 from grpo_train.run_dir.safe_json import Unreadable, open_regular
 
 
@@ -64,7 +64,7 @@ def is_at(folder: Path, snapshot: Snapshot | None) -> bool:
     if snapshot is None:
         return False
     return _starts(folder, snapshot) and all(
-        (facts := facts_of(folder / log.path)) and facts.st_size == log.size for log in _logs(snapshot)
+        (facts := stat_of(folder / log.path)) and facts.st_size == log.size for log in _logs(snapshot)
     )
 
 

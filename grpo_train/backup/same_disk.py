@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from grpo_train.run_dir.files import facts_of
+from grpo_train.run_dir.files import stat_of
 from grpo_train.run_dir.machine import read_mounts
 
 MARKER = "grpo-marker-"
@@ -42,7 +42,7 @@ def appears_below(folder: Path, location: str) -> bool:
 
 def shows(place: Path, name: str) -> bool:
     """Whether a directory shows a file, and not through another mount below it."""
-    file, here = facts_of(place / name), facts_of(place)
+    file, here = stat_of(place / name), stat_of(place)
     return file is not None and here is not None and file.st_dev == here.st_dev
 
 
@@ -93,7 +93,7 @@ def _disks(folder: Path) -> set[str]:
     number = f"{os.major(facts.st_dev)}:{os.minor(facts.st_dev)}"
     for source in _mount_sources(number):
         found.add(f"source {source}")
-        if device := facts_of(source):
+        if device := stat_of(source):
             found |= _physical(f"{os.major(device.st_rdev)}:{os.minor(device.st_rdev)}")
     return found | _physical(number)
 

@@ -16,7 +16,7 @@ from grpo_train.history.cost import Prices
 from grpo_train.history.record import RunRecord
 from grpo_train.history.spans import Span, joined
 from grpo_train.run_dir.errors import UserError
-from grpo_train.run_dir.files import facts_of
+from grpo_train.run_dir.files import stat_of
 
 VERSION = 1
 """Of the file. One of another version is made anew."""
@@ -222,7 +222,7 @@ class Database:
 
 
 def _inode(path: Path) -> int | None:
-    facts = facts_of(path)
+    facts = stat_of(path)
     return facts.st_ino if facts else None
 
 

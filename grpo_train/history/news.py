@@ -15,7 +15,7 @@ from grpo_train.history.record import RunRecord, events_of, kept_evaluations, ke
 from grpo_train.history.spans import Span, run_spans
 from grpo_train.run_dir import LIVE_STATES, RunDir, list_evaluations, list_older_runs, list_runs
 from grpo_train.run_dir.configs import config_values
-from grpo_train.run_dir.files import facts_of, time_of, to_float
+from grpo_train.run_dir.files import stat_of, time_of, to_float
 from grpo_train.run_dir.identity import NOTE
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, leave_out, read_bytes
 
@@ -197,7 +197,7 @@ def _signature(run: RunDir, evaluations: Sequence[tuple[str, int]]) -> str:
         run.path / NOTE,
         run.logs / "train_log.jsonl",
     ):
-        facts = facts_of(path)
+        facts = stat_of(path)
         parts.append(f"{facts.st_ino}.{facts.st_size}.{facts.st_mtime_ns}" if facts else "-")
     return " ".join([*parts, *_changes(run.name, evaluations)])
 
@@ -221,6 +221,6 @@ def _evaluation_signatures(root: Path) -> list[tuple[str, int]]:
     found = []
     with suppress(OSError):  # none yet
         for folder in os.scandir(root / "eval_runs"):
-            if facts := facts_of(f"{folder.path}/status.json"):
+            if facts := stat_of(f"{folder.path}/status.json"):
                 found.append((folder.name, facts.st_mtime_ns))
     return sorted(found)

@@ -95,7 +95,7 @@ def number_in(text: Any) -> float | None:
         return None
 
 
-def facts_of(path: Path | str, *, follow: bool = True) -> os.stat_result | None:
+def stat_of(path: Path | str, *, follow: bool = True) -> os.stat_result | None:
     """What the disk knows of a file, or of the link itself; None where it is missing or may not be seen."""
     try:
         return os.stat(path, follow_symlinks=follow)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from grpo_train.run_dir.clock import CLOCK, Clock
-from grpo_train.run_dir.files import facts_of, last_jsonl, touch
+from grpo_train.run_dir.files import last_jsonl, stat_of, touch
 from grpo_train.run_dir.machine import account, process_owner
 from grpo_train.run_dir.processes import boot_id, find_by_run_id, is_alive, kill_all, run_id_of, signal_quietly
 from grpo_train.run_dir.run import RunDir
@@ -93,7 +93,7 @@ def recorded_supervisor(run: RunDir) -> set[tuple[int, int]]:
     recorded = writer_of(run.read_status() or {})
     if recorded[0] <= 1 or not is_alive(*recorded):
         return set()
-    writer, owner = facts_of(run.status_file), facts_of(f"/proc/{recorded[0]}")
+    writer, owner = stat_of(run.status_file), stat_of(f"/proc/{recorded[0]}")
     if writer is None or owner is None:
         return set()
     squashed = owner.st_uid == 0 and writer.st_uid == NOBODY

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from grpo_train.run_dir.errors import UserError
-from grpo_train.run_dir.files import facts_of
+from grpo_train.run_dir.files import stat_of
 
 # owners: whose files and processes are, and the command that fixes it --------------------------------------
 
@@ -32,7 +32,7 @@ def account(uid: int | None = None) -> str:
 
 def foreign_owner(path: Path) -> str:
     """Name of the other account that owns a file or directory; "" if it is this account's, or unknown."""
-    facts = facts_of(path)
+    facts = stat_of(path)
     return "" if facts is None or facts.st_uid == os.geteuid() else account(facts.st_uid)
 
 
@@ -74,7 +74,7 @@ def _message(place: Path, verb: str, command: str, *, as_owner: bool = False) ->
 
 def _visible(path: Path) -> Path:
     """The path, or its nearest parent that exists and whose owner this account can see."""
-    return next((place for place in (path, *path.parents) if facts_of(place)), path)
+    return next((place for place in (path, *path.parents) if stat_of(place)), path)
 
 
 def _account_argument() -> str:

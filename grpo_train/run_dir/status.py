@@ -21,10 +21,10 @@ from grpo_train.run_dir.code import commit_of
 from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.files import (
     atomic_write,
-    facts_of,
     lock_if_free,
     open_for_writing,
     read_json,
+    stat_of,
     time_of,
     touch,
     utc_now,
@@ -103,7 +103,7 @@ def observe_run(run: Path, status: Mapping[str, Any] | None, launch: Mapping[str
         return observe(status)
     if has_rebooted(launch):
         return ObservedState("lost")
-    checked = facts_of(run / CHECKED_FILE)
+    checked = stat_of(run / CHECKED_FILE)
     is_checked = checked is not None and time.time() - checked.st_mtime < FRESH_S
     return ObservedState("starting" if is_checked or is_fresh(launch.get("time")) else "lost")
 

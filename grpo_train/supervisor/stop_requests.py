@@ -11,7 +11,7 @@ import signal
 from types import FrameType
 
 from grpo_train.run_dir import RunDir
-from grpo_train.run_dir.files import facts_of
+from grpo_train.run_dir.files import stat_of
 from grpo_train.run_dir.run import WATCHDOG
 from grpo_train.run_dir.slurm_job import PREEMPTED, REQUEUE_VARIABLE
 from grpo_train.supervisor.journal import Journal
@@ -35,7 +35,7 @@ class StopRequests:
 
     def listen(self) -> None:
         """Handle SIGINT, SIGHUP and SIGTERM from now on, and SIGUSR1 where the job is requeued."""
-        if facts := facts_of(self._run.events_file):
+        if facts := stat_of(self._run.events_file):
             self._events_before = facts.st_size
         for handled in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, *([signal.SIGUSR1] if self._requeues else [])):
             signal.signal(handled, self._on_signal)

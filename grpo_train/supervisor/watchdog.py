@@ -10,7 +10,7 @@ from typing import Literal
 
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.clock import CLOCK, Clock
-from grpo_train.run_dir.files import facts_of
+from grpo_train.run_dir.files import stat_of
 from grpo_train.run_dir.signs import DOWNLOAD, read_sign
 
 SHORTEST_S = 600.0
@@ -83,7 +83,7 @@ class Watchdog:
     def _signs(self, printed: int) -> tuple[tuple[object, ...], object]:
         """All that counts as a sign of life, and what counts as a step or chunk."""
         kind, detail, text = read_sign(self.signs_file)
-        files = (facts_of(self._run.logs / "train_log.jsonl"), facts_of(self._run.events_file))
+        files = (stat_of(self._run.logs / "train_log.jsonl"), stat_of(self._run.events_file))
         log, events = (facts.st_size if facts else 0 for facts in files)
         grown = _tree_size(Path(detail)) if kind == DOWNLOAD and detail else 0
         unit = log if self._kind == "train" else text if kind == "chunk" else None
@@ -98,4 +98,4 @@ def signs_file(run: RunDir) -> Path:
 def _tree_size(folder: Path) -> int:
     """Bytes on disk below a folder (files of a download may have their final length from the beginning)."""
     files = (os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names)
-    return 512 * sum(facts.st_blocks for file in files if (facts := facts_of(file, follow=False)))
+    return 512 * sum(facts.st_blocks for file in files if (facts := stat_of(file, follow=False)))

@@ -72,7 +72,7 @@ def test_a_filter_is_read(text: str, tree: Node) -> None:
         ("<1", 0, "a field is missing before '<'"),
         ('a "b', 2, "this quote is not closed"),
         ("text~(a)", 5, "a value with a parenthesis needs quotes"),
-        ('text~"a{99999999999}"', 5, "invalid pattern: the repetition number is too large"),
+        ('text~"a{99999999999}"', 6, "invalid pattern: the repetition number is too large"),
         ('text~"a(b"', 7, "invalid pattern: missing ), unterminated subpattern"),
         ("state:a,", 8, "a value is missing after ','"),
         ("(" * 99, 16, "too many nested parentheses"),
