@@ -52,8 +52,8 @@ async def test_every_chart_has_the_events(start: Start) -> None:
     async with start(eventful, wait="87/200", paints=True) as session:
         screen = await shown(session)
         loss = screen.drawn.index("loss")
-        await session.until(lambda: signs(session) == "◆◆C✖", "the signs")
-        await session.until(lambda: signs(session, loss) == "◆◆×C✖", "the signs, and NaN")
+        await session.until(lambda: signs(session) == "◆◆Δ✖", "the signs")
+        await session.until(lambda: signs(session, loss) == "◆◆×Δ✖", "the signs, and NaN")
         await session.until_text("Δ changed config")
 
 
