@@ -688,8 +688,8 @@ def failures(
         before = _state(path)
         try:
             done = world.run(command)
-        except subprocess.TimeoutExpired:
-            problem, code = "hangs", -1
+        except subprocess.TimeoutExpired as expired:
+            problem, code = f"hangs: {(expired.stderr or b'')[-4000:].decode(errors='replace')}", -1
         else:
             silent = {place for kind in SILENT.get(command.name, ()) for place in FILES[kind]}
             must_name = broken.how in UNREADABLE and broken.place in {*reads} - silent

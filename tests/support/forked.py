@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import faulthandler
 import multiprocessing
 import os
 import runpy
@@ -24,6 +25,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest.mock import patch
+
+from tests.support.patience import PATIENCE
 
 PRELOADED = [
     "torch.distributed.run",
@@ -130,6 +133,8 @@ def run_forked(
             process.start()
         process.join(timeout)
         if process.exitcode is None:
+            os.kill(process.pid or 0, signal.SIGUSR2)  # for its stacks
+            process.join(PATIENCE)
             process.kill()
             process.join()
             raise subprocess.TimeoutExpired(list(arguments), timeout, out.read_bytes(), error.read_bytes())
@@ -182,6 +187,7 @@ def _command(arguments: list[str], environment: dict[str, str], folder: str, out
         opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(opened, descriptor)
         os.close(opened)
+    faulthandler.register(signal.SIGUSR2, file=2)
     _start(arguments, environment, folder, stdin)
 
 
