@@ -16,6 +16,7 @@ from grpo_train.history.database import Database, HistoryError
 from grpo_train.history.news import news_of, read_root
 from grpo_train.history.record import RunRecord
 from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.safe_json import noting_left_out
 from grpo_tui.history import history_file
 from grpo_tui.history.writer import change_mark, rebuild_box_stores
 from grpo_tui.shell.connection import REPLY_S, ShellConnection
@@ -32,10 +33,12 @@ BATCH = 50
 
 
 def rebuild_root(database: Database, root: Path, box: str) -> list[str]:
-    """Read a root of this machine; returns the runs that cannot be read, with the reason. Raises UserError."""
+    """Read a root of this machine; returns the runs and files that cannot be read, with the reason. Raises UserError."""
     if not (root / "training_runs").is_dir():
         raise UserError(f"{root}: no training_runs in this directory", code="bad_root")
-    return read_root(database, root, box)
+    with noting_left_out() as left_out:
+        problems = read_root(database, root, box)
+    return [*problems, *(f"{file} is left out: {reason}" for file, reason in left_out.items())]
 
 
 def rebuild_box(database: Database, box: Box, say: Callable[[str], None]) -> tuple[int, list[str]]:

@@ -646,7 +646,8 @@ SILENT: dict[str, tuple[str, ...]] = {
         ["grpo-train backup", "grpo-train backup-all", "grpo-train list-backups"],
         (*CARRIED, "run", "launch", "sweep"),  # copied or compared byte for byte, whatever they say
     ),
-    **dict.fromkeys(["grpo-train cleanup", "grpo-train archive", "grpo-tui get"], CARRIED),
+    **dict.fromkeys(["grpo-train cleanup", "grpo-train archive"], CARRIED),
+    "grpo-tui get": (*CARRIED, "run", "launch"),
     "grpo-tui show": ("launch",),  # of another run
     **dict.fromkeys(["grpo-tui put", "grpo-train fetch"], (*CARRIED, "data")),
     **dict.fromkeys(
