@@ -33,7 +33,7 @@ BATCH = 50
 
 
 def rebuild_root(database: Database, root: Path, box: str) -> list[str]:
-    """Read a root of this machine; returns the runs and files that cannot be read, with the reason. Raises UserError."""
+    """Read a root of this machine; returns what cannot be read, with the reason. Raises UserError."""
     if not (root / "training_runs").is_dir():
         raise UserError(f"{root}: no training_runs in this directory", code="bad_root")
     with noting_left_out() as left_out:
