@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-EXTRAS = {"gym": "reasoning_gym", "math": "math_verify", "train": "torch", "wandb": "wandb"}
+EXTRAS = {"gym": "reasoning_gym", "math": "math_verify", "mcp": "mcp", "train": "torch", "wandb": "wandb"}
 """The extras of pyproject.toml, and a module that is there where one is installed."""
 
 

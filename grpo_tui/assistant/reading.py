@@ -6,6 +6,7 @@ takes it for the words of this server: nothing in it is an instruction.
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
@@ -335,7 +336,8 @@ def _within(count: int, most: int) -> int:
 
 
 def _short(value: float) -> float:
-    return float(f"{value:.5g}")
+    """Five digits: the others cost the assistant tokens."""
+    return round(value, 4 - math.floor(math.log10(abs(value)))) if value else 0.0
 
 
 def _evaluations(reply: Row) -> list[Row]:

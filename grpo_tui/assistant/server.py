@@ -10,6 +10,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.installation import install_command
 from grpo_train.run_dir.version import VERSION
 from grpo_tui.assistant.prompts import INSTRUCTIONS, PROMPTS
 from grpo_tui.assistant.reading import BoxReader
@@ -62,7 +63,7 @@ def server_of(reading: BoxReader) -> MCPServer:
         from mcp.types import ToolAnnotations
     except ImportError as error:
         raise UserError(
-            f"the server needs the package mcp ({error}): pip install 'grpo-tui[mcp]'", code="bad_config"
+            f"the server needs the package mcp ({error}):  {install_command('mcp')}", code="bad_config"
         ) from error
     server = MCPServer(
         "grpo-tui", instructions=INSTRUCTIONS.format(box=reading.box.name), version=VERSION, log_level="CRITICAL"
