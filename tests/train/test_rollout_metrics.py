@@ -107,7 +107,7 @@ def test_a_buffer_without_rewards_moves_nothing(nothing: float | None) -> None:
         for k, completion in enumerate(completions)
     ]
     my_groups = groups_of(World(), config)
-    samples = gather_samples(rollouts, config, World())
+    samples = gather_samples(rollouts, World())
     rewards = total_rewards(samples, config.algorithm)
     advantages = compute_advantages(samples, rewards, config)
     assert [row["reward"] for row in rollout_rows(1, samples, rewards, advantages)] == [None] * 4
