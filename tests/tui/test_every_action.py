@@ -108,7 +108,7 @@ async def test_the_palette_of_every_view_runs_each_action(start: Start, ran: lis
                 assert (command.about, command.key) == (about, key_label(action.keys[0])), f"{action.id} in {view}"
                 command.callback()
                 await does(session, ran, action, f"palette in {view}")
-            others = {"theme", "charts", "screenshot", "report", "tunnels", "sync", "messages"}
+            others = {"theme", "draw charts in blocks", "screenshot", "report", "tunnels", "sync", "messages"}
             assert {title.partition(":")[0] for title in offered} == others, view
 
 

@@ -333,7 +333,10 @@ class HomeScreen(ViewScreen):
         self.open_need(event.need)
 
     def action_dismiss_need(self) -> None:
-        """Dismiss the entry under the cursor in the list of what needs you, which gets the keys first."""
+        """Dismiss the entry under the cursor in the list of what needs you.
+
+        From another panel, the keys go there first.
+        """
         panel = self.query_one(NeedsPanel)
         if not panel.has_focus:
             panel.focus()

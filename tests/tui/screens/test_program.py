@@ -131,7 +131,7 @@ async def test_palette_lists_every_action(start: Start) -> None:
         assert {"screenshot", "theme"} <= offered
         await session.press("colon")
         text = await session.until_text("Search for commands", "archive: ")
-        lines = {line.split(":")[0].strip(): line.rstrip() for line in text.splitlines() if ": " in line}
+        lines = {line.split(":")[0].strip(): line.rstrip(" ▁▂▃▄▅▆▇█") for line in text.splitlines() if ": " in line}
         assert lines["archive"].endswith(" A"), "one line a command, its key at the right"
         assert lines["clean up"].endswith("has no backup  C")
         await session.press(*"evaluate check")
