@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
@@ -17,6 +16,7 @@ from typing import Any, Literal
 from grpo_train.history.database import Database
 from grpo_train.history.search import moment
 from grpo_train.run_dir import LIVE_STATES
+from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.configs import config_values
 from grpo_train.run_dir.errors import UserError
 from grpo_tui.box.fleet import look
@@ -67,8 +67,8 @@ class Texts:
 class BoxReader:
     """A box, asked when a tool is called. Thread-safe."""
 
-    def __init__(self, box: Box, boxes_file: str | None = None) -> None:
-        self.box, self._boxes_file = box, boxes_file
+    def __init__(self, box: Box, boxes_file: str | None = None, clock: Clock = CLOCK) -> None:
+        self.box, self._boxes_file, self._clock = box, boxes_file, clock
         self._lock = threading.Lock()
         self._connection: ShellConnection | None = None
 
@@ -89,12 +89,13 @@ class BoxReader:
 
     def _whole(self, op: str, **params: Any) -> Row:
         """The reply about a log, once the box has read it to its end, or for WHOLE_S."""
-        until = time.monotonic() + WHOLE_S
+        until = self._clock.monotonic() + WHOLE_S
         while True:
             reply = self.request(op, **params)
-            if reply.get("state", "whole") == "whole" or time.monotonic() > until:
+            is_whole = reply["state"] == "whole" if "state" in reply else reply["searched"] >= 1
+            if is_whole or self._clock.monotonic() > until:
                 return reply
-            time.sleep(LOOK_S)
+            self._clock.sleep(LOOK_S)
 
     # ------------------------------------------------------------------------------------------------------ boxes
 
@@ -117,7 +118,7 @@ class BoxReader:
     def cost(self, since: str = "7d", by: Literal["run", "box"] = "run") -> Row:
         """What runs and boxes cost, from this machine's history: since "7d", "24h" or a date. Dollars are null where
         the price of a box is not known."""
-        now = time.time()
+        now = self._clock.time()
         if (start := moment(since, now)) is None:
             raise UserError(f"since {since}: expected a time span such as 7d or 12h, or a date", code="bad_query")
         spent = spending(Database(history_file()), start, now)
@@ -187,7 +188,7 @@ class BoxReader:
     ) -> Row:
         """Wait up to 60 s until a run has reached a step, has ended, or has another verdict than at the call; then its
         row, and whether it came. Call it again to wait longer."""
-        deadline = time.monotonic() + min(max(seconds, 0.0), MAX_WAIT_S)
+        deadline = self._clock.monotonic() + min(max(seconds, 0.0), MAX_WAIT_S)
         first: Any = None
         while True:
             row = self.request("show_run", run=run, verdict=True)["summary"]
@@ -198,10 +199,10 @@ class BoxReader:
                 "end": not _is_live(row),
                 "verdict": bool(word) and word != first,
             }[until]
-            if came or time.monotonic() >= deadline or not _is_live(row):
+            if came or self._clock.monotonic() >= deadline or not _is_live(row):
                 kept = {key: row[key] for key in RUN_KEYS if row.get(key) is not None}
                 return {"run": run, "came": came, "is_live": _is_live(row), "summary": kept}
-            time.sleep(LOOK_S)
+            self._clock.sleep(LOOK_S)
 
     # ----------------------------------------------------------------------------------------------------- curves
 
@@ -296,11 +297,7 @@ class BoxReader:
 
     def search_log(self, run: str, path: str, pattern: str) -> Row:
         """The first lines of a log of a run that match a regular expression, at most 20, with their byte offsets."""
-        until = time.monotonic() + WHOLE_S
-        while (reply := self.request("search_log", run=run, path=path, pattern=pattern))["searched"] < 1:
-            if time.monotonic() > until:
-                break
-            time.sleep(LOOK_S)
+        reply = self._whole("search_log", run=run, path=path, pattern=pattern)
         texts, rows = Texts(), []
         for offset in reply["around"][:20]:
             line = self.request("read_log", run=run, path=path, at=offset, before=0, after=1)["lines"]

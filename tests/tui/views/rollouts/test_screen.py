@@ -67,7 +67,7 @@ async def test_from_the_step_to_the_sample(start: Start) -> None:
     ("state", "said"), [("stopped", "no completions were logged"), ("running", "no completions yet")]
 )
 async def test_a_run_without_completions_says_so(start: Start, state: str, said: str) -> None:
-    """Also where there is no room for the text of a sample."""
+    """At a size without room for the text of a sample, too."""
 
     def script(client: FakeClient) -> None:
         learning_box(client)
