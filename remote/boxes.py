@@ -29,6 +29,7 @@ from grpo_train.run_dir.machine import UMASK_VARIABLE
 from remote.base import BoxesError
 from remote.protocol import Settings
 from remote.protocol.check import ValueRule, describe, hints_of, matches
+from remote.protocol.grants import Grant
 from remote.protocol.jobs import JobOptions
 
 LOCAL_NAME = "local"
@@ -248,10 +249,10 @@ class Box:
         check=_problem_of_forwards,
     )  # fmt: skip
 
-    def settings(self, *, readonly: bool = False) -> Settings:
+    def settings(self, *, readonly: bool = False, grant: Grant | None = None) -> Settings:
         """The settings sent to the agent."""
-        own = {item.name: getattr(self, item.name) for item in fields(Settings) if item.name != "readonly"}
-        return Settings(**own, readonly=readonly)
+        own = {item.name: getattr(self, item.name) for item in fields(Settings) if item.name not in _OF_A_SESSION}
+        return Settings(**own, readonly=readonly, grant=asdict(grant) if grant else {})
 
     @property
     def is_local(self) -> bool:
@@ -275,6 +276,10 @@ class Box:
             return "this machine"
         host = self.host or (f"{self.provider.kind}:{self.provider.instance or self.name}" if self.provider else "")
         return (f"{self.user}@" if self.user else "") + host + (f":{self.port}" if self.port else "")
+
+
+_OF_A_SESSION = ("readonly", "grant")
+"""Settings that boxes.yaml does not have."""
 
 
 def default_path() -> Path:

@@ -59,6 +59,7 @@ from remote.protocol import (
     data_of,
     encode_parts,
 )
+from remote.protocol.grants import Grant
 from remote.transports.choice import TransportChoice
 from remote.transports.transport import (
     CREDIT_WORTH,
@@ -100,9 +101,11 @@ class BoxClient:
         timing: Timing | None = None,
         clock: Clock = CLOCK,
         readonly: bool = False,
+        grant: Grant | None = None,
     ) -> None:
-        """``readonly``: the agent refuses every request that changes state (code ``read_only``)."""
-        self.box, self._readonly, self.clock = box, readonly, clock
+        """``readonly``: the agent refuses every request that changes state (code ``read_only``). ``grant``: it refuses
+        what an assistant was not granted (``not_granted``)."""
+        self.box, self._readonly, self._grant, self.clock = box, readonly, grant, clock
         self._on_event = on_event
         self._timing = timing or Timing()
         self._closing = threading.Event()
@@ -241,7 +244,7 @@ class BoxClient:
             reason, compares_again = "", False
             try:
                 transport = self.transport = self._factory(self.box, self._answers.ask_host_key)
-                transport.open(greeting(self.box, readonly=self._readonly))
+                transport.open(greeting(self.box, readonly=self._readonly, grant=self._grant))
                 limit = max(self._timing.step, self._timing.lost_after)  # it is a step of opening, too
                 decoder, hello = await_hello(transport, self.box, limit, self._closing, self.clock)
                 up_since = self.clock.monotonic()

@@ -115,6 +115,8 @@ class Launch:
     """The sweep that trains it."""
     code: dict[str, str] | None = None
     """The :class:`grpo_train.run_dir.code.Code` of a launch on a box that it was synced to."""
+    grant: str | None = None
+    """Account of the assistant that launched it; None = a person did."""
 
 
 def create_run(root: Path, launch: Mapping[str, Any], name: str | None = None) -> RunDir:

@@ -27,6 +27,7 @@ from grpo_tui.shell.doctor import examine
 from grpo_tui.shell.look import first_sample
 from remote.boxes import Box, load_boxes
 from remote.events import ClientEvent
+from remote.protocol.grants import Grant, account_of
 
 SAID = "said"
 """Key of a text that a model or a program wrote."""
@@ -46,6 +47,8 @@ RUN_KEYS = (
     "note", "sweep", "workflow", "job", "unasked", "parent",
 )  # fmt: skip
 """What a list of runs has of each."""
+NOTHING = Grant(account_of("", None), "an assistant")
+"""The grant of a server that only looks: it cannot have the box check a config that runs code, either."""
 Row = dict[str, Any]
 
 
@@ -67,8 +70,11 @@ class Texts:
 class BoxReader:
     """A box, asked when a tool is called. Thread-safe."""
 
-    def __init__(self, box: Box, boxes_file: str | None = None, clock: Clock = CLOCK) -> None:
+    def __init__(
+        self, box: Box, boxes_file: str | None = None, clock: Clock = CLOCK, grant: Grant | None = None
+    ) -> None:
         self.box, self._boxes_file, self._clock = box, boxes_file, clock
+        self._given = grant or NOTHING
         self._lock = threading.Lock()
         self._connection: ShellConnection | None = None
 
@@ -79,11 +85,15 @@ class BoxReader:
                 self._connection.close()
                 self._connection = None
 
+    def _connect(self, on_event: Callable[[ClientEvent], None] | None = None) -> ShellConnection:
+        given = self._given
+        return ShellConnection(self.box, readonly=not given.verbs, grant=given, on_event=on_event, has_person=False)
+
     def request(self, op: str, timeout: float = REPLY_S, **params: Any) -> Row:
         """The reply of the box, to which a link is opened where there is none. Raises RemoteError."""
         with self._lock:
             if self._connection is None:
-                self._connection = ShellConnection(self.box, readonly=True, has_person=False)
+                self._connection = self._connect()
             connection = self._connection
         return connection.request(op, timeout, **params)
 
@@ -111,7 +121,7 @@ class BoxReader:
     def gpus(self) -> Row:
         """A sample of each GPU of this box: use, memory, power, temperature, processes."""
         heard: queue.Queue[ClientEvent] = queue.Queue()
-        with ShellConnection(self.box, readonly=True, has_person=False, on_event=heard.put):
+        with self._connect(heard.put):
             sampled = first_sample(heard)
         return {"gpus": sampled.gpus, "note": sampled.note}
 
@@ -315,6 +325,10 @@ class BoxReader:
         accuracy with its 95 % interval, problems gained and lost. Empty steps = all that are evaluated."""
         reply = self.request("compare_evaluations", run=run, others=others, steps=steps or [])
         return {"run": run, "comparisons": reply["comparisons"][:MAX_ROWS], "problems": reply["problems"][:MAX_ROWS]}
+
+    def acts(self) -> list[Callable[..., Row]]:
+        """The tools that change something: none."""
+        return []
 
     def tools(self) -> list[Callable[..., Row]]:
         return [

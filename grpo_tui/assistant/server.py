@@ -1,4 +1,5 @@
-"""``grpo-tui mcp``: a Model Context Protocol server for an assistant that looks at the runs of a box."""
+"""``grpo-tui mcp``: a Model Context Protocol server for an assistant that looks at the runs of a box, and acts on them
+within a grant."""
 
 from __future__ import annotations
 
@@ -9,22 +10,35 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from grpo_train.run_dir.errors import UserError
+from grpo_train.history.search import moment
+from grpo_train.run_dir.clock import CLOCK
+from grpo_train.run_dir.errors import UserError, did_you_mean
 from grpo_train.run_dir.installation import install_command
 from grpo_train.run_dir.version import VERSION
-from grpo_tui.assistant.prompts import INSTRUCTIONS, PROMPTS
+from grpo_tui.assistant.acting import FILE, BoxActor
+from grpo_tui.assistant.prompts import PROMPTS, instructions
 from grpo_tui.assistant.reading import BoxReader
-from grpo_tui.shell.options import add_box_options, exit_code
+from grpo_tui.box.unanswered import requester
+from grpo_tui.history import history_file
+from grpo_tui.shell.options import add_box_options, config_of, exit_code
+from remote.boxes import Box, notify_overrides
+from remote.protocol.grants import CODE, PAID, VERBS, Grant, account_of, text_hash
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
 
 _HELP = """\
 Serve an assistant over the Model Context Protocol (stdio), so that it can look at the runs of a box: their verdicts,
-curves, events, completions, logs, evaluations, configurations, costs. It changes nothing.
+curves, events, completions, logs, evaluations, configurations, costs. It changes nothing but what --allow grants.
 
 The assistant's program starts it. In its configuration, the command is  grpo-tui  and the arguments are, for example,
 mcp --box h200-a.
+"""
+_GRANT = """\
+A grant is what --allow names, for the runs of --run and those that were launched under it, as long as --until says.
+A launch, a resume and an evaluation cost money: --budget-dollars is what all of them together may cost on this box
+under the same --until, however often the server starts. The agent on the box holds the grant, and everything is
+written down there, in the run and on this machine.
 """
 
 
@@ -37,6 +51,19 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_box_options(options)
+    grant = options.add_argument_group("what the assistant may do", _GRANT)
+    grant.add_argument(
+        "--allow",
+        metavar="VERBS",
+        default="",
+        help=f"any of {', '.join(VERBS)}, with commas; and {CODE}: configs of its own, files, paths and addresses",
+    )
+    grant.add_argument("--run", metavar="RUN", action="append", help="a run that it may act on (repeatable)")
+    grant.add_argument("--config", metavar="CFG", action="append", help="a config that it may launch (repeatable)")
+    grant.add_argument(
+        "--budget-dollars", metavar="N", type=float, help="what launches, resumes and evaluations may cost"
+    )
+    grant.add_argument("--until", metavar="TIME", default="", help="when the grant ends, such as 2026-12-01T08:00")
     return options
 
 
@@ -46,7 +73,7 @@ def run(words: list[str]) -> int:
     try:
         from grpo_tui.cli import first_box
 
-        with closing(BoxReader(first_box(arguments), arguments.boxes)) as reading:
+        with closing(_reader(first_box(arguments), arguments)) as reading:
             server_of(reading).run("stdio")
     except UserError as error:
         print(f"grpo-tui: {error}", file=sys.stderr)
@@ -54,6 +81,51 @@ def run(words: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def _reader(box: Box, arguments: argparse.Namespace) -> BoxReader:
+    """What looks at the box, and acts on it where something is granted. Raises UserError (``bad_config``)."""
+    if not arguments.allow:
+        given = [name for name in ("run", "config", "budget_dollars", "until") if getattr(arguments, name)]
+        if given:
+            raise UserError(f"--{given[0].replace('_', '-')} needs --allow: nothing is granted", code="bad_config")
+        return BoxReader(box, arguments.boxes)
+    grant, configs = read_grant(box, arguments)
+    return BoxActor(box, arguments.boxes, grant, configs, history_file().with_name(FILE))
+
+
+def read_grant(box: Box, arguments: argparse.Namespace) -> tuple[Grant, dict[str, tuple[str, list[str]]]]:
+    """The grant of a command line, and the configs it names. Raises UserError (``bad_config``)."""
+    verbs = [word.strip() for word in arguments.allow.split(",") if word.strip()]
+    for verb in verbs:
+        if verb not in (*VERBS, CODE):
+            raise UserError(f"--allow: unknown verb '{verb}'; {did_you_mean(verb, [*VERBS, CODE])}", code="bad_config")
+    now, until, price = CLOCK.time(), None, box.price_at(CLOCK.time())
+    if arguments.until:
+        until = moment(arguments.until, now) if "-" in arguments.until else None
+        if until is None or until <= now:
+            problem = "expected a time to come, such as 2026-12-01T08:00"
+            raise UserError(f"--until {arguments.until}: {problem}", code="bad_config")
+    if paid := [verb for verb in verbs if VERBS.get(verb) in PAID]:
+        if not arguments.budget_dollars or not 0 < arguments.budget_dollars < 1e6:
+            raise UserError(f"--allow {paid[0]} costs money: say how much with --budget-dollars N", code="bad_config")
+        if not price:
+            key = "set price_per_hour of the box in boxes.yaml"
+            raise UserError(f"--allow {paid[0]} needs the price of '{box.name}': {key}", code="bad_config")
+    if "launch" in verbs and not (arguments.config or CODE in verbs):
+        raise UserError("--allow launch needs --config CFG: the config that may be launched", code="bad_config")
+    configs: dict[str, tuple[str, list[str]]] = {}
+    for given in arguments.config or []:
+        name, text, _ = config_of(argparse.Namespace(cfg=given, set=None))
+        configs[name.removeprefix("config/")] = text, notify_overrides(box.notify, text, [])
+    by = requester()
+    grant = Grant(
+        account_of(by, until), f"an assistant of {by}", verbs, list(arguments.run or []),
+        {name: text_hash(text) for name, (text, _) in configs.items()},
+        sorted({override for _, overrides in configs.values() for override in overrides}),
+        arguments.budget_dollars, price, until,
+    )  # fmt: skip
+    return grant, configs
 
 
 def server_of(reading: BoxReader) -> MCPServer:
@@ -66,12 +138,18 @@ def server_of(reading: BoxReader) -> MCPServer:
             f"the server needs the package mcp ({error}):  {install_command('mcp')}", code="bad_config"
         ) from error
     server = MCPServer(
-        "grpo-tui", instructions=INSTRUCTIONS.format(box=reading.box.name), version=VERSION, log_level="CRITICAL"
+        "grpo-tui",
+        instructions=instructions(reading.box.name, acts=bool(reading.acts())),
+        version=VERSION,
+        log_level="CRITICAL",
     )
     looks = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
-    for tool in reading.tools():
+    acts = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
+    changing = reading.acts()
+    for tool in [*reading.tools(), *changing]:
+        hints = acts if tool in changing and tool.__name__ != "grant" else looks
         description = " ".join((tool.__doc__ or "").split())
-        server.add_tool(_answering(tool), tool.__name__, description=description, annotations=looks)
+        server.add_tool(_answering(tool), tool.__name__, description=description, annotations=hints)
 
     @server.resource("grpo://runs", mime_type="application/json")
     def runs() -> dict[str, Any]:

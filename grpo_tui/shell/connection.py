@@ -16,6 +16,7 @@ from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import BoxGreeted, ClientEvent, FilesLeftOut, HostKeyAsked, Link, LinkChanged, QuestionAsked
 from remote.protocol import RemoteError
+from remote.protocol.grants import Grant
 
 TERMINAL = "/dev/tty"
 
@@ -74,6 +75,7 @@ class ShellConnection:
         box: Box,
         *,
         readonly: bool = False,
+        grant: Grant | None = None,
         on_event: Callable[[ClientEvent], None] | None = None,
         connect_s: float = CONNECT_S,
         has_person: bool = True,
@@ -90,7 +92,7 @@ class ShellConnection:
         """The newest event of each kind."""
         self._left_out: dict[str, str] = {}
         self._asked: list[HostKeyAsked | QuestionAsked] = []
-        self.client = BoxClient(box, self._take, readonly=readonly)
+        self.client = BoxClient(box, self._take, readonly=readonly, grant=grant)
         self.client.start()
         try:
             why = self._wait()

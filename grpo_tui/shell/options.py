@@ -64,7 +64,7 @@ HELP = {
     "kill": "Kill a run or an evaluation now, without saving.",
 }
 CHANGES = ("up", "launch", "resume", "eval", "stop", "kill")
-_NOT_OPTIONS = ("run", "steps", "ckpt_path", "dry_run", "idempotency_key", "recall")
+_NOT_OPTIONS = ("run", "steps", "ckpt_path", "dry_run", "idempotency_key", "recall", "why")
 """Fields of an evaluation's request that are not options of the same name."""
 
 

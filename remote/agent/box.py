@@ -26,6 +26,7 @@ from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES
 from grpo_train.run_dir.status import observe
 from remote.protocol import Settings
 from remote.protocol.box import BoxFactsReply, BoxFactsRequest
+from remote.protocol.grants import Grant
 
 PASSED_ON = (
     *("HOME", "USER", "LOGNAME", "SHELL", "TZ", "TMPDIR", "TMUX_TMPDIR"),
@@ -73,13 +74,16 @@ class BoxContext:
     worktree: Path | None = None
     """The working tree that a session imports (:mod:`remote.agent.code`)."""
     clock: Clock = CLOCK
+    grant: Grant | None = None
+    """What an assistant may do; None = a person's session."""
 
     @classmethod
     def from_settings(cls, settings: dict[str, Any], clock: Clock = CLOCK) -> BoxContext:
         """From the settings of a hello; unknown keys (of a newer client) are ignored."""
         known = Settings(**{key: value for key, value in settings.items() if key in Settings.__dataclass_fields__})
         repo = Path(known.repo).expanduser() if known.repo else None
-        return cls(known, resolve_root(known.root or None), repo, expand(known.env, os.environ), clock=clock)
+        grant = Grant.from_json(known.grant) if known.grant else None
+        return cls(known, resolve_root(known.root or None), repo, expand(known.env, os.environ), None, clock, grant)
 
     @property
     def is_synced(self) -> bool:

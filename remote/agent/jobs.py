@@ -147,6 +147,7 @@ def _launch_record(box: BoxContext, request: LaunchRequest, code: Code | None) -
         idempotency_key=request.idempotency_key or None,
         tmux=str(socket_path(box.settings.tmux_socket)),
         code=code.to_json() if code else None,
+        grant=box.grant.account if box.grant else None,
     )
     return asdict(launch)
 
@@ -190,7 +191,7 @@ def evaluate(box: BoxContext, request: EvaluateRequest, record: RequestRecord) -
     return run_in_session(box, session, arguments, run, request.dry_run, record, node=node)
 
 
-_NOT_OPTIONS = ("run", "steps", "dry_run", "idempotency_key", "recall")
+_NOT_OPTIONS = ("run", "steps", "dry_run", "idempotency_key", "recall", "why")
 
 
 def option(request: Any, name: str) -> list[str]:

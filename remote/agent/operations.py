@@ -34,6 +34,7 @@ from remote.agent.backups import safe_to_terminate
 from remote.agent.box import BoxContext, box_facts
 from remote.agent.checkpoints import check_weights, list_weights
 from remote.agent.engine import ask_engine, report
+from remote.agent.grants import show_grant
 from remote.agent.jobs import note, open_tensorboard, place_env, plan_resume, resume, set_up
 from remote.agent.once import RequestRecord, once
 from remote.agent.sessions import Sessions
@@ -263,6 +264,7 @@ READS: dict[str, Callable[[BoxContext, Any], Any]] = {
     "plan_back_up_all": backups.plan_back_up_all,
     "plan_cleanup": backups.plan_cleanup,
     "safe_to_terminate": safe_to_terminate,
+    "show_grant": show_grant,
     **{op: index.handler(op) for op in INDEXED},
 }
 """Handlers of the operations that only read."""

@@ -219,6 +219,8 @@ class Agent:
         except (UserError, RuntimeError) as error:  # RuntimeError: ~USER of an unknown user
             raise ProtocolError(f"malformed settings: {error}") from error
         if frame.get("copies"):
+            if box.grant is not None:
+                raise ProtocolError("no grant of an assistant copies files")
             self.copies = box
         else:
             if not box.settings.readonly:
@@ -279,8 +281,9 @@ class Agent:
                 refuse_read_only(box, operation)
             if operation.changes_state:
                 refuse_secrets(request)
+            handler = self._handlers()[operation.name]
             with noting_left_out() as files:
-                result = self._handlers()[operation.name](box, request)
+                result = handler(box, request) if box.grant is None else _carry_out(box, operation, request, handler)
             left_out = {"left_out": dict(islice(files.items(), MAX_LEFT_OUT))} if files else {}
             self._outbox.put({"type": "response", "id": request_id, "ok": True, "result": result, **left_out})
         except Exception as error:
@@ -308,6 +311,12 @@ def as_remote_error(error: Exception, box: BoxContext) -> RemoteError:
         return RemoteError(code_of(error), f"{file}{error.strerror or error}", f"check the disk under {box.root}")
     traceback.print_exc()
     return RemoteError(code_of(error), f"the agent failed: {type(error).__name__}: {error}", "please report this")
+
+
+def _carry_out(box: BoxContext, operation: Operation, request: Any, handler: Callable[[BoxContext, Any], Any]) -> Any:
+    from remote.agent.grants import carry_out  # with the first request of an assistant
+
+    return carry_out(box, operation, request, handler)
 
 
 def refuse_read_only(box: BoxContext, operation: Operation) -> None:

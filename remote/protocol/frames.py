@@ -116,6 +116,8 @@ class Settings:
     """What jobs ask for, see :class:`remote.protocol.jobs.JobOptions`."""
     readonly: bool = False
     """Whether the agent refuses every request that changes state. Set by the client, not by boxes.yaml."""
+    grant: dict[str, Any] = field(default_factory=dict)
+    """Of an assistant's session: see :class:`remote.protocol.grants.Grant`; {} = a person's."""
 
 
 MAX_FRAME = 65_536

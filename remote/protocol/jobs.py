@@ -96,6 +96,8 @@ Count: TypeAlias = Annotated[int, ValueRule("an integer of 1 or more", lambda va
 Fraction: TypeAlias = Annotated[float, ValueRule("a number above 0 and at most 1", lambda value: 0 < value <= 1)]
 Choice: TypeAlias = Annotated[str, ValueRule("then, now or empty", lambda value: value in ("", THEN, NOW))]
 NonNegative: TypeAlias = Annotated[float, ValueRule("a number of 0 or more", lambda value: value >= 0)]
+MAX_WHY = 300
+Why: TypeAlias = Annotated[str, ValueRule(f"at most {MAX_WHY} characters", lambda value: len(value) <= MAX_WHY)]
 
 
 @record(frozen=True, kw_only=True)
@@ -104,6 +106,8 @@ class ChangeRequest:
 
     idempotency_key: str = ""
     recall: bool = False
+    why: Why = ""
+    """Of an assistant, for the run's events (:mod:`remote.protocol.grants`)."""
 
 
 @record(frozen=True, kw_only=True)

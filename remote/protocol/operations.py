@@ -48,6 +48,7 @@ from remote.protocol.box import (
     unpack_page,
 )
 from remote.protocol.check import ValueRule
+from remote.protocol.grants import GrantReply
 from remote.protocol.jobs import (
     AskReply,
     AskRequest,
@@ -335,6 +336,7 @@ OPERATIONS: dict[str, Operation] = {
         Operation("plan_back_up_all", PlanBackUpAllRequest, PlanBackUpAllReply),
         Operation("plan_cleanup", PlanCleanupRequest, PlanCleanupReply),
         Operation("safe_to_terminate", SafeToTerminateRequest, SafeToTerminateReply),
+        Operation("show_grant", NoParameters, GrantReply),
         Operation("launch", LaunchRequest, LaunchReply, changes_state=True),
         Operation("resume", ResumeRequest, ResumeReply, changes_state=True),
         Operation("evaluate", EvaluateRequest, JobReply, changes_state=True),

@@ -27,6 +27,7 @@ from remote.protocol import (
     encode_parts,
 )
 from remote.protocol.frames import Flood
+from remote.protocol.grants import Grant
 
 CONNECT_S = 10
 """Time for a TCP connection."""
@@ -357,9 +358,10 @@ class Allowance:
             raise Flood(self._message)
 
 
-def greeting(box: Box, *, readonly: bool = False, copies: bool = False) -> bytes:
+def greeting(box: Box, *, readonly: bool = False, grant: Grant | None = None, copies: bool = False) -> bytes:
     """This program's hello. ``copies``: the connection is one for :mod:`remote.copying`."""
-    hello = {"type": "hello", "protocol": PROTOCOL_VERSION, "settings": asdict(box.settings(readonly=readonly))}
+    settings = asdict(box.settings(readonly=readonly, grant=grant))
+    hello = {"type": "hello", "protocol": PROTOCOL_VERSION, "settings": settings}
     if copies:
         hello["copies"] = True
     return b"".join(encode_parts(hello))

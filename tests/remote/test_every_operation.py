@@ -79,6 +79,7 @@ REFUSED = {
     "cancel_answer": "ask_ended",
     "set_up": "bad_request",
     "open_tensorboard": "no_tensorboard",
+    "show_grant": "no_grant",
 }
 """Code of each refusal: of the box, or because this engine does not answer."""
 ENGINE = f"""\

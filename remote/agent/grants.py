@@ -1,0 +1,267 @@
+"""The session of an assistant: what its grant allows is done and written down, all else is refused and written down.
+
+``training_runs/.grants-UID/ACCOUNT.jsonl`` has what was reserved, done, freed and refused. It is the ledger of the
+money, locked while money is reserved: two sessions cannot spend the same dollar. Where it cannot be written, nothing is
+done. A run that ended has cost what it ran, and the rest of its reservation is free again; until then it has cost all
+that was reserved, and it carries that as its ``budget``: its supervisor stops it, whoever is connected.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+from grpo_train.run_dir import RunDir, RunDirError, list_runs, open_run
+from grpo_train.run_dir.configs import config_values
+from grpo_train.run_dir.files import to_float, utc_now
+from grpo_train.run_dir.rows import printable
+from remote.agent.box import BoxContext
+from remote.protocol import Operation, RemoteError
+from remote.protocol.grants import BUDGET_KEY, PAID, Grant, GrantReply, dollars_of, refusal
+from remote.protocol.operations import NoParameters
+
+FOLDER = ".grants"
+MAX_BYTES = 4 * 1024 * 1024
+"""Of a record. A full one ends the grant: what is not written down is not done."""
+MAX_TEXT = 300
+PRICE_KEY = "budget.price_per_hour"
+Row = dict[str, Any]
+Handler = Callable[[BoxContext, Any], Any]
+
+
+def carry_out(box: BoxContext, operation: Operation, request: Any, handler: Handler) -> Any:
+    """Answer a request of an assistant. Raises RemoteError ``not_granted``."""
+    grant = box.grant
+    assert grant is not None
+    record = _GrantRecord(box, grant)
+    reason = refusal(grant, operation.name, operation.changes_state, request, box.clock.time(), record.is_own)
+    try:
+        if reason:
+            raise _refused(reason)
+        if not operation.changes_state:
+            return handler(box, request)
+        request = _as_granted(operation.name, request, grant, record)
+    except RemoteError as error:
+        if error.code == "not_granted":
+            record.add("refused", op=operation.name, run=_run_of(request), reason=error.message, by=grant.by)
+        raise
+    if getattr(request, "dry_run", False):
+        return handler(box, request)
+    try:
+        reply = handler(box, request)
+    except Exception:
+        record.free(operation.name, request.idempotency_key)
+        raise
+    record.done(operation.name, request, str(reply.get("run") or _run_of(request)))
+    return reply
+
+
+def show_grant(box: BoxContext, request: NoParameters) -> GrantReply:
+    """What this session may do. Raises RemoteError ``no_grant`` for one of a person."""
+    grant = box.grant
+    if grant is None:
+        raise RemoteError("no_grant", "this session is a person's")
+    record = _GrantRecord(box, grant)
+    own = [run.name for run in list_runs(box.root) if run.launch_text("grant") == grant.account]
+    return {
+        "verbs": grant.verbs,
+        "runs": [*grant.runs, *(name for name in own if name not in grant.runs)],
+        "configs": list(grant.configs),
+        "until": grant.until,
+        "dollars": grant.dollars,
+        "left": None if grant.dollars is None else round(max(0.0, grant.dollars - record.reserved()), 4),
+        "price_per_hour": grant.price_per_hour,
+        "refused": sum(row.get("what") == "refused" for row in record.rows()),
+    }
+
+
+def _refused(reason: str) -> RemoteError:
+    return RemoteError("not_granted", reason, "tell the person what you would do and why")
+
+
+def _run_of(request: Any) -> str:
+    return str(getattr(request, "run", "") or getattr(request, "run_name", ""))
+
+
+def _as_granted(op: str, request: Any, grant: Grant, record: _GrantRecord) -> Any:
+    """The request with its money reserved, and with who asks. Raises RemoteError ``not_granted``."""
+    if hasattr(request, "by"):
+        request = replace(request, by=grant.by)
+    if op not in PAID or request.recall:
+        return request
+    price = grant.price_per_hour
+    if not price:
+        raise _refused("the price of this box is not known, so nothing is started: set price_per_hour in boxes.yaml")
+    if grant.dollars is None:
+        raise _refused("no money is granted (--budget-dollars)")
+    asked = _asked(op, request, price)
+    run = record.run_of(request) if op == "resume" else None
+    before = _seconds(run) if run else 0.0
+    with record.locked():
+        if record.reservation(op, request.idempotency_key) is None:
+            if asked > (left := grant.dollars - record.reserved()) + 1e-9:
+                raise _refused(f"${asked:.2f} is more than the ${max(0.0, left):.2f} that are left of the grant")
+            if not getattr(request, "dry_run", False):
+                key, name = request.idempotency_key, _run_of(request)
+                record.add("reserved", op=op, key=key, run=name, dollars=asked, before=before, price=price)
+    if op == "evaluate":
+        return request
+    limit = asked + before * price / 3600
+    if (own := _limit_of_person(request, run, record)) is not None:
+        limit = min(limit, own)
+    others = [text for text in request.overrides if text.partition("=")[0].strip() not in (BUDGET_KEY, PRICE_KEY)]
+    return replace(request, overrides=[*others, f"{BUDGET_KEY}={limit:.6g}", f"{PRICE_KEY}={price:.6g}"])
+
+
+def _asked(op: str, request: Any, price: float) -> float:
+    """The dollars that a request may cost."""
+    if op == "evaluate":
+        steps = request.steps if isinstance(request.steps, list) else []
+        if not steps or request.timeout is None:
+            raise _refused("an evaluation needs a list of 'steps' and a 'timeout' in seconds for each: it costs money")
+        return float(len(steps) * request.timeout * price / 3600)
+    asked = dollars_of(request.overrides)
+    if asked is None or asked <= 0:
+        raise _refused(f"say what it may cost: {BUDGET_KEY}=N among the overrides")
+    return asked
+
+
+def _limit_of_person(request: Any, run: RunDir | None, record: _GrantRecord) -> float | None:
+    """``budget.dollars`` that a person gave the run, which no assistant raises."""
+    text, overrides = getattr(request, "config_text", ""), []
+    if run is not None:
+        launch = run.read_launch()
+        text = str(launch.get("config_text") or "")
+        if launch.get("grant") != record.grant.account:
+            overrides = [str(each) for each in launch.get("overrides") or []]
+    given = dollars_of(overrides)
+    return given if given is not None else to_float(config_values(text).get(BUDGET_KEY))
+
+
+def _seconds(run: RunDir) -> float:
+    """Seconds that a run was supervised."""
+    return max(0.0, to_float((run.read_status() or {}).get("run_seconds")) or 0.0)
+
+
+class _GrantRecord:
+    """The record of an account."""
+
+    def __init__(self, box: BoxContext, grant: Grant) -> None:
+        self._root, self.grant = box.root, grant
+        self._file = box.root / "training_runs" / f"{FOLDER}-{os.geteuid()}" / f"{grant.account}.jsonl"
+
+    def is_own(self, name: str) -> bool:
+        """Whether a run was launched under the account."""
+        try:
+            return open_run(self._root, name).launch_text("grant") == self.grant.account
+        except RunDirError:
+            return False
+
+    def run_of(self, request: Any) -> RunDir:
+        return open_run(self._root, request.run)
+
+    def rows(self) -> list[Row]:
+        try:
+            lines = self._file.read_bytes().splitlines()
+        except FileNotFoundError:
+            return []
+        rows = []
+        for line in lines:
+            with suppress(ValueError, RecursionError):  # the last line of a process that was killed
+                if isinstance(row := json.loads(line), dict):
+                    rows.append(row)
+        return rows
+
+    def add(self, what: str, **fields: Any) -> None:
+        """Write a row. Raises RemoteError ``not_granted`` where it cannot be written."""
+        short = {key: printable(value[:MAX_TEXT]) if isinstance(value, str) else value for key, value in fields.items()}
+        line = f"\n{json.dumps({'time': utc_now(), 'what': what, **short})}\n".encode()
+        try:
+            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            try:
+                if os.fstat(descriptor).st_size + len(line) > MAX_BYTES:
+                    raise OSError(f"it has {MAX_BYTES:,} bytes")
+                os.write(descriptor, line)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            reason = f"{self._file}: {error.strerror or error}"
+            raise _refused(f"the record of the grant cannot be written, so nothing is done: {reason}") from error
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One reservation at a time."""
+        import fcntl  # POSIX only
+
+        try:
+            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(f"{self._file}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _refused(f"the ledger cannot be locked: {self._file}: {error.strerror or error}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        except OSError as error:  # a mount without locks: two sessions could spend the same money
+            raise _refused(f"the ledger cannot be locked: {self._file}: {error.strerror or error}") from error
+        finally:
+            os.close(descriptor)
+
+    def reservation(self, op: str, key: str) -> Row | None:
+        """The reservation of a request; None without one that holds."""
+        found = None
+        for row in self.rows():
+            if (row.get("op"), row.get("key")) == (op, key) and row.get("what") in ("reserved", "freed"):
+                found = row if row["what"] == "reserved" else None
+        return found
+
+    def free(self, op: str, key: str) -> None:
+        """A request failed: nothing of it costs money."""
+        if self.reservation(op, key) is not None:
+            self.add("freed", op=op, key=key)
+
+    def done(self, op: str, request: Any, run: str) -> None:
+        """Write an act down, here and among the events of its run, once."""
+        key = request.idempotency_key
+        if any((row.get("what"), row.get("op"), row.get("key")) == ("done", op, key) for row in self.rows()):
+            return
+        reserved = self.reservation(op, key) or {}
+        why, dollars = printable(request.why[:MAX_TEXT]), reserved.get("dollars")
+        with suppress(RunDirError, OSError):  # a full disk; the act is done, and is in this record
+            said = {"op": op, "by": self.grant.by, "why": why, "grant": self.grant.account}
+            open_run(self._root, run).log_event("by_assistant", **said, **({"dollars": dollars} if dollars else {}))
+        self.add("done", op=op, key=key, run=run, why=why, by=self.grant.by)
+
+    def reserved(self) -> float:
+        """Dollars of the account that are reserved or spent."""
+        held: dict[tuple[Any, Any], Row] = {}
+        for row in self.rows():
+            key = row.get("op"), row.get("key")
+            if row.get("what") == "reserved":
+                held[key] = row
+            elif row.get("what") == "freed":
+                held.pop(key, None)
+            elif row.get("what") == "done" and key in held:
+                held[key] = {**held[key], "run": row.get("run"), "done": True}
+        rows = list(held.values())
+        return sum(self._cost(row, rows[number + 1 :]) for number, row in enumerate(rows))
+
+    def _cost(self, row: Row, later: list[Row]) -> float:
+        """What a reservation counts: all of it, or once its run has ended what the run cost."""
+        dollars = to_float(row.get("dollars")) or 0.0
+        if row.get("op") == "evaluate" or not row.get("done"):
+            return dollars
+        try:
+            run = open_run(self._root, str(row.get("run")))
+            if run.observed_state().is_live or not run.status_file.exists():
+                return dollars
+            after = next((each.get("before") for each in later if each.get("run") == row.get("run")), _seconds(run))
+        except (RunDirError, OSError):
+            return dollars
+        seconds = (to_float(after) or 0.0) - (to_float(row.get("before")) or 0.0)
+        return min(dollars, max(0.0, seconds) * (to_float(row.get("price")) or 0.0) / 3600)
