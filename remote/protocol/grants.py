@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import Any, TypedDict
 
 from grpo_train.run_dir.errors import UserError
-from grpo_train.run_dir.files import to_float
 from remote.protocol.check import Quantity, matches
 from remote.protocol.jobs import Text
 from remote.protocol.record import record
@@ -124,7 +123,7 @@ def text_hash(text: str) -> str:
 def dollars_of(overrides: Iterable[str]) -> float | None:
     """What a launch or resume asks for: the last ``budget.dollars`` among its overrides."""
     given = [value for key, _, value in (text.partition("=") for text in overrides) if key.strip() == BUDGET_KEY]
-    return to_float(given[-1]) if given else None
+    return float(given[-1]) if given and _NUMBER.fullmatch(given[-1]) else None
 
 
 def refusal(grant: Grant, op: str, changes_state: bool, request: Any, now: float, is_own: Callable[[str], bool]) -> str:
