@@ -16,9 +16,9 @@ from grpo_train.run_dir.files import number_in, time_of, to_float
 MAX_EVENTS = 50
 KEPT_EVENTS = (
     "launched", "training", "resumed", "restarted", "stalled", "stop_asked", "stopped", "stopped_by_itself", "crashed",
-    "killed", "finished", "tracking", "tracking_failed",
+    "killed", "finished", "tracking", "tracking_failed", "by_assistant",
 )  # fmt: skip
-EVENT_FIELDS = ("event", "step", "time", "from_step", "by", "device", "mode", "url")
+EVENT_FIELDS = ("event", "step", "time", "from_step", "by", "device", "mode", "url", "op", "why")
 SUMMARY = (
     "state", "host", "step", "total_steps", "reward", "step_seconds", "logged_at", "updated_at", "launched_at",
     "sweep", "started_at", "run_seconds", "restarts", "nproc", "device", "note", "error", "layout",

@@ -22,7 +22,7 @@ from grpo_train.report.evaluations import (
 from grpo_train.report.samples import Samples, pick_samples
 from grpo_train.report.train_log import TrainLog, read_train_log
 from grpo_train.run_dir import RunDir, RunDirError, open_run
-from grpo_train.run_dir.display import CHANGE, CRASH, LEVEL, RESUME, STOP, duration, money, setting
+from grpo_train.run_dir.display import AGENT, CHANGE, CRASH, LEVEL, RESUME, STOP, duration, money, setting
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.evaluations import list_evaluations
 from grpo_train.run_dir.files import last_jsonl, read_json, to_float, to_json, utc_now
@@ -34,6 +34,7 @@ LETTERS = "ABCDEFGHIJKL"
 """One for each run of a comparison."""
 MARKED_EVENTS = {
     "resumed": RESUME, "stop_asked": STOP, "crashed": CRASH, "killed": CRASH, "level_raised": LEVEL,
+    "by_assistant": AGENT,
 }  # fmt: skip
 """Signs of the events on a chart's axis; a resume that changed more than the number of steps is a CHANGE."""
 LEARNING_RATE, TOTAL = "optimizer.learning_rate", "run.total_steps"

@@ -31,10 +31,10 @@ STATES = {
 """Glyph, word and tone of each state. A theme colors the tone; glyph and word carry the meaning without it."""
 
 
-CRASH, CHANGE, RESUME, STOP, LEVEL, EVALUATION = "✖", "Δ", "R", "S", "N", "◆"
+CRASH, CHANGE, RESUME, STOP, LEVEL, AGENT, EVALUATION = "✖", "Δ", "R", "S", "N", "@", "◆"
 EVENT_WORDS = {
     CRASH: "crash or kill", CHANGE: "changed config", RESUME: "resume", STOP: "stop", LEVEL: "next level",
-    EVALUATION: "held-out evaluation",
+    AGENT: "asked for by an agent", EVALUATION: "held-out evaluation",
 }  # fmt: skip
 """The signs on the axis of a chart, the one that matters most first, and what they mean. A to L are runs."""
 

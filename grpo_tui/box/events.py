@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from grpo_train.run_dir.display import CHANGE, CRASH, EVALUATION, LEVEL, RESUME, STOP, setting
+from grpo_train.run_dir.display import AGENT, CHANGE, CRASH, EVALUATION, LEVEL, RESUME, STOP, setting
 from grpo_tui.box.formatting import one_line
 from grpo_tui.box.rows import EvalResult, evaluated_steps
 
@@ -214,8 +214,17 @@ class RunEvents:
         if found is None:
             return
         sign, text = found
-        self._asked = text if name == "stop_asked" else ""
+        is_why = name == "by_assistant" and row.get("op") == "stop"
+        if is_why and self._asked:  # of the stop that the row before it asks for
+            self.events.pop()
+        self._asked = text if name == "stop_asked" or is_why else ""
         self.events.append(RunEvent(sign, step, at, text[:TEXT_LENGTH], offset))
+
+
+_BY_ASSISTANT = {
+    "stop": (STOP, "stop requested"), "resume": (RESUME, "resume requested"), "launch": (AGENT, "launched"),
+    "evaluate": (AGENT, "evaluation requested"), "back_up": (AGENT, "backup requested"),
+}  # fmt: skip
 
 
 def _sign_and_text(name: str, step: int, row: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -226,6 +235,11 @@ def _sign_and_text(name: str, step: int, row: Mapping[str, Any]) -> tuple[str, s
         return CRASH, f"{name}: {summary}" if summary else name
     if name == "stop_asked":
         return STOP, "stop requested" + (f" by {one_line(str(row['by']))}" if row.get("by") else "")
+    if name == "by_assistant":
+        op = one_line(str(row.get("op") or ""))
+        why = one_line(str(row.get("why") or ""))
+        sign, words = _BY_ASSISTANT.get(op, (AGENT, op))
+        return sign, f"{words} by an agent" + (f": {why}" if why else "")
     if name == "stopped":
         return STOP, "stopped"
     if name == "level_raised":

@@ -175,7 +175,7 @@ def signs() -> dict[str, str]:
 def test_every_sign_has_one_meaning() -> None:
     known = signs()
     used = {mark for mark, *_ in (*VERDICTS.values(), *STATES.values())} | {*MARKS.values(), *GLYPHS.values()}
-    assert {*used, *EVENT_WORDS} <= {*known, "Δ", "R", "S", "N"}
+    assert {*used, *EVENT_WORDS} <= {*known, "Δ", "R", "S", "N", "@"}
     assert not {*EVENT_WORDS} & {look.letter for look in RUN_LOOKS}, "letters of runs"
     for folder in ("grpo_tui", "remote"):
         for path in (REPOSITORY / folder).rglob("*.py"):

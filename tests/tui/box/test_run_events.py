@@ -63,6 +63,16 @@ def test_a_resume_says_what_it_changed() -> None:
     ]
 
 
+def test_what_an_agent_did_is_said_with_its_reason() -> None:
+    stop = {"event": "stop_asked", "by": "an assistant of ann@laptop", "step": 4}
+    act = {"event": "by_assistant", "step": 4, "op": "stop", "why": "reward fell at 3"}
+    assert signs(stop, act) == [("S", 4, "stop requested by an agent: reward fell at 3")]
+    assert signs(stop, act, {"event": "stopped", "step": 5}) == [
+        ("S", 5, "stopped, stop requested by an agent: reward fell at 3")
+    ]
+    assert signs({**act, "op": "evaluate", "why": ""}) == [("@", 4, "evaluation requested by an agent")]
+
+
 def test_a_pause_ends_when_training_starts() -> None:
     events = events_of(
         {"event": "training", "step": 0},
