@@ -135,8 +135,8 @@ class Refresher:
     async def _record(self, run: str) -> None:
         app = self._app
         try:
-            app.kept.note("show_run", {"run": run}, await app.request("show_run", timeout=30.0, run=run))
-            app.kept.note("metrics", {"run": run}, await app.request("metrics", timeout=120.0, run=run))
+            app.kept.note("show_run", {"run": run}, await app.request("show_run", reply_s=30.0, run=run))
+            app.kept.note("metrics", {"run": run}, await app.request("metrics", reply_s=120.0, run=run))
         except RemoteError:
             pass  # asked again when the app starts next
         finally:
@@ -159,7 +159,7 @@ async def read_stores(app: Desk) -> None:
 
     problems: list[str] = []
     try:
-        rows = (await app.request("list_destinations", timeout=40.0))["destinations"]
+        rows = (await app.request("list_destinations", reply_s=40.0))["destinations"]
     except RemoteError as error:
         rows = []
         problems += [] if error.code in WITHOUT_BACKUPS else [error.message]
@@ -167,7 +167,7 @@ async def read_stores(app: Desk) -> None:
         pages = StorePages(name)
         try:
             while (params := pages.params) is not None:
-                page = await app.request("stored_history", timeout=ENGINE_S, **params)
+                page = await app.request("stored_history", reply_s=ENGINE_S, **params)
                 app.kept.note("stored_history", params, page)
                 pages.take(page)
         except RemoteError as error:
@@ -186,7 +186,7 @@ async def examine_box(app: Desk) -> None:
         app.show_error(f"{app.store.box}: another machine", OTHER_MACHINE, OTHER_MACHINE_HINT)
     app.store.doctor.start("doctor")
     try:
-        reply = await app.request("doctor", timeout=60.0)
+        reply = await app.request("doctor", reply_s=60.0)
     except RemoteError as error:
         app.store.doctor.end("doctor", error.message)
         return
@@ -199,7 +199,7 @@ async def refresh_machine(app: Desk) -> None:
     now, history = app.store.now(), app.history
     if history.machine is None or now - history.machine_at >= MACHINE_S / 2:
         with suppress(RemoteError):  # the header shows what is known
-            reply = await app.request("box_facts", timeout=15.0)
+            reply = await app.request("box_facts", reply_s=15.0)
             history.facts(reply, app.store.now())
             app.kept.note("box_facts", {}, reply)
 
@@ -210,7 +210,7 @@ async def refresh_termination(app: Desk, *, now: bool = False) -> None:
     about = termination.about()
     termination.asking.start(about)
     try:
-        termination.answer(about, await app.request("safe_to_terminate", timeout=ENGINE_S, now=now))
+        termination.answer(about, await app.request("safe_to_terminate", reply_s=ENGINE_S, now=now))
     except RemoteError as error:
         termination.fail(about, error.message)
 
@@ -218,7 +218,7 @@ async def refresh_termination(app: Desk, *, now: bool = False) -> None:
 async def refresh_shown(app: Desk, run: str) -> None:
     """Request the checkpoints and evaluations of a run."""
     try:
-        reply = await app.request("show_run", timeout=15.0, run=run)
+        reply = await app.request("show_run", reply_s=15.0, run=run)
     except RemoteError:
         return  # the panels show the age of their data
     app.store.show(run, reply)
@@ -229,7 +229,7 @@ async def refresh_curves(app: Desk, curves: Curves, params: dict[str, Any]) -> N
     """Request the curves of a view."""
     logs, kept_under = app.store.logs, curves.kept_under
     try:
-        reply = await app.request("series", timeout=60.0, **params)
+        reply = await app.request("series", reply_s=60.0, **params)
     except RemoteError as error:
         curves.fail(error.message)
         return
@@ -242,7 +242,7 @@ async def refresh_curves(app: Desk, curves: Curves, params: dict[str, Any]) -> N
 async def refresh_run_facts(app: Desk, facts: KnownFacts, params: dict[str, Any]) -> None:
     """Request configurations and last metrics of runs in the list."""
     try:
-        reply = await app.request("run_facts", timeout=30.0, **params)
+        reply = await app.request("run_facts", reply_s=30.0, **params)
         facts.answer(params, reply)
         app.kept.note("run_facts", params, reply)
     except RemoteError as error:
@@ -252,7 +252,7 @@ async def refresh_run_facts(app: Desk, facts: KnownFacts, params: dict[str, Any]
 async def refresh_trend(app: Desk, trends: Trends, params: dict[str, Any]) -> None:
     """Request the reward of a run in the list, in a few columns."""
     try:
-        trends.answer(await app.request("series", timeout=60.0, **params))
+        trends.answer(await app.request("series", reply_s=60.0, **params))
     except RemoteError:
         trends.fail()
 
@@ -260,14 +260,14 @@ async def refresh_trend(app: Desk, trends: Trends, params: dict[str, Any]) -> No
 async def ask_resume_step(app: Desk, needs: Needs, need: Need) -> None:
     """Request where a resume of a failed run continues."""
     with suppress(RemoteError):  # then it is not said
-        views = checkpoint_views(need.run, await app.request("show_run", timeout=15.0, run=need.run))
+        views = checkpoint_views(need.run, await app.request("show_run", reply_s=15.0, run=need.run))
         needs.answered(need, views)
 
 
 async def refresh_metrics(app: Desk, run: str, table: MetricTable) -> None:
     """Request the list of a run's metrics."""
     try:
-        reply = await app.request("metrics", timeout=60.0, run=run)
+        reply = await app.request("metrics", reply_s=60.0, run=run)
     except RemoteError as error:
         table.asking.end("metrics", error.message)
         return
@@ -302,13 +302,13 @@ async def refresh_step(
         return
     await asyncio.sleep(CURSOR_S)  # a held key moves it on; this worker is cancelled then
     try:
-        found = await app.request("show_step", timeout=15.0, run=run, at=x, x=axis, metrics=list(metrics))
+        found = await app.request("show_step", reply_s=15.0, run=run, at=x, x=axis, metrics=list(metrics))
     except RemoteError as error:
         show(None, error.message)
         return
     show(found, asked=x)
     try:
-        show_problems(await app.request("problem_changes", timeout=15.0, run=run, step=round(found["step"])))
+        show_problems(await app.request("problem_changes", reply_s=15.0, run=run, step=round(found["step"])))
     except RemoteError:  # a run may log no completions
         show_problems(None)
 

@@ -159,8 +159,8 @@ class BoxClient:
         self._choice.close()
         self._requests.fail_all("the client is closed")
 
-    def request(self, op: str, timeout: float = 30.0, **params: Any) -> Future[dict[str, Any]]:
-        """Send a request; the future ends with the reply or a RemoteError within about ``timeout`` seconds.
+    def request(self, op: str, reply_s: float = 30.0, **params: Any) -> Future[dict[str, Any]]:
+        """Send a request; the future ends with the reply or a RemoteError within about ``reply_s`` seconds.
 
         While the link first connects, every request waits for it. Once it is lost, operations that change state fail
         immediately (code ``unreachable``), and those that only read wait. After a reconnect, operations that only read
@@ -168,7 +168,7 @@ class BoxClient:
         """
         if op not in OPERATIONS:
             raise ValueError(f"unknown operation '{op}'")
-        pending = Pending(next(self._ids), op, params, self.clock.monotonic() + timeout)
+        pending = Pending(next(self._ids), op, params, self.clock.monotonic() + reply_s)
         try:
             parts = encode_parts(pending.frame())
         except (TypeError, ValueError, ProtocolError) as error:

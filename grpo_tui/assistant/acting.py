@@ -12,10 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from grpo_train.run_dir import LIVE_STATES
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import append_jsonl, utc_from, utc_now
-from grpo_tui.assistant.reading import BoxReader, Row
+from grpo_tui.assistant.reading import LOOK_S, BoxReader, Row
 from remote.boxes import Box
 from remote.protocol import OPERATIONS, RemoteError
 from remote.protocol.check import read_request
@@ -24,6 +25,8 @@ from remote.protocol.grants import BUDGET_KEY, Grant, refusal
 FILE = "assistant.jsonl"
 MAX_BYTES = 4 * 1024 * 1024
 MAX_PLANS = 200
+START_S = 30.0
+"""For a run to start: until then it has the state of its last end."""
 UNKNOWN_CODES = ("timeout", "unreachable", "lost")
 """After these nobody knows yet whether the act happened."""
 
@@ -121,9 +124,9 @@ class BoxActor(BoxReader):
 
     def grant(self) -> Row:
         """What you may do on this box: verbs, runs, configs, until when, and how many dollars are left."""
-        reply = self.request("show_grant")
-        until = reply["until"]
-        return {**reply, "until": None if until is None else utc_from(until), "dollars_left": reply.pop("left")}
+        found = self.request("show_grant")
+        until, left = found.pop("until"), found.pop("left")
+        return {**found, "until": None if until is None else utc_from(until), "dollars_left": left}
 
     def acts(self) -> list[Callable[..., Row]]:
         """The tools of the granted verbs."""
@@ -142,7 +145,7 @@ class BoxActor(BoxReader):
             raise UserError("'confirm' belongs to another request: call it without confirm first", code="bad_request")
         key = plan[2] if plan else secrets.token_hex(12)
         request = read_request(OPERATIONS[op].request, {**params, "idempotency_key": key})
-        own = set(self.request("show_grant")["runs"])
+        own = set(self.request("show_grant")["run_names"])
         if reason := refusal(self._grant, op, True, request, self._clock.time(), own.__contains__):
             return self._refuse(op, str(params.get("run", "")), reason)
         if plan is None:
@@ -156,7 +159,17 @@ class BoxActor(BoxReader):
                 raise RemoteError(error.code, error.message, hint) from error
             raise
         self._write("done", op, params, run=str(reply.get("run", "")))
-        return {"done": True, **_shown(reply)}
+        state = {"state": self._state_after(str(reply["run"]))} if op in ("launch", "resume") else {}
+        return {"done": True, **_shown(reply), **state}
+
+    def _state_after(self, run: str) -> str:
+        """The state of a run once it has started, or after a while."""
+        until = self._clock.monotonic() + START_S
+        while True:
+            state = str(self.request("show_run", run=run)["summary"]["state"])
+            if state in LIVE_STATES - {"starting"} or self._clock.monotonic() > until:
+                return state
+            self._clock.sleep(LOOK_S)
 
     def _plan(self, op: str, params: Row, key: str) -> Row:
         """What an act would do, and the word for it."""

@@ -89,13 +89,13 @@ class BoxReader:
         given = self._given
         return ShellConnection(self.box, readonly=not given.verbs, grant=given, on_event=on_event, has_person=False)
 
-    def request(self, op: str, timeout: float = REPLY_S, **params: Any) -> Row:
+    def request(self, op: str, reply_s: float = REPLY_S, **params: Any) -> Row:
         """The reply of the box, to which a link is opened where there is none. Raises RemoteError."""
         with self._lock:
             if self._connection is None:
                 self._connection = self._connect()
             connection = self._connection
-        return connection.request(op, timeout, **params)
+        return connection.request(op, reply_s, **params)
 
     def _whole(self, op: str, **params: Any) -> Row:
         """The reply about a log, once the box has read it to its end, or for WHOLE_S."""
@@ -142,10 +142,10 @@ class BoxReader:
         improving, done) and since which step. state: only these, such as "running"; "live" for all that are at work."""
         rows = self.request("list_runs", verdicts=True)["runs"]
         wanted = [row for row in rows if not state or row.get("state") == state or (state == "live" and _is_live(row))]
-        limit = _within(limit, MAX_ROWS)
+        limit, texts = _within(limit, MAX_ROWS), Texts()
         return {
             "box": self.box.name,
-            "runs": [{key: row[key] for key in RUN_KEYS if row.get(key) is not None} for row in wanted[:limit]],
+            "runs": [_kept(row, texts) for row in wanted[:limit]],
             "more": max(0, len(wanted) - limit),
         }
 
@@ -153,9 +153,7 @@ class BoxReader:
         """Everything about a run: state, verdict with its evidence, error, checkpoints, evaluations, and how it was
         started."""
         reply, texts = self.request("show_run", run=run, verdict=True), Texts()
-        summary = dict(reply["summary"])
-        if isinstance(error := summary.get("error"), dict) and (tail := error.get("console_tail")):
-            summary["error"] = {**error, "console_tail": texts.said("\n".join(map(str, tail)), is_end=True)}
+        summary = _marked(reply["summary"], texts)
         launch = reply["launch"]
         return {
             "run": reply["run"],
@@ -194,24 +192,30 @@ class BoxReader:
         }
 
     def wait(
-        self, run: str, until: Literal["step", "end", "verdict"] = "end", step: int = 0, seconds: float = 30
+        self,
+        run: str,
+        until: Literal["step", "end", "verdict", "evaluations"] = "end",
+        step: int = 0,
+        seconds: float = 30,
     ) -> Row:
-        """Wait up to 60 s until a run has reached a step, has ended, or has another verdict than at the call; then its
-        row, and whether it came. Call it again to wait longer."""
+        """Wait up to 60 s until a run has reached a step, has ended, has another verdict than at the call, or until its
+        evaluations are done; then its row, and whether it came. Call it again to wait longer."""
         deadline = self._clock.monotonic() + min(max(seconds, 0.0), MAX_WAIT_S)
         first: Any = None
         while True:
-            row = self.request("show_run", run=run, verdict=True)["summary"]
+            reply = self.request("show_run", run=run, verdict=True)
+            row, evaluating = reply["summary"], [each.get("state") in LIVE_STATES for each in reply["evaluations"]]
             word = (row.get("verdict") or {}).get("word")
             first = first if first is not None else word or ""
             came = {
                 "step": (row.get("step") or 0) >= step,
                 "end": not _is_live(row),
                 "verdict": bool(word) and word != first,
+                "evaluations": bool(evaluating) and not any(evaluating),
             }[until]
-            if came or self._clock.monotonic() >= deadline or not _is_live(row):
-                kept = {key: row[key] for key in RUN_KEYS if row.get(key) is not None}
-                return {"run": run, "came": came, "is_live": _is_live(row), "summary": kept}
+            can_come = _is_live(row) or until == "evaluations"
+            if came or self._clock.monotonic() >= deadline or not can_come:
+                return {"run": run, "came": came, "is_live": _is_live(row), "summary": _kept(row, Texts())}
             self._clock.sleep(LOOK_S)
 
     # ----------------------------------------------------------------------------------------------------- curves
@@ -336,6 +340,26 @@ class BoxReader:
             self.config_differences, self.rollouts, self.search_rollouts, self.logs, self.log_lines, self.search_log,
             self.evaluations, self.compare, self.wait, self.boxes, self.gpus, self.cost, self.doctor,
         ]  # fmt: skip
+
+
+def _kept(row: Row, texts: Texts) -> Row:
+    """What a list has of a run."""
+    return _marked({key: row[key] for key in RUN_KEYS if row.get(key) is not None}, texts)
+
+
+def _marked(row: Row, texts: Texts) -> Row:
+    """A run whose note and error are marked as somebody's text."""
+    found = dict(row)
+    if found.get("note"):
+        found["note"] = texts.said(found["note"])
+    if isinstance(error := found.get("error"), dict):
+        tail, summary = error.get("console_tail"), error.get("summary")
+        found["error"] = {
+            **error,
+            **({"summary": texts.said(summary)} if summary else {}),
+            **({"console_tail": texts.said("\n".join(map(str, tail)), is_end=True)} if tail else {}),
+        }
+    return found
 
 
 def _is_live(row: Row) -> bool:

@@ -224,13 +224,13 @@ class Connection:
         if self.client is not None:
             threading.Thread(target=self.client.close, daemon=True).start()
 
-    def request(self, op: str, timeout: float = 30.0, **params: Any) -> Future[dict[str, Any]]:
+    def request(self, op: str, reply_s: float = 30.0, **params: Any) -> Future[dict[str, Any]]:
         """Send a request to the box."""
         if self.client is None:
             refused: Future[dict[str, Any]] = Future()
             refused.set_exception(RemoteError("unreachable", "not connected yet", "try again in a moment"))
             return refused
-        return self.client.request(op, timeout, **params)
+        return self.client.request(op, reply_s, **params)
 
     def drain(self, apply: Callable[[ClientEvent], None]) -> float:
         """Apply events that wait; returns the seconds after which to call it again, 0 if it need not be.

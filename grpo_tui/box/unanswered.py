@@ -105,18 +105,18 @@ class UnansweredRequests:
                 continue  # damaged, or of another version
         return sorted(found, key=lambda request: request.time)
 
-    async def request(self, connection: Connection, op: str, timeout: float, params: dict[str, Any]) -> dict[str, Any]:
+    async def request(self, connection: Connection, op: str, reply_s: float, params: dict[str, Any]) -> dict[str, Any]:
         """Send a request that changes something, kept until it is answered. Raises RemoteError.
 
         Its code ``timeout`` means that the box may have the request.
         """
         key = params.setdefault("idempotency_key", secrets.token_hex(12))
         if op not in OUTCOMES:
-            return await asyncio.wrap_future(connection.request(op, timeout, **params))
+            return await asyncio.wrap_future(connection.request(op, reply_s, **params))
         self.keep(connection.box, op, params)
         self.in_flight.add(key)
         try:
-            reply = await asyncio.wrap_future(connection.request(op, timeout, **params))
+            reply = await asyncio.wrap_future(connection.request(op, reply_s, **params))
         except RemoteError as error:
             if error.code == "timeout":
                 message = f"the link broke before the box answered the {op}"

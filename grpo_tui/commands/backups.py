@@ -95,7 +95,7 @@ async def clean_up(app: Desk) -> None:
 async def _destinations(app: Desk) -> list[dict[str, Any]]:
     """The destinations that the box describes. Says so if there are none."""
     try:
-        reply = await app.request("list_destinations", timeout=40.0)
+        reply = await app.request("list_destinations", reply_s=40.0)
     except RemoteError as error:
         app.show_error("cannot list the destinations of backups", error.message, error.hint)
         return []
@@ -107,7 +107,7 @@ async def _destinations(app: Desk) -> list[dict[str, Any]]:
 async def _start(app: Desk, op: str, what: str, run: str, **params: Any) -> None:
     params |= {} if op == "back_up_all" else {"run": run}
     try:
-        reply = await app.request(op, timeout=60.0, **params)
+        reply = await app.request(op, reply_s=60.0, **params)
     except RemoteError as error:
         app.show_error(f"cannot start the {what} of {run}", error.message, error.hint)
         return

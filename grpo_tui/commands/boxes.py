@@ -172,7 +172,7 @@ async def tensorboard(app: Desk) -> None:
     tunnels = app.connection.tunnels
     app.receipt(f"starting TensorBoard of {run} …")
     try:
-        reply = await app.request("open_tensorboard", timeout=TENSORBOARD_S, run=run)
+        reply = await app.request("open_tensorboard", reply_s=TENSORBOARD_S, run=run)
         opened = await asyncio.to_thread(tunnels.open_tensorboard, client, run, reply)
     except RemoteError as error:
         app.show_error("cannot open TensorBoard", error.message, error.hint)

@@ -126,7 +126,7 @@ async def _kill_evaluation(app: Desk, run: str, session: str) -> None:
 
 async def _send_kill(app: Desk, target: str, **params: str) -> None:
     try:
-        reply = await app.request("kill", timeout=60.0, **params)
+        reply = await app.request("kill", reply_s=60.0, **params)
     except RemoteError as error:
         app.show_error(f"cannot kill {target}", error.message, error.hint)
         return
@@ -217,7 +217,7 @@ async def _loss_of(app: Desk, row: RunRow) -> str:
     """What a kill costs, as far as the box says."""
     step = step_of(app.store, row)
     try:
-        views = checkpoint_views(row.name, await app.request("show_run", timeout=10.0, run=row.name))
+        views = checkpoint_views(row.name, await app.request("show_run", reply_s=10.0, run=row.name))
     except RemoteError:
         return f"at step {step}: the steps since its last checkpoint are lost"
     last = max((view.step or 0 for view in views if view.is_complete), default=0)
@@ -258,7 +258,7 @@ async def _send(
     failed, count = [], 0
     for row in rows:
         try:
-            reply = await app.request(op, timeout=timeout, run=row.name, **params)
+            reply = await app.request(op, reply_s=timeout, run=row.name, **params)
             if left := reply.get("left"):
                 failed.append(f"{row.name}: these processes did not end: {', '.join(map(str, left))}")
             else:

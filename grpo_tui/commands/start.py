@@ -46,7 +46,7 @@ async def _configs(app: Desk) -> list[ConfigChoice]:
 
     folder, here = await asyncio.to_thread(_local_configs, app.options.config_dir)
     try:
-        reply = await app.request("list_configs", timeout=10.0)
+        reply = await app.request("list_configs", reply_s=10.0)
     except RemoteError:
         reply = {}
     on_box = [ConfigChoice(str(config["name"]), on_box=True) for config in reply.get("configs") or ()]

@@ -127,7 +127,7 @@ class BackUpAllScreen(ConfirmDialog):
     async def ask(self) -> None:
         """Ask for the plan; nothing can be confirmed meanwhile."""
         line = self.query_one(WaitingLine)
-        plan = await line.wait(self.request("plan_back_up_all", timeout=ENGINE_S, to=str(self.to["name"])))
+        plan = await line.wait(self.request("plan_back_up_all", reply_s=ENGINE_S, to=str(self.to["name"])))
         if plan is None:
             return
         count, others = int(plan["runs"]), int(plan["others"])
@@ -273,7 +273,7 @@ class StoredRunsScreen(Dialog[StoredRun]):
         source = self._source = str(self.query_one("#to", Select).value)
         self._show_found([])
         about = self.query_one(WaitingLine)
-        reply = await about.wait(self.request("list_backups", timeout=ENGINE_S, source=source))
+        reply = await about.wait(self.request("list_backups", reply_s=ENGINE_S, source=source))
         if reply is None:
             return
         found = stored_runs(reply["backups"], source)
@@ -360,7 +360,7 @@ class CleanUpScreen(TextDialog[CleanUpPlan]):
         """Ask the engine for the plan; nothing can be confirmed meanwhile."""
         keep = self._keep = int(str(self.query_one("#keep", Select).value))
         self._show(None)
-        plan = self.request("plan_cleanup", timeout=ENGINE_S, run=self.run_name, keep=keep, to=self.destination)
+        plan = self.request("plan_cleanup", reply_s=ENGINE_S, run=self.run_name, keep=keep, to=self.destination)
         if (reply := await self.query_one(WaitingLine).wait(plan)) is not None:
             self._show(cleanup_plan(reply, keep))
 

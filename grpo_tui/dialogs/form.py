@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from grpo_train.config.schema import Config
 
 RequestFunction = Callable[..., Awaitable[dict[str, Any]]]
-"""``await request(op, timeout=…, **params)``; raises RemoteError."""
+"""``await request(op, reply_s=…, **params)``; raises RemoteError."""
 NAMES_SHOWN = 8
 
 
@@ -260,7 +260,7 @@ class RequestScreen(Dialog[dict[str, Any]]):
             await self.loaded()
             request = self.build_request()
             summary = await self.check(request)
-            reply = await self.request(self.OPERATION, timeout=SEND_S, **parameters(request, dry_run=True))
+            reply = await self.request(self.OPERATION, reply_s=SEND_S, **parameters(request, dry_run=True))
         except FieldError as error:
             self.show_problem(str(error), is_missing=isinstance(error, MissingField))
             return
@@ -362,7 +362,7 @@ class RequestScreen(Dialog[dict[str, Any]]):
         shown = self.as_shown(request, self._shown_reply)
         params = {**parameters(shown, dry_run=False), "idempotency_key": self._sent[1]}
         try:
-            return await self.request(self.OPERATION, timeout=SEND_S, **params)
+            return await self.request(self.OPERATION, reply_s=SEND_S, **params)
         except RemoteError as error:
             if error.code != "timeout":
                 self._sent = None

@@ -193,7 +193,7 @@ class ResumeScreen(RequestScreen):
             self._confirmed = None
             asked = parameters(replace(request, confirmation="", code=""), dry_run=False)
             asked.pop("dry_run")
-            plan = await self.request("plan_resume", timeout=60.0, **asked)
+            plan = await self.request("plan_resume", reply_s=60.0, **asked)
             if not await self.app.push_screen_wait(WorkflowEditsScreen(plan, self.box)):
                 return None
             request = self._confirmed = replace(request, confirmation=plan["confirmation"])

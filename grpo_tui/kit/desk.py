@@ -220,7 +220,7 @@ class Desk(App[None]):
         """Run a coroutine function in a worker. A coroutine created here would warn if the app exits before it runs."""
         self.run_worker(work, group=group, exclusive=True, exit_on_error=False, description=group)
 
-    async def request(self, op: str, timeout: float = 30.0, **params: Any) -> dict[str, Any]:
+    async def request(self, op: str, reply_s: float = 30.0, **params: Any) -> dict[str, Any]:
         """Send a request to the box. Raises RemoteError."""
         operation = OPERATIONS[op]
         if self.options.readonly and operation.changes(params):
@@ -228,8 +228,8 @@ class Desk(App[None]):
         if any(field.name == "by" for field in fields(operation.request)):
             params.setdefault("by", requester())
         if operation.changes(params):
-            return await self.unanswered.request(self.connection, op, timeout, params)
-        return await asyncio.wrap_future(self.connection.request(op, timeout, **params))
+            return await self.unanswered.request(self.connection, op, reply_s, params)
+        return await asyncio.wrap_future(self.connection.request(op, reply_s, **params))
 
     def open_box(self) -> None:
         """Connect to the box, in a thread."""

@@ -55,7 +55,7 @@ async def save_report(app: Desk) -> None:
     what = runs[0] if len(runs) == 1 else f"{len(runs)} runs"
     app.receipt(f"the box makes the report of {what} …")
     try:
-        reply = await app.request("report", timeout=ENGINE_S, runs=runs, price=app.store.price_per_hour)
+        reply = await app.request("report", reply_s=ENGINE_S, runs=runs, price=app.store.price_per_hour)
         file = files.new_file(f"{runs[0]}.html" if len(runs) == 1 else f"{runs[0]}_and_{len(runs) - 1}_more.html")
         file.write_bytes(guarded(reply["page"]))
     except RemoteError as error:
@@ -105,7 +105,7 @@ async def _steps(app: Desk, wanted: SavedRange) -> tuple[int, int]:
     if wanted.x == "step":
         return steps_between(wanted.low, wanted.high)
     ends = [
-        await app.request("show_step", timeout=15.0, run=wanted.run, at=at, x=wanted.x)
+        await app.request("show_step", reply_s=15.0, run=wanted.run, at=at, x=wanted.x)
         for at in (wanted.low, wanted.high)
     ]
     first, last = sorted(round(end["step"]) for end in ends)
@@ -191,7 +191,7 @@ async def _write(
 async def _page(app: Desk, wanted: SavedRange, start: int, end: int, say: Callable[[str], None]) -> dict[str, Any]:
     """The reply for some steps, from the whole index."""
     while True:
-        reply = await app.request("series", timeout=60.0, **request_of(wanted.run, wanted.metrics, start, end))
+        reply = await app.request("series", reply_s=60.0, **request_of(wanted.run, wanted.metrics, start, end))
         if reply["state"] == "whole":
             return reply
         say(f"waiting for the index, {percent(reply['progress'])}")

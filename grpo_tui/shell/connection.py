@@ -136,9 +136,9 @@ class ShellConnection:
             print(f"warning: {self.box.name}: {file} is left out: {reason}", file=sys.stderr)
         self._left_out.clear()
 
-    def request(self, op: str, timeout: float = REPLY_S, **params: Any) -> dict[str, Any]:
+    def request(self, op: str, reply_s: float = REPLY_S, **params: Any) -> dict[str, Any]:
         """The reply of the box. Raises RemoteError."""
-        return self.client.request(op, timeout, **params).result()
+        return self.client.request(op, reply_s, **params).result()
 
     def event(self, kind: type[Event], timeout: float) -> Event | None:
         """The newest event of a kind, awaited for ``timeout`` seconds; None without one."""

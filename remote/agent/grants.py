@@ -69,7 +69,7 @@ def show_grant(box: BoxContext, request: NoParameters) -> GrantReply:
     own = [run.name for run in list_runs(box.root) if run.launch_text("grant") == grant.account]
     return {
         "verbs": grant.verbs,
-        "runs": [*grant.runs, *(name for name in own if name not in grant.runs)],
+        "run_names": [*grant.runs, *(name for name in own if name not in grant.runs)],
         "configs": list(grant.configs),
         "until": grant.until,
         "dollars": grant.dollars,

@@ -98,7 +98,7 @@ class GrantReply(TypedDict):
     """What a session may do, and what is left of its money."""
 
     verbs: list[str]
-    runs: list[str]
+    run_names: list[str]
     """Those it may act on, its own included."""
     configs: list[str]
     until: Quantity | None

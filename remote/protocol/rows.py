@@ -230,6 +230,12 @@ class Event(TypedDict, total=False):
     """Whose level was raised, …"""
     level: Count | None
     """… and to which one."""
+    op: str | None
+    """What an assistant asked for, …"""
+    why: str | None
+    grant: str | None
+    """… under which account, and what it may cost."""
+    dollars: Quantity | None
 
 
 class _Config(TypedDict):

@@ -176,11 +176,11 @@ def test_requests_never_hang() -> None:
         with pytest.raises(RemoteError) as caught:
             client.request("stop", run="x").result(60)
         assert caught.value.code == "unreachable"
-        assert expire(clock, client.request("list_runs", timeout=20)).code == "unreachable"
+        assert expire(clock, client.request("list_runs", reply_s=20)).code == "unreachable"
     with scripted(ScriptedTransport()) as (client, recorder, _, clock):
         recorder.wait_link(Link.CONNECTED)
         began = clock.monotonic()
-        assert expire(clock, client.request("list_runs", timeout=20)).code == "timeout"
+        assert expire(clock, client.request("list_runs", reply_s=20)).code == "timeout"
         assert 20 <= clock.monotonic() - began <= 20.5
         pending = client.request("list_runs")
     with pytest.raises(RemoteError):

@@ -158,7 +158,7 @@ def test_acts_are_done_once_and_written_into_the_run(opened: Callable[[Grant], R
     ]  # fmt: skip
     assert "\x1b" not in events[1]["why"]
     assert [row["op"] for row in written(root, "done")] == ["launch", "stop"]
-    assert sorted(agent.request("show_grant")["result"]["runs"]) == sorted(["one", run.name])
+    assert sorted(agent.request("show_grant")["result"]["run_names"]) == sorted(["one", run.name])
 
 
 def test_money_is_counted_once_for_all_sessions(opened: Callable[[Grant], RawAgent], root: Path) -> None:

@@ -46,8 +46,8 @@ class Laptop:
         if isinstance(event, BoxGreeted):
             self.greeted.set()
 
-    def _request(self, op: str, timeout: float, **params: Any) -> Future[dict[str, Any]]:
-        return self.client.request(op, timeout, **params)
+    def _request(self, op: str, reply_s: float, **params: Any) -> Future[dict[str, Any]]:
+        return self.client.request(op, reply_s, **params)
 
     def post_message(self, message: Message) -> None:
         pass

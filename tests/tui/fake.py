@@ -123,7 +123,7 @@ class FakeClient:
     def close(self) -> None:
         self.closed = True
 
-    def request(self, op: str, timeout: float = 30.0, **params: Any) -> Future[dict[str, Any]]:
+    def request(self, op: str, reply_s: float = 30.0, **params: Any) -> Future[dict[str, Any]]:
         self.asked.append((op, params))
         future: Future[dict[str, Any]] = Future()
         answer = self.answers.get(op, DEFAULT_ANSWERS.get(op, {}))

@@ -257,14 +257,14 @@ class AskScreen(Dialog[None]):
         params = {"run": self.run_name, "steps": steps, "device": self._device}
         key, self._before = secrets.token_hex(12), (self._row() or {}).get("created")
         try:
-            reply = await app.request("open_ask", timeout=OPEN_S, idempotency_key=key, **params)
+            reply = await app.request("open_ask", reply_s=OPEN_S, idempotency_key=key, **params)
         except RemoteError as error:
             if error.code != "session_live":
                 raise
             if not await app.show_dialog(ConfirmScreen("already asked", _taken(self.run_name, app), "End it")):
                 raise Cancelled from None
-            await app.request("kill", timeout=CLOSE_S, session=session_name(f"ask_{self.run_name}"))
-            reply = await app.request("open_ask", timeout=OPEN_S, idempotency_key=key, **params)
+            await app.request("kill", reply_s=CLOSE_S, session=session_name(f"ask_{self.run_name}"))
+            reply = await app.request("open_ask", reply_s=OPEN_S, idempotency_key=key, **params)
         self._ask, self._session, self._asked_of = str(reply["ask"]), str(reply["session"]), steps
         self._was_listed = self._looked_at_end = False
         self._said = []
@@ -285,7 +285,7 @@ class AskScreen(Dialog[None]):
             self._subscription = None
         if ask:
             try:
-                await self.app.request("close_ask", timeout=timeout, ask=ask)
+                await self.app.request("close_ask", reply_s=timeout, ask=ask)
             except RemoteError:
                 pass
 

@@ -63,7 +63,7 @@ class SpareScreen(Dialog[None]):
             self.query_one(name).display = found
 
     async def _request(self, app: Desk) -> None:
-        asked = app.request("spare_checkpoints", timeout=ENGINE_S)
+        asked = app.request("spare_checkpoints", reply_s=ENGINE_S)
         reply = await self.query_one(WaitingLine).wait(asked, failed="not listed: ")
         if reply is not None and self.is_mounted:
             self._fill(reply)

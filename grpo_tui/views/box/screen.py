@@ -305,7 +305,7 @@ def confirm_line(box: str, session: str, line: str) -> ConfirmScreen:
 async def refresh_facts(app: Desk, view: BoxView) -> None:
     """Request processor, memory and disks."""
     try:
-        view.take_facts(await app.request("box_facts", timeout=15.0), app.store.now())
+        view.take_facts(await app.request("box_facts", reply_s=15.0), app.store.now())
     except RemoteError as error:
         view.ended("facts", error.message)
     app.tick_view()
@@ -314,7 +314,7 @@ async def refresh_facts(app: Desk, view: BoxView) -> None:
 async def refresh_sizes(app: Desk, view: BoxView) -> None:
     """Request the sizes of the checkpoints, as far as the box has measured them."""
     try:
-        view.take_sizes(await app.request("checkpoint_sizes", timeout=15.0))
+        view.take_sizes(await app.request("checkpoint_sizes", reply_s=15.0))
     except RemoteError as error:
         view.ended("sizes", error.message)
 
@@ -328,7 +328,7 @@ async def fill_history(app: Desk, view: BoxView) -> None:
     for run in view.runs(store):
         params = {"run": run, "low": low - skew_s, "high": high - skew_s, "columns": FILL_COLUMNS}
         try:
-            replies.append(await app.request("gpu_history", timeout=30.0, **params))
+            replies.append(await app.request("gpu_history", reply_s=30.0, **params))
         except RemoteError:
             continue  # its samples are missing, which the chart shows
     view.history.fill(replies, skew_s)
@@ -339,7 +339,7 @@ async def refresh_last_lines(app: Desk, view: BoxView) -> None:
     """Request the last line of each session."""
     for session in [str(row["name"]) for row in app.store.sessions[:MAX_SESSIONS]]:
         try:
-            text = str((await app.request("capture_pane", timeout=15.0, session=session, lines=20)).get("text", ""))
+            text = str((await app.request("capture_pane", reply_s=15.0, session=session, lines=20)).get("text", ""))
         except RemoteError:
             continue  # it ended just now
         lines = [line.strip() for line in text.splitlines() if line.strip()]

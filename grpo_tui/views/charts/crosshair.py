@@ -214,7 +214,7 @@ async def find_changes(
     """Call ``take`` with what was asked and the changes; say that there are none."""
     try:
         reply = await app.request(
-            "level_changes", timeout=30.0, run=run, metric=metric, x=axis, low=low, high=high, rises=rises
+            "level_changes", reply_s=30.0, run=run, metric=metric, x=axis, low=low, high=high, rises=rises
         )
     except RemoteError as error:
         app.warn(error.message)
@@ -232,7 +232,7 @@ async def go_to_extreme(app: Desk, place: Extreme, go: Callable[[float], None]) 
     try:
         for _ in range(MOST_REQUESTS):  # each narrows the range to one of MAX_WIDTH columns
             reply = await app.request(
-                "series", timeout=30.0, run=place.run, metrics=[place.metric], x=place.axis, low=low, high=high,
+                "series", reply_s=30.0, run=place.run, metrics=[place.metric], x=place.axis, low=low, high=high,
                 width=MAX_WIDTH,
             )  # fmt: skip
             (row,) = reply["series"]

@@ -33,7 +33,7 @@ async def refresh_compared_curves(app: Desk, run: Compared, params: dict[str, An
     """Request the curves of a compared run."""
     kept_under = run.curves.kept_under
     try:
-        reply = await app.request("series", timeout=60.0, **params)
+        reply = await app.request("series", reply_s=60.0, **params)
     except RemoteError as error:
         run.curves.fail(error.message)
         return
@@ -107,7 +107,7 @@ async def recall_pairs(app: Desk, paired: PairedResults, params: dict[str, Any])
 async def refresh_pairs(app: Desk, paired: PairedResults, params: dict[str, Any]) -> None:
     """Request the paired comparison of evaluations."""
     try:
-        reply = await app.request("compare_evaluations", timeout=ENGINE_S, **params)
+        reply = await app.request("compare_evaluations", reply_s=ENGINE_S, **params)
         paired.answer(reply)
         app.kept.keep("compare_evaluations", kept_under(params), reply)
     except RemoteError as error:

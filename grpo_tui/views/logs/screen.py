@@ -62,7 +62,7 @@ async def refresh_whole(app: Desk, view: LogsView, whole: WholeLine) -> None:
         return
     params = {"run": view.run, "path": whole.path, "at": whole.line.offset, "after": 1, "characters": MAX_CHARACTERS}
     try:
-        whole.answer(await app.request("read_log", timeout=30.0, **params))
+        whole.answer(await app.request("read_log", reply_s=30.0, **params))
     except RemoteError as error:
         whole.asking.end("line", error.message)
     app.tick_view()

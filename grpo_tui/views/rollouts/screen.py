@@ -35,7 +35,7 @@ async def refresh_steps(app: Desk, rollouts: Rollouts, key: StepsKey, moved: Cal
     steps = rollouts.steps
     ends = {name: value for name, value in (("low", key.low), ("high", key.high)) if value is not None}
     try:
-        steps.answer(key, await app.request("rollout_steps", timeout=60.0, run=rollouts.run, **ends))
+        steps.answer(key, await app.request("rollout_steps", reply_s=60.0, run=rollouts.run, **ends))
     except RemoteError as error:
         steps.fail(key, error.message)
     moved()
@@ -46,7 +46,7 @@ async def refresh_samples(app: Desk, rollouts: Rollouts, key: StepKey, moved: Ca
     await asyncio.sleep(CURSOR_S)
     try:
         folder = rollouts.folder(key.step, key.run)
-        reply = await app.request("rollout_step", timeout=60.0, run=key.run, step=key.step, folder=folder)
+        reply = await app.request("rollout_step", reply_s=60.0, run=key.run, step=key.step, folder=folder)
         rollouts.answer_step(key, reply)
     except RemoteError as error:
         rollouts.fail_step(key, error.message, error.code)
@@ -59,7 +59,7 @@ async def refresh_texts(app: Desk, rollouts: Rollouts, key: TextsKey, moved: Cal
     folder, offsets, characters = key
     params = {"run": rollouts.run, "folder": folder, "offsets": list(offsets), "characters": characters}
     try:
-        reply = await app.request("samples", timeout=60.0, **params)
+        reply = await app.request("samples", reply_s=60.0, **params)
         rollouts.answer_texts(key, reply)
     except RemoteError as error:
         rollouts.fail_texts(key, error.message)
@@ -75,7 +75,7 @@ async def refresh_rollout_search(
     while following is not None:
         key, params = following
         try:
-            search.answer(key, await app.request("search_rollouts", timeout=60.0, **params))
+            search.answer(key, await app.request("search_rollouts", reply_s=60.0, **params))
         except RemoteError as error:
             search.fail(key, error.message, error.code)
         following = search.request() if searched(search) else None
@@ -112,7 +112,7 @@ async def _details(
         say(f"saving, {percent(number / len(pages))}")
         offsets = [samples[at]["offset"] for at in page]
         reply = await app.request(
-            "samples", timeout=60.0, run=rollouts.run, folder=folder, offsets=offsets, characters=0
+            "samples", reply_s=60.0, run=rollouts.run, folder=folder, offsets=offsets, characters=0
         )
         for at, row in zip(page, reply["samples"], strict=True):
             found[at] = row

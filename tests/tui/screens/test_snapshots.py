@@ -82,9 +82,9 @@ class Client(FakeClient):
         super().__init__(box, on_event)
         self._held: list[tuple[Future[dict[str, Any]], dict[str, Any]]] | None = []
 
-    def request(self, op: str, timeout: float = 30.0, **params: Any) -> Future[dict[str, Any]]:
+    def request(self, op: str, reply_s: float = 30.0, **params: Any) -> Future[dict[str, Any]]:
         if op not in self.silent and (op != "series" or self._held is None):
-            return super().request(op, timeout, **params)
+            return super().request(op, reply_s, **params)
         future: Future[dict[str, Any]] = Future()
         if op not in self.silent and self._held is not None:
             self._held.append((future, params))

@@ -107,8 +107,8 @@ async def test_a_slow_answer_is_waited_for(start: Start, monkeypatch: pytest.Mon
     held: list[tuple[Future[dict[str, Any]], Future[dict[str, Any]]]] = []
 
     class Slow(FakeClient):
-        def request(self, op: str, timeout: float = 30.0, **params: Any) -> Future[dict[str, Any]]:
-            answer = super().request(op, timeout, **params)
+        def request(self, op: str, reply_s: float = 30.0, **params: Any) -> Future[dict[str, Any]]:
+            answer = super().request(op, reply_s, **params)
             if op != "metrics":
                 return answer
             held.append((Future(), answer))
