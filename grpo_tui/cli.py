@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from remote.boxes import Box
 
 _ASK, _COPY, _SHELL = "grpo_tui.history.commands", "grpo_tui.shell.copying", "grpo_tui.shell.commands"
-_ASSISTANT = "grpo_tui.assistant.server"
+_ASSISTANT, _SKILL = "grpo_tui.assistant.server", "grpo_tui.assistant.skill"
 SHELL_COMMANDS = (
     "boxes", "instances", "doctor", "up", "env", "sync", "runs", "show", "tail", "tensorboard", "gpu", "sessions",
     "capture", "attach", "launch", "resume", "eval", "stop", "kill",
 )  # fmt: skip
 COMMANDS = {
-    "history": _ASK, "cost": _ASK, "get": _COPY, "put": _COPY, "mcp": _ASSISTANT,
+    "history": _ASK, "cost": _ASK, "get": _COPY, "put": _COPY, "mcp": _ASSISTANT, "skill": _SKILL,
     **dict.fromkeys(SHELL_COMMANDS, _SHELL),
 }  # fmt: skip
 """First words that run a command in place of the app, and its module."""
@@ -52,7 +52,8 @@ in a shell, without the app (docs/boxes.md; they take --box NAME and --json):
   grpo-tui tensorboard RUN                  its curves in TensorBoard, on a port of this machine
   grpo-tui gpu | sessions | capture SESSION | attach SESSION
   grpo-tui launch CFG | resume RUN | eval RUN | stop RUN | kill RUN
-  grpo-tui mcp                              let an assistant look at a box (docs/assistants.md)
+  grpo-tui mcp                              let an assistant look at a box, or act within a grant (docs/assistants.md)
+  grpo-tui skill                            a SKILL.md for an assistant that works in a shell
 
 Runs live in tmux on the box: closing this program does not end them. Press ? in the app to see all keys.
 Exit codes: 0 done, 1 failed, 2 usage error.

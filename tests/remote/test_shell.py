@@ -86,10 +86,11 @@ def test_a_run_from_launch_to_resume(shell: Shell, root: Path) -> None:
 def test_a_run_and_an_evaluation_are_killed(shell: Shell) -> None:
     for name in ("one", "two"):
         assert shell("launch", str(shell.config), "--run-name", name)[0] == 0
-    assert shell("eval", "two", "--steps", "latest", "--num-problems", "5", "--temperature", "0.5")[0] == 0
+    words = ("--steps", "latest", "--num-problems", "5", "--temperature", "0.5", "--timeout", "900")
+    assert shell("eval", "two", *words)[0] == 0
     argv = next(row for row in shell.json("sessions") if row["name"] == "eval_two")
     assert argv["dead"] is False
-    eventually(lambda: "--num-problems 5" in shell.json("capture", "eval_two")["text"].replace("\n", ""))
+    eventually(lambda: "--timeout 900" in shell.json("capture", "eval_two")["text"].replace("\n", ""))
     assert shell("kill", "one")[0] == 2, "it asks, and there is no terminal"
     assert shell.json("kill", "one", "--yes")["left"] == []
     assert shell.json("kill", "--session", "eval_two", "--yes")["session"] == "eval_two"
