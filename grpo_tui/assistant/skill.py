@@ -73,15 +73,20 @@ def skill_text() -> str:
     return f"{_HEAD}description: {_DESCRIPTION}\n---\n\n{_TEXT}\n{commands}"
 
 
-def run(words: list[str]) -> int:
-    """Run the command; returns the exit code."""
+def parser() -> argparse.ArgumentParser:
+    """The options of the command."""
     options = argparse.ArgumentParser(
         prog="grpo-tui skill",
         description="Print a SKILL.md for assistants that work in a shell, or write it to a folder.",
         epilog="Exit codes: 0 done, 1 it cannot be written, 2 usage error.",
     )
     options.add_argument("--to", metavar="DIR", help="folder to write it to, such as .claude/skills/grpo-tui")
-    arguments = options.parse_args(words[1:])
+    return options
+
+
+def run(words: list[str]) -> int:
+    """Run the command; returns the exit code."""
+    arguments = parser().parse_args(words[1:])
     if arguments.to is None:
         print(skill_text(), end="")
         return 0

@@ -22,6 +22,7 @@ from grpo_train.config import load_config
 from grpo_train.config.schema import Config
 from grpo_tui import cli
 from grpo_tui.assistant import server as assistant
+from grpo_tui.assistant import skill
 from grpo_tui.history import commands as asking
 from grpo_tui.shell import copying, options
 from remote.boxes import load_boxes
@@ -31,7 +32,7 @@ from tests.support.engine import REPOSITORY
 MADE = {
     "alarms.yaml", "backup.yaml", "boxes.yaml", "columns.yaml", "config.yaml", "eval_config.yaml", "keymap.yaml",
     "file.py", "load.py", "make_problems.py", "my_backend.py", "my_grader.py", "my_loss.py", "my_rewards.py",
-    "my_task.py", "sums.yaml", "slurm.sh",
+    "my_task.py", "sums.yaml", "slurm.sh", "SKILL.md", "assistant.jsonl", "ACCOUNT.jsonl",
 }  # fmt: skip
 """Files of users and of runs."""
 FOREIGN = {
@@ -115,7 +116,7 @@ def programs() -> dict[str, dict[str, set[str]]]:
     parsers = {"": cli.app_parser()}
     parsers |= {name: options.parser(name) for name in cli.SHELL_COMMANDS}
     parsers |= {name: asking._parser(name) for name in ("history", "cost")}
-    parsers["mcp"] = assistant.parser()
+    parsers |= {"mcp": assistant.parser(), "skill": skill.parser()}
     parsers |= {name: copying._parser(name) for name in ("get", "put")}
     return {"grpo-train": engine, "grpo-tui": {name: options_of(parser) for name, parser in parsers.items()}}
 
