@@ -10,6 +10,7 @@ import math
 import queue
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from grpo_train.run_dir import LIVE_STATES
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.configs import config_values
 from grpo_train.run_dir.errors import UserError
+from grpo_train.run_dir.tokens import decode_tokens
 from grpo_tui.box.fleet import look
 from grpo_tui.history import history_file
 from grpo_tui.history.spending import spending
@@ -36,6 +38,8 @@ MAX_TEXT = 4_000
 """Characters of one text."""
 MAX_ANSWER = 60_000
 """Characters of all texts of an answer."""
+MAX_TOKENS = 64
+"""Of a completion."""
 MAX_WAIT_S = 60.0
 """Of one wait, which the assistant may repeat."""
 WHOLE_S = 20.0
@@ -200,6 +204,10 @@ class BoxReader:
     ) -> Row:
         """Wait up to 60 s until a run has reached a step, has ended, has another verdict than at the call, or until its
         evaluations are done; then its row, and whether it came. Call it again to wait longer."""
+        return self.watch(run, until, step, seconds, lambda done, total: None)
+
+    def watch(self, run: str, until: str, step: int, seconds: float, on_look: Callable[[int, int], None]) -> Row:
+        """As ``wait``; ``on_look`` gets the step and the number of steps at each look."""
         deadline = self._clock.monotonic() + min(max(seconds, 0.0), MAX_WAIT_S)
         first: Any = None
         while True:
@@ -216,6 +224,7 @@ class BoxReader:
             can_come = _is_live(row) or until == "evaluations"
             if came or self._clock.monotonic() >= deadline or not can_come:
                 return {"run": run, "came": came, "is_live": _is_live(row), "summary": _kept(row, Texts())}
+            on_look(int(row.get("step") or 0), int(row.get("total_steps") or 0))
             self._clock.sleep(LOOK_S)
 
     # ----------------------------------------------------------------------------------------------------- curves
@@ -263,13 +272,16 @@ class BoxReader:
 
     # --------------------------------------------------------------------------------------------------- rollouts
 
-    def rollouts(self, run: str, step: int, count: int = 4, problem: int | None = None) -> Row:
+    def rollouts(self, run: str, step: int, count: int = 4, problem: int | None = None, tokens: int = 0) -> Row:
         """Completions of a step of a run with their rewards and reasons; count of them, at most 16, those with the
-        highest and with the lowest reward in turn. problem: only of this one."""
+        highest and with the lowest reward in turn. problem: only of this one. tokens: up to 64 of each completion where
+        they were kept, the ones that the sampler found least likely: log-probability, entropy, ratio of trainer to
+        sampler, and whether the loss clipped it (low, high) or left it out (masked)."""
         reply = self._whole("rollout_step", run=run, step=step)
         samples = [row for row in reply["samples"] if problem is None or row.get("problem") == problem]
         chosen = _both_ends(samples, _within(count, 16))
-        return {"run": run, "step": reply["step"], "groups": reply["groups"][:64], "samples": self._texts(run, chosen)}
+        groups, found = reply["groups"][:64], self._texts(run, chosen, tokens)
+        return {"run": run, "step": reply["step"], "groups": groups, "samples": found}
 
     def search_rollouts(self, run: str, where: list[Any], step: int | None = None, limit: int = 8) -> Row:
         """Completions of a run that meet a condition, newest first. A condition is [FIELD, OPERATOR, VALUE],
@@ -279,8 +291,8 @@ class BoxReader:
         reply = self._whole("search_rollouts", run=run, where=where, step=step, limit=_within(limit, 16))
         return {"run": run, "searched": reply["searched"], "samples": self._texts(run, reply["matches"])}
 
-    def _texts(self, run: str, rows: Sequence[Row]) -> list[Row]:
-        """Samples with their texts, in the order of the rows."""
+    def _texts(self, run: str, rows: Sequence[Row], tokens: int = 0) -> list[Row]:
+        """Samples with their texts, in the order of the rows, and with some of their tokens."""
         offsets = [row["offset"] for row in rows if "offset" in row]
         if not offsets:
             return []
@@ -292,6 +304,8 @@ class BoxReader:
             for key in written:
                 if isinstance(row.get(key), str):
                     kept[key] = texts.said(row[key], is_end=key == "prompt")
+            if tokens and row.get("tokens"):
+                kept["tokens"] = _unlikely(row, min(tokens, MAX_TOKENS), texts)
             found.append(kept)
         return found
 
@@ -378,6 +392,25 @@ def _short(value: float) -> float:
 def _evaluations(reply: Row) -> list[Row]:
     keys = ("name", "dataset", "state", "problem", "metrics")
     return [{key: row[key] for key in keys if key in row} for row in reply["evaluations"][-MAX_ROWS:]]
+
+
+def _unlikely(row: Row, count: int, texts: Texts) -> list[Row]:
+    """The tokens of a completion that its sampler found least likely, in their order; [] for damaged ones."""
+    with suppress(ValueError):
+        known = [(token, number) for number, token in enumerate(decode_tokens(row["tokens"])) if token.logp is not None]
+        chosen = sorted(sorted(known, key=lambda each: each[0].logp or 0.0)[:count], key=lambda each: each[1])
+        return [
+            {
+                "token": number,
+                **texts.said(str(row.get("completion", ""))[token.start : token.end]),
+                "logp": _short(token.logp or 0.0),
+                "entropy": None if token.entropy is None else _short(token.entropy),
+                "ratio": None if token.ratio is None else _short(token.ratio),
+                **({"fate": token.fate} if token.fate else {}),
+            }
+            for token, number in chosen
+        ]
+    return []
 
 
 def _both_ends(rows: Iterable[Row], count: int) -> list[Row]:

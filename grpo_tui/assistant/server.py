@@ -8,7 +8,7 @@ import functools
 import sys
 from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_train.history.search import moment
 from grpo_train.run_dir.clock import CLOCK
@@ -145,11 +145,11 @@ def server_of(reading: BoxReader) -> MCPServer:
     )
     looks = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
     acts = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
-    changing = reading.acts()
-    for tool in [*reading.tools(), *changing]:
-        hints = acts if tool in changing and tool.__name__ != "grant" else looks
-        description = " ".join((tool.__doc__ or "").split())
-        server.add_tool(_answering(tool), tool.__name__, description=description, annotations=hints)
+    changing = [tool.__name__ for tool in reading.acts() if tool.__name__ != "grant"]
+    for tool in [*reading.tools(), *reading.acts()]:
+        hints, description = acts if tool.__name__ in changing else looks, " ".join((tool.__doc__ or "").split())
+        answering = _with_progress(reading) if tool.__name__ == "wait" else _answering(tool)
+        server.add_tool(answering, tool.__name__, description=description, annotations=hints)
 
     @server.resource("grpo://runs", mime_type="application/json")
     def runs() -> dict[str, Any]:
@@ -164,6 +164,29 @@ def server_of(reading: BoxReader) -> MCPServer:
     for prompt in PROMPTS:
         server.prompt(prompt.__name__, description=prompt.__doc__)(prompt)
     return server
+
+
+def _with_progress(reading: BoxReader) -> Callable[..., Any]:
+    """The tool ``wait``, which reports the step to a client that takes progress."""
+    import anyio.from_thread
+    import anyio.to_thread
+    from mcp.server.mcpserver import Context
+
+    async def wait(
+        ctx: Context,
+        run: str,
+        until: Literal["step", "end", "verdict", "evaluations"] = "end",
+        step: int = 0,
+        seconds: float = 30,
+    ) -> dict[str, Any]:
+        def said(done: int, total: int) -> None:
+            anyio.from_thread.run(ctx.report_progress, done, total or None)
+
+        watch = _answering(reading.watch)
+        return await anyio.to_thread.run_sync(functools.partial(watch, run, until, step, seconds, said))
+
+    wait.__annotations__ = {**wait.__annotations__, "ctx": Context}  # the server looks for it, not for its name
+    return wait
 
 
 def _answering(tool: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:

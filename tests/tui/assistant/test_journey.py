@@ -85,6 +85,14 @@ async def test_a_night_within_a_grant(actor: BoxActor, root: Path) -> None:
 
         started = await act(client, "launch_run", config="long.yaml", why="again, from the start", dollars=3)
         run = started["run"]
+        heard: list[tuple[float, float | None]] = []
+
+        async def hear(done: float, total: float | None, message: str | None) -> None:
+            heard.append((done, total))
+
+        asked = {"run": run, "until": "step", "step": 10**6, "seconds": 1.5}
+        assert not (await client.call_tool("wait", asked, progress_callback=hear)).is_error
+        assert heard
         await wait(client, run, until="step", step=2)
         assert (await call(client, "grant"))["dollars_left"] == 2
         await act(client, "stop_run", run=run, why="its reward fell")

@@ -94,6 +94,17 @@ async def test_runs_and_one_of_them(reading: BoxReader) -> None:
         assert (waited["came"], waited["is_live"]) == (True, False)
 
 
+async def test_tokens_that_surprised_the_sampler(reading: BoxReader) -> None:
+    async with Client(server_of(reading)) as assistant:
+        samples = (await call(assistant, "rollouts", run="first", step=2, count=16, tokens=3))["samples"]
+        kept = [sample["tokens"] for sample in samples if sample.get("tokens")]
+        assert kept
+        for tokens in kept:
+            assert len(tokens) <= 3
+            assert [token["token"] for token in tokens] == sorted(token["token"] for token in tokens)
+            assert all(token["logp"] <= 0 and "said" in token for token in tokens)
+
+
 async def test_curves_have_every_extreme(reading: BoxReader, root: Path) -> None:
     async with Client(server_of(reading)) as assistant:
         rows = [
