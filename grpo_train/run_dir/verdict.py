@@ -150,7 +150,7 @@ class RunVerdict:
         """What changed: ``reward 1.841 ▼ 0.002``."""
         if self.word == "no signal":
             mostly = "" if self.how == "equal" else f", mostly {self.how},"
-            return f"{percent(self.after)} of groups are equal{mostly}"
+            return f"{percent(self.after)} of groups have equal rewards{mostly}"
         if self.word == "flat":
             return f"reward {metric_text('reward', self.after)}"
         after = self.how if self.word == "diverging" and self.how else self._text(self.after)

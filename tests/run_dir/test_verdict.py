@@ -118,7 +118,7 @@ def test_no_signal_says_which_way(column: str, how: str) -> None:
     assert found is not None
     assert (found.word, found.how) == ("no signal", how)
     assert abs(found.since - 31) <= 3
-    assert found.text == f"97 % of groups are equal, mostly {how}, since step {found.since}"
+    assert found.text == f"97 % of groups have equal rewards, mostly {how}, since step {found.since}"
 
 
 def test_a_slow_rise_is_not_flat() -> None:

@@ -62,7 +62,7 @@ async def test_a_verdict_is_told_once_and_can_be_filtered(start: Start) -> None:
         await session.until(lambda: session.app.home.needs.entries)  # what was there already does not ring
         session.client.runs[0]["verdict"] = DEAD.to_json()
         session.client.report()
-        await session.until_text("∅ no signal", f"{RUN} learns nothing", "100 % of groups are equal, mostly all")
+        await session.until_text("∅ no signal", f"{RUN} learns nothing", "100 % of groups have equal rewards,")
         await session.until_text("; try easier problems")
         session.client.runs[0].update(step=88)
         session.client.report()
