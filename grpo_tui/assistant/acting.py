@@ -211,7 +211,7 @@ class BoxActor(BoxReader):
 
 
 def _overrides(changes: dict[str, float] | None) -> list[str]:
-    return [f"{key}={value!r}" for key, value in (changes or {}).items()]
+    return [f"{key}={int(value) if value.is_integer() else value!r}" for key, value in (changes or {}).items()]
 
 
 def _shown(reply: Row) -> Row:

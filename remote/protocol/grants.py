@@ -199,6 +199,7 @@ _LIMITS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = MappingProxyType(
         },
         "back_up": {"steps": _is_word, "to": _is_word},
         "check_weights": {"path": _never},
+        "capture_pane": {"session": _never},
         "plan_back_up_all": {"to": _is_word},
         "plan_cleanup": {"to": _is_word},
         "list_backups": {"source": _is_word},

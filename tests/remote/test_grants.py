@@ -124,6 +124,7 @@ OUTSIDE: list[tuple[str, dict[str, Any], str]] = [
     ("doctor", {"config_text": CONFIG, "overrides": ["task.grader=/tmp/x.py:f"]}, "'task.grader' is not among"),
     ("plan_resume", {"run": "one", "overrides": ["task.grader=/tmp/x.py:f"]}, "'task.grader' is not among"),
     ("check_weights", {"path": "/root"}, "'path' of 'check_weights'"),
+    ("capture_pane", {"session": "shell"}, "'session' of 'capture_pane'"),
     ("list_backups", {"source": "s3://evil"}, "'source' of 'list_backups'"),
 ]
 
