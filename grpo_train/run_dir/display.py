@@ -104,7 +104,7 @@ def metric_value(value: float | None) -> str:
         return compact_number(value)
     size = abs(value)
     if 1e-3 <= size < 10:
-        return f"{value:.3f}"
+        return f"{value:.3f}" if size >= 0.00995 else f"{value:.4f}"  # two digits at least
     if 10 <= size < 1000:
         return f"{value:.1f}"
     return compact_number(value)
