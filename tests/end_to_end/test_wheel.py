@@ -124,7 +124,7 @@ def test_a_failed_installation_ends_the_demo(installed: Path, tmp_path: Path) ->
         program.type("y\n")
         assert program.end() == 2
         assert "uv was asked: pip install" in program.text
-        assert "the engine was not installed (exit code 7): uv pip install" in program.text
+        assert "the engine was not installed: this command failed with code 7: uv pip install" in program.text
     finally:
         program.close()
 
