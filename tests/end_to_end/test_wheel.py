@@ -23,17 +23,22 @@ def uv() -> str:
     return shutil.which("uv") or str(REPOSITORY / ".uv" / "bin" / "uv")
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``bin`` of an empty environment with the wheel of this tree, and the dependency versions of these tests."""
-    folder = tmp_path_factory.mktemp("wheel")
+def copy_source(folder: Path) -> None:
+    """Copy the files of this tree that git has or would add, without the tests."""
     names = subprocess.run(
         ["git", "ls-files", "-coz", "--exclude-standard"], cwd=REPOSITORY, capture_output=True, check=True
     )
     for name in filter(None, names.stdout.decode().split("\0")):
         if (REPOSITORY / name).is_file() and not name.startswith("tests/"):
-            (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(REPOSITORY / name, folder / "source" / name)
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(REPOSITORY / name, folder / name)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``bin`` of an empty environment with the wheel of this tree, and the dependency versions of these tests."""
+    folder = tmp_path_factory.mktemp("wheel")
+    copy_source(folder / "source")
     frozen = run([uv(), "pip", "freeze", "--exclude-editable", "--python", sys.executable])
     (folder / "versions.txt").write_text(frozen)
     run([uv(), "build", "-q", "--wheel", "--out-dir", str(folder), str(folder / "source")])
