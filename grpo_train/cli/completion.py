@@ -52,7 +52,7 @@ def complete(app: typer.Typer, commands: Mapping[str, str]) -> None:
 def _first_word(commands: Iterable[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("grpo-train")
     parser.add_argument("--version", action="store_true")
-    parser.add_argument("command", choices=list(commands))
+    parser.add_argument("command", choices=list(commands), help="command")
     return parser
 
 
@@ -92,13 +92,14 @@ def _choices(hint: Any) -> list[str] | None:
     return None
 
 
-def _completer(name: str, hint: Any) -> Callable[..., Iterable[str]] | None:
+def _completer(name: str, hint: Any) -> Callable[..., dict[str, str]] | None:
+    """What a parameter may be, and what to call it; None for free text."""
     if name in _RUNS:
         return _run_names
     if name in ("cfg", "configs"):
-        return lambda prefix, **_: paths(prefix, CONFIGS)
-    return (lambda prefix, **_: paths(prefix)) if Path in (hint, *get_args(hint)) else None
+        return lambda prefix, **_: dict.fromkeys(paths(prefix, CONFIGS), "config")
+    return (lambda prefix, **_: dict.fromkeys(paths(prefix), "file")) if Path in (hint, *get_args(hint)) else None
 
 
-def _run_names(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
-    return run_names(resolve_root(getattr(parsed_args, "root", None)))
+def _run_names(parsed_args: argparse.Namespace, **_: Any) -> dict[str, str]:
+    return dict.fromkeys(run_names(resolve_root(getattr(parsed_args, "root", None))), "run")

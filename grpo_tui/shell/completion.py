@@ -61,7 +61,7 @@ def _options() -> argparse.ArgumentParser:
     from grpo_tui.cli import COMMANDS, app_parser
 
     parser = app_parser()
-    parser.add_argument("command", nargs="?", choices=list(COMMANDS))
+    parser.add_argument("command", nargs="?", choices=list(COMMANDS), help="command")
     return parser
 
 
@@ -80,21 +80,26 @@ def _parser_of(command: str) -> argparse.ArgumentParser:
 
 
 class _Names(BaseCompleter):
-    """What an argument may be, by its name. Free text and paths on the box have none."""
+    """What an argument may be, by its name, and what to call it. Free text and paths on the box have none."""
 
     def __init__(self, command: str) -> None:
-        self._by_name: dict[str, Completer] = {
-            "box": _boxes, "run": _runs, "session": _runs, "what": _runs, "cfg": _configs, "query": _history_words,
-            **dict.fromkeys(("boxes", "config_dir", "file", "folder", "source"), _paths),
-        }  # fmt: skip
+        self._by_name: dict[str, tuple[str, Completer]] = {
+            "box": ("box", _boxes),
+            "cfg": ("config", _configs),
+            "query": ("instead of a query", _history_words),
+            **dict.fromkeys(("run", "session", "what"), ("run", _runs)),
+            **dict.fromkeys(("boxes", "config_dir", "file", "folder", "source"), ("file", _paths)),
+        }
         if command == "tail":
-            self._by_name["file"] = lambda **_: LOGS
+            self._by_name["file"] = ("log", lambda **_: LOGS)
 
     def __call__(
         self, *, prefix: str, action: argparse.Action, parser: argparse.ArgumentParser, parsed_args: argparse.Namespace
-    ) -> Iterable[str]:
-        completer = self._by_name.get(action.dest)
-        return completer(prefix=prefix, parsed_args=parsed_args) if completer else ()
+    ) -> dict[str, str]:
+        if action.dest not in self._by_name:
+            return {}
+        label, completer = self._by_name[action.dest]
+        return dict.fromkeys(completer(prefix=prefix, parsed_args=parsed_args), label)
 
 
 def _boxes(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
