@@ -131,8 +131,8 @@ def test_uvx_starts_the_demo(version: str, built: Path, tmp_path: Path) -> None:
         pytest.skip("needs tmux")
     python = python_of(version)
     with on_a_disk(tmp_path) as disk:
-        source = str(built / "source")
-        command = [*clean(python, built, disk), "uvx", "--python", version, "--from", source, "grpo-tui", "--demo"]
+        shutil.copytree(built / "source", disk / "source")  # setuptools writes there
+        command = [*clean(python, built, disk), "uvx", "--python", version, "--from", "./source", "grpo-tui", "--demo"]
         with Terminal(command, {}) as terminal:
             terminal.wait_for("Download it and start the demo?", timeout=300)
             terminal.type("y")
