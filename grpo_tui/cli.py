@@ -27,7 +27,7 @@ SHELL_COMMANDS = (
 )  # fmt: skip
 COMMANDS = {
     "history": _ASK, "cost": _ASK, "get": _COPY, "put": _COPY, "mcp": _ASSISTANT, "skill": _SKILL,
-    **dict.fromkeys(SHELL_COMMANDS, _SHELL),
+    "completion": "grpo_tui.shell.completion", **dict.fromkeys(SHELL_COMMANDS, _SHELL),
 }  # fmt: skip
 """First words that run a command in place of the app, and its module."""
 _EXAMPLES = """\
@@ -54,6 +54,7 @@ in a shell, without the app (docs/boxes.md; they take --box NAME and --json):
   grpo-tui launch CFG | resume RUN | eval RUN | stop RUN | kill RUN
   grpo-tui mcp                              let an assistant look at a box, or act within a grant (docs/assistants.md)
   grpo-tui skill                            a SKILL.md for an assistant that works in a shell
+  grpo-tui completion bash | zsh | fish     complete commands, boxes and runs with TAB (docs/platforms.md)
 
 Runs live in tmux on the box: closing this program does not end them. Press ? in the app to see all keys.
 Exit codes: 0 done, 1 failed, 2 usage error.
@@ -214,6 +215,10 @@ def main(argv: list[str] | None = None) -> int:
     if rest:
         options_parser.error(_unknown(rest))
     try:
+        if arguments.demo:
+            from grpo_tui.shell.engine import offer_engine
+
+            offer_engine(words)
         options = app_options(arguments)
     except UserError as error:
         print(f"grpo-tui: {error}", file=sys.stderr)
@@ -241,6 +246,10 @@ def _unknown(rest: list[str]) -> str:
 
 def program() -> NoReturn:
     """The program ``grpo-tui``."""
+    if "_ARGCOMPLETE" in os.environ:
+        from importlib import import_module
+
+        import_module(COMMANDS["completion"]).complete()
     report_crashes_clean()
     sys.exit(main())
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from grpo_train.policy.device import MINIMUM_DRIVERS
+from grpo_train.run_dir.version import VERSION
 from tests.support.engine import REPOSITORY
 from tests.support.patience import PATIENCE
 
@@ -101,3 +104,23 @@ def test_make_targets_run_their_commands(target: str, command: str) -> None:
     done = subprocess.run(make, cwd=REPOSITORY, capture_output=True, text=True, timeout=60 * PATIENCE)
     assert done.returncode == 0, done.stderr
     assert command in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("tag", "said"),
+    [
+        ("v{version}", "## [{version}]"),
+        ("v99.0.0", "tag v99.0.0, but the version is {version}"),
+    ],
+)
+def test_a_release_is_published_for_the_tag_of_its_version(tag: str, said: str) -> None:
+    workflow = yaml.safe_load((REPOSITORY / ".github" / "workflows" / "release.yml").read_text())
+    jobs = workflow["jobs"]
+    assert (jobs["publish"]["needs"], jobs["install"]["needs"]) == ("install", "build")
+    assert "ref_type == 'tag'" in jobs["publish"]["if"]
+    (check,) = (step["run"] for step in jobs["build"]["steps"] if "GITHUB_REF_NAME" in step.get("run", ""))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "GITHUB_REF_NAME": tag.format(version=VERSION)}
+    done = subprocess.run(["bash", "-ec", check], cwd=REPOSITORY, env=environment, capture_output=True, text=True)
+    assert said.format(version=VERSION) in done.stdout
+    assert done.returncode == ("but" in said)

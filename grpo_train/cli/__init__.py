@@ -3,6 +3,7 @@ No torch in this process."""
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import cache
 from importlib import import_module
@@ -83,6 +84,9 @@ COMMANDS: dict[str, dict[str, str]] = {
         "init": "make.init",
         "schema": "make.schema",
     },
+    "Shell": {
+        "completion": "completion.completion",
+    },
 }
 """By the heading of their help: each command's name, and the module and function that run it. A module is imported when
 one of its commands runs, or for the help of all of them."""
@@ -140,6 +144,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 failed, 2 usage error, 3 done except for what is named (backups), "
     "130 ended by a second Ctrl-C.",
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
@@ -163,6 +168,9 @@ def options(
 def main() -> NoReturn:
     """Entry point of the console script."""
     pause_collection()
+    if "_ARGCOMPLETE" in os.environ:
+        visible = {name: place for name, (place, panel) in PLACES.items() if panel != HIDDEN}
+        import_module("grpo_train.cli.completion").complete(app, visible)
     end_at_once(_run())
 
 

@@ -18,18 +18,43 @@ def install_command(extra: str) -> str:
     """The command that adds an extra of grpo-tui, for the program and the place that it was installed with and from.
 
     An editable installation stays one, and one from git stays at its commit. uv and pipx replace the environment of
-    a tool, so their command names the extras that are there, too.
+    a tool, so their command names the extras that are there, too. uvx keeps none: its command starts the program.
     """
     prefix, names = Path(sys.prefix), extra
     checkout, requirement = _source()
+    if from_uvx():
+        return shlex.join(["uvx", *uvx_arguments(extra), _program()])
     if extra == "train" and checkout and prefix.resolve() == (checkout / ".venv").resolve():
         return f"make -C {shlex.quote(str(checkout))} setup-box"
     tools = {"uv-receipt.toml": "uv tool install --force", "pipx_metadata.json": "pipx install --force"}
     tool = next((command for marker, command in tools.items() if (prefix / marker).exists()), "")
     if tool:
-        names = ",".join(name for name, module in EXTRAS.items() if name == extra or find_spec(module))
+        names = _with_present(extra)
     editable = "-e " if checkout else ""
     return f"{tool or pip_install()} {editable}{shlex.quote(requirement.format(f'[{names}]'))}"
+
+
+def from_uvx() -> bool:
+    """Whether uvx has started this program: its environments are in uv's cache, and nothing is ever added to one."""
+    return Path(sys.prefix).parent.name.startswith(("archive-v", "environments-v"))
+
+
+def uvx_arguments(extra: str) -> list[str]:
+    """What ``uvx`` takes before the program to start it with an extra beside those that are there, on this Python."""
+    _, requirement = _source()
+    version = "{}.{}".format(*sys.version_info)
+    return ["--python", version, "--from", requirement.format(f"[{_with_present(extra)}]")]
+
+
+def _with_present(extra: str) -> str:
+    """An extra and those that are there, separated by commas."""
+    return ",".join(name for name, module in EXTRAS.items() if name == extra or find_spec(module))
+
+
+def _program() -> str:
+    """The program that runs: ``grpo-tui`` or ``grpo-train``."""
+    name = Path(sys.argv[0]).name
+    return name if name == "grpo-train" else "grpo-tui"
 
 
 def pip_install() -> str:

@@ -82,6 +82,16 @@ class AnswerCache:
         except (sqlite3.Error, OSError, ValueError, TypeError, zlib.error, RemoteError):
             return None
 
+    def run_names(self, box: Box) -> list[str]:
+        """Names of the runs that a box had when it was last seen, as it listed them. Nothing is created or changed.
+
+        Raises sqlite3.Error, OSError, ValueError and RemoteError where they cannot be read.
+        """
+        with closing(sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True)) as file:
+            query = "SELECT answer FROM answers WHERE key = ?"
+            row = file.execute(query, (_key(_name_of(box), RUNS, {}),)).fetchone()
+        return [run["run"] for run in _admitted(RUNS, json.loads(zlib.decompress(row[0])))["runs"]] if row else []
+
     def _write(self) -> None:
         while True:
             key, at, op, answer = self._waiting.get()
@@ -158,6 +168,11 @@ def _packed(answer: Mapping[str, Any]) -> bytes:
     return bytes(packed + compressor.flush())
 
 
+def _name_of(box: Box) -> str:
+    """What the answers of a box are kept under: an address changes, a root is another list of runs."""
+    return f"{box.name}\n{box.root}"
+
+
 def _key(box: str, op: str, params: Mapping[str, Any]) -> str:
     return json.dumps([box, op, sorted(params.items())])
 
@@ -190,7 +205,7 @@ class KeptAnswers:
         self._cache = cache
         self.note = note
         """Keeps an answer in the history only."""
-        self._box = f"{box.name}\n{box.root}"  # an address changes, a root is another list of runs
+        self._box = _name_of(box)
         self._runs_kept = 0.0
         self._states: dict[str, Any] = {}
         self._asked: dict[str, object] = {}

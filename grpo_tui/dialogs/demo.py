@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING
 
 from textual import events, work
@@ -19,7 +20,7 @@ from textual.content import Content
 from textual.widgets import Button, ProgressBar, Static
 
 from grpo_train.run_dir.errors import UserError
-from grpo_train.run_dir.installation import install_command
+from grpo_train.run_dir.installation import from_uvx, install_command
 from grpo_tui.kit.dialog import Dialog
 from grpo_tui.kit.panel import Excerpt
 from remote.boxes import Box, local_box
@@ -63,15 +64,29 @@ def model_exists(root: Path) -> bool:
     return (folder / "config.json").exists() and any(folder.glob("*.safetensors"))
 
 
-def engine_problem() -> str:
-    """Why this environment cannot run the engine, with the command that adds it; "" if it can."""
+def machine_problem() -> str:
+    """Why this machine cannot run the demo, with or without the engine, and the fix; "" if it can."""
     if sys.platform == "win32":
         from remote.transports.choice import WSL
 
         return f"--demo trains on this machine, but {WSL}"
-    if find_spec("torch") is not None:
-        return ""
-    return f"--demo needs the training engine (torch), which is not installed here; run: {install_command('train')}"
+    if not which("tmux"):
+        command = "brew install tmux" if sys.platform == "darwin" else "sudo apt-get install -y tmux"
+        return f"--demo trains in tmux, which is not installed; run: {command} (or as your system installs it)"
+    return ""
+
+
+def engine_is_missing() -> bool:
+    """Whether this environment lacks the engine."""
+    return find_spec("torch") is None
+
+
+def engine_problem() -> str:
+    """Why this machine or environment cannot run the demo, with the command that fixes it; "" if it can."""
+    if (problem := machine_problem()) or not engine_is_missing():
+        return problem
+    command = install_command("train") + (" --demo" if from_uvx() else "")
+    return f"--demo needs the training engine (torch), which is not installed here; run: {command}"
 
 
 async def make_model(root: Path, show: Callable[[float, str], None], command: list[str] | None = None) -> None:

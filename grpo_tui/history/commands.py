@@ -135,7 +135,7 @@ Exit codes: 0 done, 1 failed, 2 usage error, 3 done, but some runs or boxes coul
 
 def run(words: list[str]) -> int:
     """Run a command; returns the exit code."""
-    arguments = _parser(words[0]).parse_args(words[1:])
+    arguments = command_parser(words[0]).parse_args(words[1:])
     database = Database(arguments.file or history_file())
     try:
         if words[0] == "cost":
@@ -150,7 +150,8 @@ def run(words: list[str]) -> int:
         return 1
 
 
-def _parser(command: str) -> argparse.ArgumentParser:
+def command_parser(command: str) -> argparse.ArgumentParser:
+    """The options of a command."""
     options = argparse.ArgumentParser(
         prog=f"grpo-tui {command}",
         epilog=_HISTORY if command == "history" else "Prices come from boxes.yaml (price_per_hour or prices).",
@@ -213,7 +214,7 @@ def read_records(database: Database) -> list[RunRecord]:
         if error.code != "damaged":
             raise
         print(f"grpo-tui: {error}; reading the boxes again", file=sys.stderr)
-        _rebuild(database, _parser("history").parse_args(["rebuild"]))
+        _rebuild(database, command_parser("history").parse_args(["rebuild"]))
         return database.records()
 
 

@@ -46,7 +46,7 @@ Exit codes: 0 done, 1 failed: run it again, 2 usage error, 3 done except for wha
 
 def run(words: list[str]) -> int:
     """Run a command; returns the exit code."""
-    arguments = _parser(words[0]).parse_args(words[1:])
+    arguments = command_parser(words[0]).parse_args(words[1:])
     try:
         copied = _copy(words[0], arguments)
     except UserError as error:
@@ -65,7 +65,8 @@ def run(words: list[str]) -> int:
     return PARTIAL if copied.left_out else 0
 
 
-def _parser(command: str) -> argparse.ArgumentParser:
+def command_parser(command: str) -> argparse.ArgumentParser:
+    """The options of a command."""
     options = argparse.ArgumentParser(
         prog=f"grpo-tui {command}",
         description="Copy a run, weights or a path from a box." if command == "get" else "Copy files to a box.",

@@ -53,6 +53,17 @@ def test_the_command_fits_the_installation(
     assert install_command(extra) == command.replace("PYTHON", "'/my env/bin/python'")
 
 
+def test_uvx_starts_the_program_with_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its environments are in uv's cache, and nothing is added to them."""
+    monkeypatch.setattr(sys, "argv", ["/somewhere/grpo-train"])
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    found(monkeypatch, tmp_path / "archive-v0" / "AbC", GIT, {"math_verify"})
+    source = "'grpo-tui[math,train] @ git+https://example.org/g@c0ffee'"
+    assert install_command("train") == f"uvx --python {version} --from {source} grpo-train"
+    found(monkeypatch, tmp_path / "archive-v0" / "AbC", {}, set())
+    assert install_command("train") == f"uvx --python {version} --from 'grpo-tui[train]' grpo-train"
+
+
 def found(monkeypatch: pytest.MonkeyPatch, prefix: Path, source: dict[str, Any] | None, modules: set[str]) -> None:
     """An installation in ``prefix`` with this direct_url.json; none at all where that is None."""
 

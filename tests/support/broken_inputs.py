@@ -242,6 +242,8 @@ READ_NOTHING = {
     "grpo-train fetch-model": "reads the hub",
     "grpo-train init": "writes the program's own examples",
     "grpo-train schema": "prints what the program contains",
+    "grpo-train completion": "prints a script of the program",
+    "grpo-tui completion": "prints a script of the program",
     "grpo-tui tensorboard": "waits until Ctrl-C",
 }
 """Commands that are not fed, and why."""

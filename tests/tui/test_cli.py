@@ -78,6 +78,14 @@ def test_demo_without_the_engine(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert f"run: {install_command('train')}" in capsys.readouterr().err
 
 
+def test_demo_without_tmux(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is named before the engine is downloaded."""
+    monkeypatch.setattr(demo, "find_spec", lambda name: None)
+    monkeypatch.setattr(demo, "which", lambda name: None)
+    assert cli.main(["--demo"]) == 2
+    assert "--demo trains in tmux, which is not installed; run: " in capsys.readouterr().err
+
+
 def test_choice_of_the_box(boxes_file: Path) -> None:
     file = str(boxes_file)
     assert chosen().name == "local"
