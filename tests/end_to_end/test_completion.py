@@ -85,7 +85,7 @@ def completed(lines: Iterable[str], environment: dict[str, str], tmp_path: Path)
 
 def test_names(environment: dict[str, str], tmp_path: Path) -> None:
     expected = {
-        "grpo-tui s": ["sync", "show", "sessions", "stop"],
+        "grpo-tui s": ["skill", "sync", "show", "sessions", "stop"],
         "grpo-tui --dem": ["--demo"],
         "grpo-tui --box h": ["h200-a", "h200-b"],
         "grpo-tui show --box h200-a gsm": ["gsm8k_1", "gsm8k_2"],
