@@ -272,6 +272,7 @@ def test_a_variable_that_is_not_set_is_named() -> None:
         ("reward_funcs: [a.b]\nreward_weights: [1, 2]\n", "f, line 2: reward_weights: 2 weights for 1 reward_funcs"),
         ("trl grpo --model_name_or_path 'a\n", "f, line 1: an open quotation mark"),
         ("nothing here\n", "f: no options found; expected a YAML config of TRL or verl"),
+        ("trl grpo --seed " + 200_000 * "1", "f, line 1: 200,016 characters, which is not a script's line"),
         ("a: [1\n", "f, line 2: invalid YAML"),
         ("trainer: {nnodes: 1}\n", "actor_rollout_ref.rollout.n: 1 completion per prompt has no group"),
         ("hub_token: hf_abcdefghijklmnopqrstuvwxyz012345\n", "f, line 1: "),

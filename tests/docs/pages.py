@@ -113,8 +113,6 @@ class Reader:
     """Exit code and a part of the output, of lines that do not end with 0 in this world."""
     screen: str = "finished"
     """What the app shows once it has the run."""
-    then: Mapping[str, Callable[[], object]] = field(default_factory=dict)
-    """What happens after ``cd`` to a folder."""
     ran: int = 0
 
     def __post_init__(self) -> None:
@@ -176,7 +174,6 @@ class Reader:
             return 0, ""
         if name == "cd":
             self.cwd = self.home = self.cwd / rest[0]
-            self.then.get(rest[0], lambda: None)()
             return (0, "") if self.cwd.is_dir() else (1, f"cd: {self.cwd}: no such directory")
         if name == "grpo-tui":
             command = rest[:1] and rest[0] in cli.COMMANDS

@@ -15,6 +15,8 @@ from grpo_train.config.yaml_text import InvalidYaml, compose_yaml, line_of, load
 from grpo_train.run_dir.files import number_in
 
 VERL_SECTIONS = ("actor_rollout_ref", "algorithm", "data", "trainer", "critic", "reward_model", "reward")
+MAX_LINE = 100_000
+"""Characters; shlex takes ten seconds for a million."""
 _ASSIGNED = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)")
 _SETTING = re.compile(r"\+{0,2}([a-z_][\w]*(?:\.\w+)+)=(.*)", re.DOTALL)
 _COMMAND = re.compile(r"\bgrpo\b|grpo\w*\.py|main_ppo|accelerate|torchrun|^\s*--|^\s*\+{0,2}[a-z_]+(\.\w+)+=")
@@ -80,6 +82,8 @@ def _of_script(text: str, source: str) -> dict[str, Given]:
     for number, line in enumerate(text.splitlines(), 1):
         if not continued:
             is_command, option = bool(_COMMAND.search(line)), ""
+        if len(line) > MAX_LINE:
+            raise ConfigError(f"{source}, line {number}: {len(line):,} characters, which is not a script's line")
         body = line.rstrip()
         continues = body.endswith("\\")
         try:

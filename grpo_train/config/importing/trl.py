@@ -265,9 +265,9 @@ def _batches(draft: Draft) -> int:
 def _length(draft: Draft) -> int:
     """``run.total_steps``; 0 where only the data says it."""
     steps = draft["max_steps"]
-    if isinstance(steps, int) and steps > 0:
-        draft.set("run.total_steps", steps, "max_steps")
-        return steps
+    if isinstance(steps, int | float) and steps > 0:
+        draft.set("run.total_steps", draft.integer("max_steps"), "max_steps")
+        return draft.integer("max_steps")
     prompts = draft.keys["rollout.buffer_size"][0] // draft.keys["algorithm.updates_per_buffer"][0]
     epochs, passes = draft["num_train_epochs"], draft["num_iterations"]
     draft.lose("num_train_epochs", f"set run.total_steps to {epochs} × prompts × {passes} / {prompts}")
@@ -441,7 +441,7 @@ def _task(draft: Draft) -> None:
                              "answer tags; TRL adds nothing: `template: question`. Messages go through the model's "
                              "chat template, as there")  # fmt: skip
         splits = {split: draft[f"dataset_{split}_split"] for split in ("train", "test")}
-        if any(draft.has(f"dataset_{split}_split") for split in splits):
+        if not is_file and any(draft.has(f"dataset_{split}_split") for split in splits):
             draft.set("task.splits", splits, "dataset_train_split")
     functions = draft.words("reward_funcs")
     if not functions:
