@@ -1,6 +1,7 @@
-"""The pictures in docs/views/: ``python scripts/pictures.py ROOT``, for a root with at least two runs.
+"""The pictures in docs/views/, from the golden runs of the tests: ``python scripts/pictures.py``, or ``make pictures``.
 
-Each is what the program draws at 120 x 40, on this machine as its own box.
+With a root, ``python scripts/pictures.py ROOT``, from its runs, of which there must be two. Each picture is what the
+program draws at 120 x 40, on this machine as its own box.
 """
 
 from __future__ import annotations
@@ -10,7 +11,11 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY))
 KEYS = {
     "home": ["1"],
     "charts": ["2", *["left"] * 25],
@@ -21,6 +26,19 @@ KEYS = {
     "history": ["7"],
 }
 WAIT_S = 6.0
+
+
+def golden_root(root: Path) -> None:
+    """A copy of the runs RUN and OTHER, which are trained (a minute) unless pytest's cache has them."""
+    from tests.support.golden import copy_of
+
+    def mkdir(name: str) -> Path:
+        folder = REPOSITORY / ".pytest_cache" / "d" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    cache: Any = SimpleNamespace(mkdir=mkdir)  # as pytest's
+    copy_of(cache, "documented", root)
 
 
 async def draw(root: Path, folder: Path, home: Path) -> None:
@@ -44,11 +62,14 @@ async def draw(root: Path, folder: Path, home: Path) -> None:
 
 
 def main() -> None:
-    folder = Path(__file__).resolve().parents[1] / "docs" / "views"
+    folder = REPOSITORY / "docs" / "views"
     folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as home:
+        root = Path(sys.argv[1]).resolve() if sys.argv[1:] else Path(home) / "localfs"
+        if not sys.argv[1:]:
+            golden_root(root)
         os.environ.update(HOME=home, XDG_STATE_HOME=home, XDG_CONFIG_HOME=home)
-        asyncio.run(draw(Path(sys.argv[1]).resolve(), folder, Path(home)))
+        asyncio.run(draw(root, folder, Path(home)))
 
 
 if __name__ == "__main__":

@@ -140,6 +140,11 @@ def readme(world: World, reader: Reader, stack: ExitStack) -> None:
         "UV_CONSTRAINT": str(reader.folder / "versions.txt"),
     }
     reader.replaced = {"<this repository>": str(world.clone)}
+    shutil.copytree(world.model, reader.folder / ".local/share/grpo-tui/demo/models/tiny")
+    reader.variables["GRPO_TUI_TMUX_SOCKET"] = socket = f"grpo-docs-{secrets.token_hex(4)}"
+    stack.callback(unlink_socket, socket)
+    stack.callback(subprocess.run, ["tmux", "-L", socket, "kill-server"], capture_output=True)
+    reader.screen = "press n"
 
 
 def in_a_shell(world: World, reader: Reader, stack: ExitStack) -> None:
