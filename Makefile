@@ -90,7 +90,7 @@ docs: $(STAMP)
 	bash scripts/setup.sh --docs
 	$(PYTHON) scripts/docs.py build
 
-# The pictures of the views, from the golden runs of the tests, which are trained where they are not there yet.
+# The pictures of the views, from golden runs, which are trained where pytest's cache does not have them (ten minutes).
 pictures: $(STAMP)
 	OMP_NUM_THREADS=1 $(PYTHON) scripts/pictures.py
 

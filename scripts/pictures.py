@@ -1,4 +1,4 @@
-"""The pictures in docs/views/, from the golden runs of the tests: ``python scripts/pictures.py``, or ``make pictures``.
+"""The pictures in docs/views/, from golden runs: ``python scripts/pictures.py``, or ``make pictures``.
 
 With a root, ``python scripts/pictures.py ROOT``, from its runs, of which there must be two. Each picture is what the
 program draws at 120 x 40, on this machine as its own box.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -28,9 +29,29 @@ KEYS = {
 WAIT_S = 6.0
 
 
+RATES = ("3.0e-5", "1.0e-4", "3.0e-4")
+
+
+def train(root: Path) -> None:
+    """The demo with three learning rates, each evaluated: some ten minutes on two cores."""
+    import torch
+
+    from grpo_train.tiny.model import make_tiny_model
+    from tests.support.engine import train_here
+    from tests.support.evaluating import evaluate_here
+
+    make_tiny_model(root / "models" / "tiny", seed=0)
+    torch.set_num_threads(1)
+    config = REPOSITORY / "config" / "demo.yaml"
+    for rate in RATES:
+        name = f"sums_{rate.replace('.0', '')}"
+        train_here(root, config, name, "--set", f"optimizer.learning_rate={rate}", "--set", "run.total_steps=60")
+        assert evaluate_here(root, name, steps="all") == 0
+
+
 def golden_root(root: Path) -> None:
-    """A copy of the runs RUN and OTHER, which are trained (a minute) unless pytest's cache has them."""
-    from tests.support.golden import copy_of
+    """A copy of the runs, which are trained where pytest's cache does not have them for these sources."""
+    from tests.support.golden import kept, key
 
     def mkdir(name: str) -> Path:
         folder = REPOSITORY / ".pytest_cache" / "d" / name
@@ -38,7 +59,8 @@ def golden_root(root: Path) -> None:
         return folder
 
     cache: Any = SimpleNamespace(mkdir=mkdir)  # as pytest's
-    copy_of(cache, "documented", root)
+    sources = key("grpo_train", "config/demo.yaml")
+    shutil.copytree(kept(cache, "pictured", sources, train), root, symlinks=True)
 
 
 async def draw(root: Path, folder: Path, home: Path) -> None:
@@ -64,7 +86,7 @@ async def draw(root: Path, folder: Path, home: Path) -> None:
 def main() -> None:
     folder = REPOSITORY / "docs" / "views"
     folder.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as home:
+    with tempfile.TemporaryDirectory(prefix="grpo-") as home:
         root = Path(sys.argv[1]).resolve() if sys.argv[1:] else Path(home) / "localfs"
         if not sys.argv[1:]:
             golden_root(root)
