@@ -217,7 +217,7 @@ class Draft:
         for title, notes in (
             ("Not translated, so the run would learn differently:", self.not_translated),
             ("Assumed:", self.assumed),
-            ("Left out, which changes nothing that is learned:", self.left_out),
+            ("Left out, without effect on what is learned:", self.left_out),
         ):
             lines += [f"# {title}", *(f"#   {_one_line(note)}" for note in notes)] if notes else []
         for section in Config.model_fields:

@@ -207,7 +207,7 @@ SCRIPT_OVERLONG = {"max_completion_len": 1280, "soft_punish_cache": 256}
 OWN = ("accuracy_reward", "reasoning_accuracy_reward", "think_format_reward", "get_soft_overlong_punishment")
 
 
-def convert(draft: Draft) -> None:
+def convert_trl(draft: Draft) -> None:
     """What is not copied."""
     updates = _batches(draft)
     steps = _length(draft)
@@ -482,4 +482,4 @@ def _rewards(draft: Draft, functions: list[str]) -> None:
         draft.set("algorithm.reward_weights", dict(zip(names, weights, strict=True)), "reward_weights")
 
 
-TRL = Library("TRL", "1.16", ROWS, convert)
+TRL = Library("TRL", "1.16", ROWS, convert_trl)

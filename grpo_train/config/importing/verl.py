@@ -163,7 +163,7 @@ AGGREGATED = {"token-mean": "dapo", "seq-mean-token-mean": "grpo", "seq-mean-tok
 BY_COMPLETION = ("gspo", "sapo")
 
 
-def convert(draft: Draft) -> None:
+def convert_verl(draft: Draft) -> None:
     """What is not copied."""
     updates = _batches(draft)
     _schedule(draft, updates)
@@ -361,4 +361,4 @@ def _task(draft: Draft) -> None:
         draft.set("algorithm.reward_weights", {"overlong": weight}, f"{overlong}.penalty_factor")
 
 
-VERL = Library("verl", "0.9", ROWS, convert)
+VERL = Library("verl", "0.9", ROWS, convert_verl)
