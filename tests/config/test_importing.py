@@ -271,6 +271,7 @@ def test_a_variable_that_is_not_set_is_named() -> None:
         ("num_generations: 3\n", "f: per_device_train_batch_size: 8 completions of a rollout"),
         ("reward_funcs: [a.b]\nreward_weights: [1, 2]\n", "f, line 2: reward_weights: 2 weights for 1 reward_funcs"),
         ("trl grpo --model_name_or_path 'a\n", "f, line 1: an open quotation mark"),
+        ("run: {total_steps: 3}\nalgorithm: {beta: 0.1}\n", "f: already a config of grpo-train"),
         ("nothing here\n", "f: no options found; expected a YAML config of TRL or verl"),
         ("trl grpo --seed " + 200_000 * "1", "f, line 1: 200,016 characters, which is not a script's line"),
         ("a: [1\n", "f, line 2: invalid YAML"),

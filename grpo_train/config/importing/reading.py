@@ -11,6 +11,7 @@ import yaml
 
 from grpo_train.config.importing.table import Given
 from grpo_train.config.loading import ConfigError
+from grpo_train.config.schema import Config
 from grpo_train.config.yaml_text import InvalidYaml, compose_yaml, line_of, load_yaml, value_of
 from grpo_train.run_dir.files import number_in
 
@@ -29,6 +30,8 @@ def read_options(text: str, source: str) -> tuple[str, dict[str, Given]]:
     if found is None:
         found = _of_script(text, source)
     names = {name.partition(".")[0] for name in found}
+    if {"run", "rollout", "task"} & names and names <= Config.model_fields.keys():
+        raise ConfigError(f"{source}: already a config of grpo-train; use it with grpo-train train --cfg {source}")
     if not found:
         raise ConfigError(
             f"{source}: no options found; expected a YAML config of TRL or verl, or a script with --name value or "
