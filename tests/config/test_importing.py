@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import importlib.util
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from grpo_train.config import ConfigError, load_config
 from grpo_train.config.importing import LIBRARIES, import_config
 from grpo_train.config.importing.table import Draft, Given
 from grpo_train.config.schema import Config
-from tests.support.engine import command_here
+from tests.support.engine import command_here, rows, train_here
 
 TRL, VERL = LIBRARIES["trl"], LIBRARIES["verl"]
 WITHOUT_TRL = {
@@ -305,3 +306,21 @@ def test_what_is_not_translated_ends_with_3(tmp_path: Path) -> None:
     assert load_config(out.read_text()).run.total_steps == 100
     again = command_here("import-config", file, "--to", out, root=None)
     assert (again.returncode, "already exists" in again.stderr) == (1, True)
+
+
+def test_a_translated_config_trains(micro_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With data and a reward function as TRL takes them, the module beside the config."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps({"prompt": f"{n}+{n}="}) + "\n" for n in range(10, 50)))
+    code = "def short(completions, **kwargs):\n    return [-len(each) for each in completions]\n"
+    (tmp_path / "my_rewards.py").write_text(code)
+    options = {
+        "model_name_or_path": "tiny", "dataset_name": "./data.jsonl", "reward_funcs": "my_rewards.short",
+        "max_steps": 2, "num_generations": 4, "max_completion_length": 8, "learning_rate": 1e-4, "save_steps": 2,
+        "gradient_accumulation_steps": 2,
+    }  # fmt: skip
+    (tmp_path / "ours.yaml").write_text(import_config(yaml.safe_dump(options), "grpo.yaml").text())
+    run = train_here(micro_root, tmp_path / "ours.yaml", "translated")
+    assert [row["rewards/short/mean"] < 0 for row in rows(run)] == [True, True]
+    first = [row for row in rows(run, "rollouts.jsonl") if row["step"] == 1]
+    assert len(first) == 16, "8 per device, 2 accumulated: 4 prompts with 4 completions"
