@@ -70,7 +70,8 @@ async def draw(root: Path, folder: Path, home: Path) -> None:
     from remote.boxes import Box
 
     engine = [str(Path(sys.executable).with_name("grpo-train"))]
-    box = Box("local", kind="local", root=str(root), engine=engine, price_per_hour=2.49)
+    sessions = "grpo-pictures"  # a tmux server without sessions
+    box = Box("local", kind="local", root=str(root), engine=engine, price_per_hour=2.49, tmux_socket=sessions)
     app = GrpoApp(Options(box, history=home / "history.sqlite"))
     app.animation_level = "none"
     async with app.run_test(size=(120, 40)) as pilot:
