@@ -215,6 +215,7 @@ def test_steps_of_verl_are_batches() -> None:
     assert (config.optimizer.warmup_steps, config.optimizer.weight_decay) == (8, 0.01)
     assert (config.rollout.buffer_size, config.algorithm.updates_per_buffer) == (64, 4)
     assert (config.run.nproc, config.run.nodes, config.train.microbatch_size) == (8, 2, 2)
+    assert (config.task.template, config.task.correct_reward) == ("chat", 1.0)
     assert (config.task.path, config.task.splits) == ("d", {"train": "train.parquet", "test": "test.parquet"})
 
 

@@ -84,8 +84,9 @@ ROWS = by_name(
     turned(f"{MODEL}.target_modules", "all-linear", "model.lora_targets", "with lora_rank"),
     speed(f"{ACTOR}.fsdp_config.dtype", "bfloat16", "model.dtype"),
     # data, evaluation, schedule
-    turned("data.train_files", None, "task.name task.path task.splits",
-           "task `data`; its columns prompt and reward_model.ground_truth are read as they are"),
+    turned("data.train_files", None, "task.name task.path task.splits task.template task.correct_reward",
+           "task `data`; its columns prompt and reward_model.ground_truth are read as they are; a correct answer pays 1, "
+           "as in verl's gsm8k and math"),
     turned("data.val_files", None, "task.splits", "beside train_files"),
     turned("data.prompt_key", "prompt", "task.prompt_field", "where it is not `prompt`"),
     turned("data.train_max_samples", -1, "task.limit", "the first N; -1: all"),
@@ -347,7 +348,12 @@ def _task(draft: Draft) -> None:
             draft.set("task.path", str(file), "data.train_files")
             if test is not None:
                 draft.lose("data.val_files", "put it beside train_files, and name both in task.splits")
-        draft.assumed.append("task.grader: number; verl scores by data_source. Choose math for MATH, DAPO and AIME")
+        draft.set("task.template", "chat", "data.train_files")
+        draft.set("task.correct_reward", 1.0, "data.train_files")
+        draft.assumed += [
+            "task.grader: number; verl scores by data_source. Choose math for MATH, DAPO and AIME",
+            "task.template: chat asks for answer tags, which the reward reads; the data may ask for #### or a box",
+        ]
     if draft.word("data.prompt_key") != "prompt":
         draft.set("task.prompt_field", draft["data.prompt_key"], "data.prompt_key")
     if _steps(draft, "data.train_max_samples") > 0:
