@@ -85,8 +85,8 @@ ROWS = by_name(
     speed(f"{ACTOR}.fsdp_config.dtype", "bfloat16", "model.dtype"),
     # data, evaluation, schedule
     turned("data.train_files", None, "task.name task.path task.splits task.template task.correct_reward",
-           "task `data`; its columns prompt and reward_model.ground_truth are read as they are; a correct answer pays 1, "
-           "as in verl's gsm8k and math"),
+           "task `data`; its columns prompt and reward_model.ground_truth are read as they are; a correct answer pays "
+           "1, as in verl's gsm8k and math"),
     turned("data.val_files", None, "task.splits", "beside train_files"),
     turned("data.prompt_key", "prompt", "task.prompt_field", "where it is not `prompt`"),
     turned("data.train_max_samples", -1, "task.limit", "the first N; -1: all"),
@@ -95,7 +95,8 @@ ROWS = by_name(
     turned("trainer.test_freq", -1, "run.eval_every", "× updates of a batch; -1: never"),
     same("trainer.val_before_train", True, "run.eval_initial"),
     same("trainer.max_actor_ckpt_to_keep", None, "run.keep_last"),
-    turned("trainer.logger", ["console", "wandb"], "tracking.wandb", "with wandb: `auto`"),
+    turned("trainer.logger", ["console", "wandb"], "tracking.wandb",
+           "with wandb, where the file says so: `auto`"),
     turned("trainer.project_name", "verl_examples", "tracking.wandb_project", "with wandb"),
     turned(f"{ROLLOUT}.val_kwargs.n", 1, "eval.num_samples", "as here"),
     turned(f"{ROLLOUT}.val_kwargs.do_sample", False, "eval.temperature", "false: greedy"),
@@ -236,7 +237,7 @@ def _schedule(draft: Draft, updates: int) -> None:
         draft.set(f"optimizer.{key}", value, f"{OPTIM}.betas")
     if draft.has(f"{ACTOR}.grad_clip"):
         draft.set("optimizer.max_grad_norm", draft[f"{ACTOR}.grad_clip"], f"{ACTOR}.grad_clip")
-    if "wandb" in draft.words("trainer.logger"):
+    if draft.has("trainer.logger") and "wandb" in draft.words("trainer.logger"):
         draft.set("tracking.wandb", "auto", "trainer.logger")
         draft.set("tracking.wandb_project", draft["trainer.project_name"], "trainer.project_name")
 
