@@ -5,6 +5,7 @@
 # make setup-vllm  vLLM for rollout.backend: vllm; make test-vllm: its tests
 # make test-image  the engine's tests with the libraries of a GPU image, in .image; what needs a GPU is skipped
 # make soak        the long tests in parts; make soak PART=link one part, make soak PART=list their state
+# make docs        the documentation as a site, in build/site; make pictures: its pictures of the views
 # make lint, make test-fixtures, make bench (figures), make words, make schema, make clean
 
 SHELL := /bin/bash
@@ -15,7 +16,7 @@ PARALLEL := -n auto --maxprocesses 4 --dist worksteal
 SLOWEST := --durations=10 --durations-min=1
 STAMP := .venv/.setup-done
 
-.PHONY: setup setup-box setup-vllm demo test test-changed test-vllm test-image test-fixtures lint soak bench mutants words schema clean
+.PHONY: setup setup-box setup-vllm demo test test-changed test-vllm test-image test-fixtures lint soak bench mutants words schema docs pictures clean
 
 setup: $(STAMP)
 
@@ -78,10 +79,20 @@ mutants: $(STAMP)
 words: $(STAMP)
 	@$(PYTHON) scripts/words.py
 
-# Regenerate what is generated from grpo_train/config/sections.
+# Regenerate what is generated from grpo_train/config/sections and grpo_train/config/importing.
 schema: $(STAMP)
 	.venv/bin/grpo-train schema > config/schema.json
 	.venv/bin/grpo-train schema --markdown > docs/configuration.md
+	$(PYTHON) scripts/docs.py tables
+
+# The documentation as a site, with every link checked. zensical needs Python 3.11: it has an environment of its own, .docs.
+docs: $(STAMP)
+	bash scripts/setup.sh --docs
+	$(PYTHON) scripts/docs.py build
+
+# The pictures of the views, from golden runs, which are trained where pytest's cache does not have them (ten minutes).
+pictures: $(STAMP)
+	OMP_NUM_THREADS=1 $(PYTHON) scripts/pictures.py
 
 clean:
-	rm -rf .venv .uv .image build *.egg-info
+	rm -rf .venv .uv .image .docs build *.egg-info

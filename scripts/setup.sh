@@ -6,6 +6,7 @@
 #                              has changed since the last time, it does nothing; rm .venv/.setup-box-done repeats it
 #   setup.sh --vllm            vLLM in .vllm, for rollout.backend: vllm; the build for CPUs where there is no GPU
 #   setup.sh --image           the libraries of a GPU image in .image, for make test-image
+#   setup.sh --docs            the site generator zensical in .docs, for make docs
 #   setup.sh --programs-only   tmux, OpenSSH and Chromium alone
 #
 # What it cannot install it names, with the command that does.
@@ -130,6 +131,21 @@ if [ "${1:-}" = --image ]; then
         printf '%s\n' "$wanted" >.image/.setup-done
     fi
     say "the image's libraries are ready in .image"
+    exit 0
+fi
+
+# --- the site generator, which needs Python 3.11 -----------------------------------------------------------------
+if [ "${1:-}" = --docs ]; then
+    package="zensical>=0.0.73,<0.1"
+    if [ "$(cat .docs/.setup-done 2>/dev/null)" != "$package" ]; then
+        say "installing $package into .docs"
+        # As above, uv finds or downloads a version.
+        PATH="$PATH:$(printf "%s:" "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[1-9]*/bin)" "$uv" venv -q --allow-existing --python '>=3.11' .docs ||
+            die "no Python 3.11 or newer: install it as python3.11 and try again"
+        "$uv" pip install -q --python .docs/bin/python "$package"
+        printf '%s\n' "$package" >.docs/.setup-done
+    fi
+    say "zensical is ready in .docs"
     exit 0
 fi
 

@@ -95,6 +95,10 @@ def test_a_driver_that_is_too_old_for_the_default_build(tmp_path: Path) -> None:
         ("demo", ".venv/bin/grpo-tui --demo"),
         ("test", ".venv/bin/python -m pytest"),
         ("words", ".venv/bin/python scripts/words.py"),
+        ("docs", ".venv/bin/python scripts/docs.py build"),
+        ("docs", "bash scripts/setup.sh --docs"),
+        ("pictures", ".venv/bin/python scripts/pictures.py"),
+        ("schema", ".venv/bin/python scripts/docs.py tables"),
         ("test-image", ".venv/bin/python scripts/soak.py image"),
     ],
 )

@@ -82,6 +82,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "tiny-model": "make.tiny_model",
         "fetch-model": "make.fetch_model",
         "init": "make.init",
+        "import-config": "make.import_config",
         "schema": "make.schema",
     },
     "Shell": {
@@ -141,7 +142,7 @@ def _command(name: str) -> Any:
 app = typer.Typer(
     cls=LazyCommands,
     help="Train language models by reinforcement learning on this machine.",
-    epilog="Exit codes: 0 done, 1 failed, 2 usage error, 3 done except for what is named (backups), "
+    epilog="Exit codes: 0 done, 1 failed, 2 usage error, 3 done except for what is named (backups, import-config), "
     "130 ended by a second Ctrl-C.",
     no_args_is_help=True,
     add_completion=False,

@@ -1,14 +1,16 @@
-"""``grpo-train tiny-model``, ``fetch-model``, ``init`` and ``schema``: write models, configs and their reference."""
+"""``grpo-train tiny-model``, ``fetch-model``, ``init``, ``import-config`` and ``schema``: write models and configs."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from grpo_train.cli.output import fail
+from grpo_train.config import read_config_text
 from grpo_train.config import schema as config_schema
 from grpo_train.config.reference import json_schema, markdown
 from grpo_train.run_dir.configs import example_configs
@@ -82,6 +84,34 @@ def init(folder: Annotated[Path, typer.Argument(metavar="DIR", help="Directory t
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(path.read_bytes())
         print(f"wrote {target}")
+
+
+def import_config(
+    file: Annotated[Path, typer.Argument(help="YAML config of TRL or verl, or a script with the arguments of either.")],
+    to: Annotated[Path | None, typer.Option(help="File to write (default: print).")] = None,
+    nproc: Annotated[
+        int | None, typer.Option(min=1, help="Number of processes (default: as the file says, else 1).")
+    ] = None,
+) -> None:
+    """Translate a config of TRL or verl. Comments say where each key is from, and what is not translated.
+
+    Exits with 3 if an option that changes what is learned has no equivalent here.
+    """
+    from grpo_train.config.importing import import_config as translate
+
+    draft = translate(read_config_text(file), file.name, nproc)
+    if to is None:
+        print(draft.text(), end="")
+    else:
+        if to.exists():
+            fail(f"{to} already exists; remove it or choose another --to")
+        with exiting_on_error():
+            to.write_text(draft.text(), encoding="utf-8")
+        print(f"wrote {to} ({len(draft.keys)} keys from {draft.library.label})")
+    for note in draft.not_translated:
+        print(f"not translated: {note}", file=sys.stderr)
+    if draft.not_translated:
+        raise typer.Exit(3)
 
 
 def schema(

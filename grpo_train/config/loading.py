@@ -6,7 +6,7 @@ Errors name the file, the line, the key and, for a misspelled name, the nearest 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -35,7 +35,7 @@ def load_config(text: str, overrides: list[str] | tuple[str, ...] = (), source: 
 
     ``source`` names the text in errors. Raises ConfigError, with code ``secret`` for a value that must not be stored.
     """
-    _refuse_secrets(text, overrides, source)
+    refuse_secrets(text, overrides, source)
     try:
         top = compose_yaml(text)
         document, lines = None if top is None else value_of(top), _lines_of(top)
@@ -54,7 +54,7 @@ def load_config(text: str, overrides: list[str] | tuple[str, ...] = (), source: 
         lines = {("task", "parts", *path[1:]) if path[:1] == ("task",) and path[1:] else path: line
                  for path, line in lines.items()}  # fmt: skip
     overridden = [_apply(document, override) for override in overrides]
-    return _validate(document, source, lines, overridden)
+    return validate(document, source, lines, overridden)
 
 
 def with_changes(config: Config, **sections: dict[str, Any]) -> Config:
@@ -62,7 +62,7 @@ def with_changes(config: Config, **sections: dict[str, Any]) -> Config:
     document = config.model_dump()
     for section, changes in sections.items():
         document[section].update(changes)
-    return _validate(document, "the arguments", {}, [])
+    return validate(document, "the arguments", {})
 
 
 def changed_keys(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
@@ -101,7 +101,7 @@ def dump_config(config: Config) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-def _refuse_secrets(text: str, overrides: list[str] | tuple[str, ...], source: str) -> None:
+def refuse_secrets(text: str, overrides: list[str] | tuple[str, ...], source: str) -> None:
     """Raise ConfigError for the first secret. This comes before any other check, whose message may quote a value."""
     for override in overrides:
         if secret := find_secret(override):
@@ -164,7 +164,8 @@ def _lines_of(top: yaml.Node | None) -> dict[KeyPath, int]:
     return lines
 
 
-def _validate(document: Any, source: str, lines: dict[KeyPath, int], overridden: list[KeyPath]) -> Config:
+def validate(document: Any, source: str, lines: dict[KeyPath, int], overridden: Sequence[KeyPath] = ()) -> Config:
+    """The config of a document of sections; ``lines``: where ``source`` has each key. Raises ConfigError."""
     try:
         return Config.model_validate(document)
     except ValidationError as error:
@@ -172,7 +173,7 @@ def _validate(document: Any, source: str, lines: dict[KeyPath, int], overridden:
         raise ConfigError("\n".join(problems)) from error
 
 
-def _explain(problem: Any, source: str, lines: dict[KeyPath, int], overridden: list[KeyPath]) -> str:
+def _explain(problem: Any, source: str, lines: dict[KeyPath, int], overridden: Sequence[KeyPath]) -> str:
     path = tuple(str(part) for part in problem["loc"])
     if path[:2] == ("task", "parts"):
         path = path[:4]
@@ -209,7 +210,7 @@ def key_name(path: KeyPath) -> str:
     return ".".join(path)
 
 
-def _locate(paths: list[KeyPath], source: str, lines: dict[KeyPath, int], overridden: list[KeyPath]) -> str:
+def _locate(paths: list[KeyPath], source: str, lines: dict[KeyPath, int], overridden: Sequence[KeyPath]) -> str:
     """Where keys are set: the first override among them, else the first one in the file."""
     for path in paths:
         if path in overridden:

@@ -113,8 +113,6 @@ class Reader:
     """Exit code and a part of the output, of lines that do not end with 0 in this world."""
     screen: str = "finished"
     """What the app shows once it has the run."""
-    then: Mapping[str, Callable[[], object]] = field(default_factory=dict)
-    """What happens after ``cd`` to a folder."""
     ran: int = 0
 
     def __post_init__(self) -> None:
@@ -176,15 +174,16 @@ class Reader:
             return 0, ""
         if name == "cd":
             self.cwd = self.home = self.cwd / rest[0]
-            self.then.get(rest[0], lambda: None)()
             return (0, "") if self.cwd.is_dir() else (1, f"cd: {self.cwd}: no such directory")
         if name == "grpo-tui":
             command = rest[:1] and rest[0] in cli.COMMANDS
-            return self.command(rest, variables) if command else self.look(rest, variables)
+            return self.command(rest, variables) if command else self.look(rest)
         if name == "grpo-train" and rest[0] == "tiny-model":  # a minute of warm start, made once for all tests
             out = rest[rest.index("--out") + 1]
             shutil.copytree(self.tiny_model, self.cwd / out)
             return 0, f"wrote {out}"
+        if name == "make":
+            return self.make(rest)
         modules: dict[str, Callable[[], list[str]]] = {
             "grpo-train": lambda: ["grpo_train.cli", *rest],
             "torchrun": lambda: ["torch.distributed.run", *rest],
@@ -242,13 +241,24 @@ class Reader:
             rest = process.stdout.read()
         return 0 if process.returncode == ENDED_BY_CTRL_C else process.returncode, first + rest
 
-    def look(self, options: list[str], variables: Mapping[str, str]) -> tuple[int, str]:
+    def make(self, targets: list[str]) -> tuple[int, str]:
+        """A target that shows the app, in a clone that is set up: its environment is the one of these tests."""
+        if not (self.cwd / ".venv").exists():
+            (self.cwd / ".venv").symlink_to(sys.prefix)
+        for file in ("pyproject.toml", "setup.py", "scripts/setup.sh"):
+            os.utime(self.cwd / file, (0, 0))
+        return self.show(["make", *targets])
+
+    def look(self, options: list[str]) -> tuple[int, str]:
         """The app's first screen with a run, in a terminal."""
-        app = str(Path(sys.executable).with_name("grpo-tui"))
+        return self.show([str(Path(sys.executable).with_name("grpo-tui")), *options])
+
+    def show(self, words: list[str]) -> tuple[int, str]:
+        """What a command shows in a terminal once it is ready, before ``q``."""
         kept = {"HOME": str(self.folder), "LC_ALL": "C.UTF-8", "TERM": "xterm-256color", **self.variables}
         if path := os.environ.get("PYTHONPATH"):
             kept["PYTHONPATH"] = path
-        command = f"cd {shlex.quote(str(self.cwd))} && exec {shlex.join([app, *options])}"
+        command = f"cd {shlex.quote(str(self.cwd))} && exec {shlex.join(words)}"
         with Terminal(["sh", "-c", command], kept) as screen:
             seen = screen.wait_for(self.screen)
             screen.press("q")

@@ -129,11 +129,7 @@ def boxes(reader: Reader, stack: ExitStack, *names: str, **root_of: str) -> list
 
 def readme(world: World, reader: Reader, stack: ExitStack) -> None:
     """No clone yet: the page makes it. uv installs from its cache, in the versions of these tests."""
-    prepare(world, reader, stack)
-    destination(reader, stack, "disk")
     boxes(reader, stack, "h200-a")
-    shutil.rmtree(reader.home / ".git")
-    clone = reader.home.rename(reader.folder / "before")
     reader.home = reader.folder
     uv = shutil.which("uv") or str(REPOSITORY / ".uv" / "bin" / "uv")
     frozen = output_of(uv, "pip", "freeze", "--exclude-editable", "--python", sys.executable)
@@ -144,10 +140,18 @@ def readme(world: World, reader: Reader, stack: ExitStack) -> None:
         "UV_CONSTRAINT": str(reader.folder / "versions.txt"),
     }
     reader.replaced = {"<this repository>": str(world.clone)}
-    reader.then = {"grpo-tui": lambda: shutil.copytree(clone, reader.home, dirs_exist_ok=True)}
-    reader.outcomes = {
-        "grpo-train stop --training-run RUN": (1, "is not running (finished)"),
-    }
+    shutil.copytree(world.model, reader.folder / ".local/share/grpo-tui/demo/models/tiny")
+    reader.variables["GRPO_TUI_TMUX_SOCKET"] = socket = f"grpo-docs-{secrets.token_hex(4)}"
+    stack.callback(unlink_socket, socket)
+    stack.callback(subprocess.run, ["tmux", "-L", socket, "kill-server"], capture_output=True)
+    reader.screen = "press n"
+
+
+def in_a_shell(world: World, reader: Reader, stack: ExitStack) -> None:
+    """Runs, and a disk for backups."""
+    prepare(world, reader, stack)
+    destination(reader, stack, "disk")
+    reader.outcomes = {"grpo-train stop --training-run RUN": (1, "is not running (finished)")}
 
 
 def output_of(*command: str) -> str:
@@ -249,6 +253,7 @@ PREPARED: dict[str, Callable[[World, Reader, ExitStack], None]] = {
     "docs/boxes.md": box_page,
     "docs/export.md": exported,
     "docs/history.md": histories,
+    "docs/runs.md": in_a_shell,
     "docs/own-task.md": after_the_tutorial,
     "docs/tracking.md": tracked,
     "docs/troubleshooting.md": after_the_tutorial,

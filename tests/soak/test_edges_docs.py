@@ -14,7 +14,5 @@ __all__ = ["made"]
 @pytest.mark.parametrize("page", [page for page in PAGES if any(block.mark == SLOW for block in blocks_of(page))])
 def test_slow_blocks_run(made: World, page: str) -> None:
     with made.reader(page) as reader:
-        if page == "README.md":
-            reader.cwd = reader.home = reader.folder / "before"
         wrong = reader.follow(page, slow=True)
     assert not wrong, "\n\n".join(wrong)

@@ -53,6 +53,7 @@ STEP, LORA = f"{RUN}/training_state/step_2", "root/training_runs/lora/training_s
 USER = "home/.config/grpo-tui"
 FILES: dict[str, list[str]] = {
     "config": ["work/cfg.yaml"],
+    "foreign": ["work/trl.yaml", "work/verl.sh"],
     "code": ["work/reward.py"],
     "data": ["work/data.jsonl"],
     "table": ["work/data.csv"],
@@ -198,6 +199,8 @@ COMMANDS = [
     _command("grpo-train check-dataset data.json", "document"),
     _command("grpo-train check-dataset data.jsonl.gz", "archive"),
     _command("grpo-train check-dataset data.parquet", "parquet"),
+    _command("grpo-train import-config trl.yaml", "foreign"),
+    _command("grpo-train import-config verl.sh", "foreign", whole=3),
     _command("grpo-train export --training-run first", "run", "checkpoint", "weights", *OF_RESULTS, is_heavy=True),
     _command("grpo-train export --training-run lora --merge", "adapter", "model", is_heavy=True),
     _command("grpo-tui --root $ROOT", "boxes", "app", "app state", whole=2),
@@ -264,6 +267,28 @@ def _texts(endpoint: str, work: Path, sshd: Sshd) -> dict[str, str]:
     return {
         "work/cfg.yaml": config,
         "work/lora.yaml": config_text(MICRO, model__adapter="lora", run__total_steps=1),
+        "work/trl.yaml": yaml.safe_dump(
+            {
+                "model_name_or_path": "tiny",
+                "dataset_name": "a/b",
+                "max_steps": 10,
+                "num_generations": 4,
+                "reward_funcs": ["accuracy_reward", "get_soft_overlong_punishment"],
+                "reward_weights": [1.0, 0.5],
+                "max_completion_length": 1280,
+                "use_peft": True,
+                "lora_target_modules": ["q_proj"],
+                "top_p": 0.9,
+                "lr_scheduler_type": "cosine_with_min_lr",
+                "lr_scheduler_kwargs": {"min_lr_rate": 0.1},
+                "scale_rewards": False,
+                "report_to": ["wandb"],
+                "eval_strategy": "steps",
+                "eval_steps": 0.5,
+            }
+        ),
+        "work/verl.sh": "#!/bin/bash\npython3 -m verl.trainer.main_ppo \\\n  algorithm.adv_estimator=grpo \\\n"
+        "  actor_rollout_ref.rollout.n=4 trainer.total_epochs=2 data.train_files=\"['a.parquet']\"\n",
         "work/reward.py": "def length(completions, **rows):\n    return [0.5 for _ in completions]\n",
         "work/data.jsonl": "".join(json.dumps(row) + "\n" for row in rows),
         "work/data.csv": "question,answer\n1+1,2\n2+2,4\n",
@@ -581,8 +606,8 @@ def _places(document: Any) -> Iterator[tuple[Any, Any]]:
 
 
 WRITTEN_BY_HAND = (
-    "config", "code", "data", "table", "document", "variables", "secrets", "destinations", "bucket", "boxes", "ssh",
-    "app", "request", "questions",
+    "config", "foreign", "code", "data", "table", "document", "variables", "secrets", "destinations", "bucket", "boxes",
+    "ssh", "app", "request", "questions",
 )  # fmt: skip
 DRAWN = 8
 """Ways in which each file of a program is broken. Those that people write are broken in every way."""
