@@ -20,7 +20,7 @@ from grpo_tui.assistant.reading import LOOK_S, BoxReader, Row
 from remote.boxes import Box
 from remote.protocol import OPERATIONS, RemoteError
 from remote.protocol.check import read_request
-from remote.protocol.grants import BUDGET_KEY, Grant, refusal
+from remote.protocol.grants import BUDGET_KEY, NUMERIC_KEYS, Grant, refusal
 
 FILE = "assistant.jsonl"
 MAX_BYTES = 4 * 1024 * 1024
@@ -123,10 +123,11 @@ class BoxActor(BoxReader):
         return self._act("back_up", {"run": run, "steps": steps, "to": to}, why, confirm)
 
     def grant(self) -> Row:
-        """What you may do on this box: verbs, runs, configs, until when, and how many dollars are left."""
+        """What you may do on this box: verbs, runs, configs and their keys, until when, how many dollars are left."""
         found = self.request("show_grant")
         until, left = found.pop("until"), found.pop("left")
-        return {**found, "until": None if until is None else utc_from(until), "dollars_left": left}
+        ends = None if until is None else utc_from(until)
+        return {**found, "keys": sorted(NUMERIC_KEYS), "until": ends, "dollars_left": left}
 
     def acts(self) -> list[Callable[..., Row]]:
         """The tools of the granted verbs."""
