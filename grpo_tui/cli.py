@@ -88,6 +88,20 @@ def app_parser() -> argparse.ArgumentParser:
     return options
 
 
+def parser_of(command: str) -> argparse.ArgumentParser:
+    """The options of a command; "" is the app."""
+    if command in SHELL_COMMANDS:
+        from grpo_tui.shell.options import parser
+
+        return parser(command)
+    from importlib import import_module
+
+    made: argparse.ArgumentParser = (
+        import_module(COMMANDS[command]).command_parser(command) if command else app_parser()
+    )
+    return made
+
+
 def _user_files() -> str:
     import platformdirs
 

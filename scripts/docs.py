@@ -152,15 +152,9 @@ def _engine_row(parameter: Any) -> tuple[str, str]:
 
 def _app() -> Iterator[str]:
     from grpo_tui import cli
-    from grpo_tui.assistant import server
-    from grpo_tui.history import commands as history
-    from grpo_tui.shell import copying, options
 
-    parsers = {"": cli.app_parser(), **{name: options.parser(name) for name in cli.SHELL_COMMANDS}}
-    parsers |= {name: history._parser(name) for name in ("history", "cost")}
-    parsers |= {name: copying._parser(name) for name in ("get", "put")} | {"mcp": server.parser()}
-    for name in sorted(parsers):
-        yield from _parser(f"grpo-tui {name}".strip(), parsers[name], "###" if name else "##")
+    for name in ("", *sorted(cli.COMMANDS)):
+        yield from _parser(f"grpo-tui {name}".strip(), cli.parser_of(name), "###" if name else "##")
 
 
 def _parser(title: str, parser: argparse.ArgumentParser, level: str) -> Iterator[str]:

@@ -20,7 +20,7 @@ from grpo_tui.assistant.reading import LOOK_S, BoxReader, Row
 from remote.boxes import Box
 from remote.protocol import OPERATIONS, RemoteError
 from remote.protocol.check import read_request
-from remote.protocol.grants import BUDGET_KEY, NUMERIC_KEYS, Grant, refusal
+from remote.protocol.grants import BUDGET_KEY, NUMERIC_KEYS, Grant, outside
 
 FILE = "assistant.jsonl"
 MAX_BYTES = 4 * 1024 * 1024
@@ -147,7 +147,7 @@ class BoxActor(BoxReader):
         key = plan[2] if plan else secrets.token_hex(12)
         request = read_request(OPERATIONS[op].request, {**params, "idempotency_key": key})
         own = set(self.request("show_grant")["run_names"])
-        if reason := refusal(self._grant, op, True, request, self._clock.time(), own.__contains__):
+        if reason := outside(self._grant, op, True, request, self._clock.time(), own.__contains__):
             return self._refuse(op, str(params.get("run", "")), reason)
         if plan is None:
             return self._plan(op, params, key)

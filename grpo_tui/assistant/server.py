@@ -42,10 +42,10 @@ written down there, in the run and on this machine.
 """
 
 
-def parser() -> argparse.ArgumentParser:
+def command_parser(command: str) -> argparse.ArgumentParser:
     """The options of the command."""
     options = argparse.ArgumentParser(
-        prog="grpo-tui mcp",
+        prog=f"grpo-tui {command}",
         description=_HELP,
         epilog="Exit codes: 0 the assistant has closed it, 1 failed, 2 usage error, 130 ended by Ctrl-C.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -69,7 +69,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run(words: list[str]) -> int:
     """Run the command; returns the exit code."""
-    arguments = parser().parse_args(words[1:])
+    arguments = command_parser(words[0]).parse_args(words[1:])
     try:
         from grpo_tui.cli import first_box
 

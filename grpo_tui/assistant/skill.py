@@ -73,10 +73,10 @@ def skill_text() -> str:
     return f"{_HEAD}description: {_DESCRIPTION}\n---\n\n{_TEXT}\n{commands}"
 
 
-def parser() -> argparse.ArgumentParser:
+def command_parser(command: str) -> argparse.ArgumentParser:
     """The options of the command."""
     options = argparse.ArgumentParser(
-        prog="grpo-tui skill",
+        prog=f"grpo-tui {command}",
         description="Print a SKILL.md for assistants that work in a shell, or write it to a folder.",
         epilog="Exit codes: 0 done, 1 it cannot be written, 2 usage error.",
     )
@@ -86,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run(words: list[str]) -> int:
     """Run the command; returns the exit code."""
-    arguments = parser().parse_args(words[1:])
+    arguments = command_parser(words[0]).parse_args(words[1:])
     if arguments.to is None:
         print(skill_text(), end="")
         return 0

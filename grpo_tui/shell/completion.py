@@ -45,12 +45,12 @@ def command_parser(command: str) -> argparse.ArgumentParser:
 def complete() -> None:
     """Answer a shell that completes a command line (``_ARGCOMPLETE``), and exit. An error yields nothing."""
     try:
-        from grpo_tui.cli import COMMANDS
+        from grpo_tui.cli import COMMANDS, parser_of
 
         _, _, _, words, _ = split_line(os.environ["COMP_LINE"], int(os.environ["COMP_POINT"]))
         command = words[1] if len(words) > 1 and words[1] in COMMANDS else ""
         os.environ["_ARGCOMPLETE"] = "2" if command else "1"  # the word that counts as the program
-        parser = _parser_of(command) if command else _options()
+        parser = parser_of(command) if command else _options()
         CompletionFinder()(parser, always_complete_options=False, default_completer=_Names(command))
     finally:
         os._exit(1)
@@ -63,20 +63,6 @@ def _options() -> argparse.ArgumentParser:
     parser = app_parser()
     parser.add_argument("command", nargs="?", choices=list(COMMANDS), help="command")
     return parser
-
-
-def _parser_of(command: str) -> argparse.ArgumentParser:
-    from importlib import import_module
-
-    from grpo_tui.cli import COMMANDS, SHELL_COMMANDS
-
-    if command in SHELL_COMMANDS:
-        from grpo_tui.shell.options import parser
-
-        return parser(command)
-    module = import_module(COMMANDS[command])
-    made: argparse.ArgumentParser = module.parser() if command in ("mcp", "skill") else module.command_parser(command)
-    return made
 
 
 class _Names(BaseCompleter):

@@ -21,7 +21,7 @@ from grpo_train.run_dir.files import to_float, utc_now
 from grpo_train.run_dir.rows import printable
 from remote.agent.box import BoxContext
 from remote.protocol import Operation, RemoteError
-from remote.protocol.grants import BUDGET_KEY, PAID, Grant, GrantReply, dollars_of, refusal
+from remote.protocol.grants import BUDGET_KEY, PAID, Grant, GrantReply, dollars_of, outside
 from remote.protocol.operations import NoParameters
 
 FOLDER = ".grants"
@@ -38,7 +38,7 @@ def carry_out(box: BoxContext, operation: Operation, request: Any, handler: Hand
     grant = box.grant
     assert grant is not None
     record = _GrantRecord(box, grant)
-    reason = refusal(grant, operation.name, operation.changes_state, request, box.clock.time(), record.is_own)
+    reason = outside(grant, operation.name, operation.changes_state, request, box.clock.time(), record.is_own)
     try:
         if reason:
             raise _refused(reason)

@@ -1,6 +1,6 @@
 """What a person grants an assistant on a box: verbs, runs, configs, money and time.
 
-A session opens with the grant, and the agent holds it: whatever is sent later, :func:`refusal` decides there, and
+A session opens with the grant, and the agent holds it: whatever is sent later, :func:`outside` decides there, and
 before that on the assistant's own machine. Standard library only.
 """
 
@@ -126,7 +126,7 @@ def dollars_of(overrides: Iterable[str]) -> float | None:
     return float(given[-1]) if given and _NUMBER.fullmatch(given[-1]) else None
 
 
-def refusal(grant: Grant, op: str, changes_state: bool, request: Any, now: float, is_own: Callable[[str], bool]) -> str:
+def outside(grant: Grant, op: str, changes_state: bool, request: Any, now: float, is_own: Callable[[str], bool]) -> str:
     """Why a request is outside a grant; "" if it is inside. The agent reserves its money (:mod:`remote.agent.grants`).
 
     ``now``: seconds since the epoch by the clock of whoever asks. ``is_own``: whether a run was launched under the

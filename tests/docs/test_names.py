@@ -22,10 +22,6 @@ from grpo_train.config import load_config
 from grpo_train.config.importing import LIBRARIES
 from grpo_train.config.schema import Config
 from grpo_tui import cli
-from grpo_tui.assistant import server as assistant
-from grpo_tui.assistant import skill
-from grpo_tui.history import commands as asking
-from grpo_tui.shell import completion, copying, options
 from remote.boxes import load_boxes
 from tests.docs.pages import PAGES, blocks_of, page_text, prose
 from tests.support.engine import REPOSITORY
@@ -116,12 +112,7 @@ def programs() -> dict[str, dict[str, set[str]]]:
         command = group.get_command(context, name)
         assert command is not None
         engine[name] = options_of_click(command)
-    parsers = {"": cli.app_parser()}
-    parsers |= {name: options.parser(name) for name in cli.SHELL_COMMANDS}
-    parsers |= {name: asking.command_parser(name) for name in ("history", "cost")}
-    parsers |= {"mcp": assistant.parser(), "skill": skill.parser()}
-    parsers["completion"] = completion.command_parser("completion")
-    parsers |= {name: copying.command_parser(name) for name in ("get", "put")}
+    parsers = {name: cli.parser_of(name) for name in ("", *cli.COMMANDS)}
     return {"grpo-train": engine, "grpo-tui": {name: options_of(parser) for name, parser in parsers.items()}}
 
 

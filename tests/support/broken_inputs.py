@@ -247,6 +247,7 @@ READ_NOTHING = {
     "grpo-train schema": "prints what the program contains",
     "grpo-train completion": "prints a script of the program",
     "grpo-tui completion": "prints a script of the program",
+    "grpo-tui skill": "writes what the program contains",
     "grpo-tui tensorboard": "waits until Ctrl-C",
 }
 """Commands that are not fed, and why."""

@@ -16,7 +16,7 @@ from mcp import Client
 
 from grpo_train.run_dir import RunDir
 from grpo_tui.assistant.acting import BoxActor
-from grpo_tui.assistant.server import parser, read_grant, server_of
+from grpo_tui.assistant.server import command_parser, read_grant, server_of
 from remote.boxes import Box
 from tests.support.engine import MICRO, REPOSITORY, config_text
 from tests.support.patience import PATIENCE
@@ -52,7 +52,7 @@ def actor(box: Box, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BoxAct
     folder = tmp_path_factory.mktemp("laptop")
     (folder / "long.yaml").write_text(config_text(MICRO, run__total_steps=100_000, run__save_every=1000))
     words = ["--allow", "stop,evaluate,resume,launch", "--config", str(folder / "long.yaml"), "--budget-dollars", "5"]
-    grant, configs = read_grant(box, parser().parse_args(words))
+    grant, configs = read_grant(box, command_parser("mcp").parse_args(words))
     with closing(BoxActor(box, None, grant, configs, folder / "assistant.jsonl")) as made:
         yield made
 

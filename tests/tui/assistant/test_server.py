@@ -19,7 +19,7 @@ from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.errors import UserError
 from grpo_tui.assistant.acting import BoxActor
 from grpo_tui.assistant.reading import MAX_ANSWER, BoxReader
-from grpo_tui.assistant.server import parser, read_grant, run, server_of
+from grpo_tui.assistant.server import command_parser, read_grant, run, server_of
 from remote.boxes import Box
 from remote.protocol.grants import Grant, account_of
 from remote.protocol.operations import OPERATIONS
@@ -201,7 +201,7 @@ async def test_the_program(root: Path, tmp_path: Path) -> None:
 
 
 def granted(box: Box, *words: str) -> Grant:
-    return read_grant(box, parser().parse_args([*words]))[0]
+    return read_grant(box, command_parser("mcp").parse_args([*words]))[0]
 
 
 @pytest.mark.parametrize(
