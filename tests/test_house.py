@@ -9,7 +9,10 @@ from scripts.house import PACKAGES, circle_in, doubled_classes, doubled_function
 MOST_AT_THE_TOP = {"grpo_tui": 10, "remote": 9}
 TABLES = {"grpo_train/cli", "grpo_tui/shell", "grpo_tui/commands"}
 """Folders whose public functions are commands."""
-ENTRIES = {"command_parser", "main": "of a program", "load": "of a task's module", "prepare": "of a helper", "run": "of shell commands"}
+ENTRIES = {
+    "main": "of a program", "load": "of a task's module", "prepare": "of a helper", "run": "of shell commands",
+    "command_parser": "their options",
+}  # fmt: skip
 """Functions that are called by their name in each of several modules."""
 SAME_THING = {
     "BackupRow", "BackupState", "Checkpoint", "Condition", "Curve", "Evaluation", "Event", "Gpu", "HeldOut", "SlurmJob",
