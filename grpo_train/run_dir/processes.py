@@ -97,9 +97,12 @@ def _environment(pid: int) -> bytes:
 
     While the kernel starts its program, after the parent has gone on, it shows none; that is waited for.
     """
-    give_up_at = time.monotonic() + STARTING_S
-    while not (data := Path(f"/proc/{pid}/environ").read_bytes()) and _is_starting(pid):
-        if time.monotonic() > give_up_at:
+    file, give_up_at = Path(f"/proc/{pid}/environ"), time.monotonic() + STARTING_S
+    data = file.read_bytes()
+    while not data and time.monotonic() < give_up_at:
+        was_starting = _is_starting(pid)
+        data = file.read_bytes()  # after the question: the program may have been started since the last look
+        if not was_starting:
             break
         time.sleep(0.001)
     return data
