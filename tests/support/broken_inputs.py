@@ -20,13 +20,14 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from grpo_train.run_dir import RunDir
@@ -359,7 +360,12 @@ class World:
         shutil.copytree(self._disk, self._disk_kept, symlinks=True)
 
     def renew(self) -> None:
-        """Make every file whole again."""
+        """Make every file whole again, once no process of the last command can write one: an agent ends later."""
+        left = [process for process in psutil.process_iter() if _home_of(process) == str(self.here / "home")]
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left)
         for here, kept in ((self.here, self._kept), (self._disk, self._disk_kept)):
             shutil.rmtree(here, ignore_errors=True)
             shutil.copytree(kept, here, symlinks=True)
@@ -408,6 +414,14 @@ class World:
         words = ["tests.support.broken_inputs", stdin, module, *words[1:]]
         server = None if command.is_heavy else WITHOUT_TORCH
         return run_forked(words, {**usual, **variables}, self.here / "work", PATIENCE * LIMIT_S, server=server)
+
+
+def _home_of(process: psutil.Process) -> str:
+    """``HOME`` of a process; "" of one that has ended or is another user's."""
+    try:
+        return process.environ().get("HOME", "")
+    except (psutil.Error, OSError):
+        return ""
 
 
 class _Refuses(BaseHTTPRequestHandler):
