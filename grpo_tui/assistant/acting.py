@@ -143,7 +143,8 @@ class BoxActor(BoxReader):
         params = {key: value for key, value in params.items() if value not in (None, "", [])} | {"why": why}
         plan = self._plans.get(confirm)
         if confirm and (plan is None or plan[:2] != (op, params)):
-            raise UserError("'confirm' belongs to another request: call it without confirm first", code="bad_request")
+            reason = "'confirm' belongs to another request"
+            return self._refuse(op, str(params.get("run", "")), reason, "call it without confirm first")
         key = plan[2] if plan else secrets.token_hex(12)
         request = read_request(OPERATIONS[op].request, {**params, "idempotency_key": key})
         own = set(self.request("show_grant")["run_names"])

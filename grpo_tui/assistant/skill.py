@@ -19,7 +19,7 @@ _DESCRIPTION = (
 _TEXT = """\
 # grpo-tui
 
-Runs live on a box, in tmux, and go on when nothing is connected. Every command takes `--box NAME` and `--json`.
+Runs live on a box, in tmux, and continue when nothing is connected. Every command takes `--box NAME` and `--json`.
 
 ## Look first
 

@@ -8,10 +8,11 @@ that was reserved, and it carries that as its ``budget``: its supervisor stops i
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -44,19 +45,24 @@ def carry_out(box: BoxContext, operation: Operation, request: Any, handler: Hand
             raise _refused(reason)
         if not operation.changes_state:
             return handler(box, request)
-        request = _as_granted(operation.name, request, grant, record)
+        with record.locked() if operation.name in PAID else nullcontext():
+            request = _as_granted(operation.name, request, grant, record)
+            return _act(box, operation.name, request, handler, record)
     except RemoteError as error:
         if error.code == "not_granted":
             record.add("refused", op=operation.name, run=_run_of(request), reason=error.message, by=grant.by)
         raise
+
+
+def _act(box: BoxContext, op: str, request: Any, handler: Handler, record: _GrantRecord) -> Any:
     if getattr(request, "dry_run", False):
         return handler(box, request)
     try:
         reply = handler(box, request)
     except Exception:
-        record.free(operation.name, request.idempotency_key)
+        record.free(op, request.idempotency_key)
         raise
-    record.done(operation.name, request, str(reply.get("run") or _run_of(request)))
+    record.done(op, request, str(reply.get("run") or _run_of(request)))
     return reply
 
 
@@ -83,6 +89,11 @@ def _refused(reason: str) -> RemoteError:
     return RemoteError("not_granted", reason, "tell the person what you would do and why")
 
 
+def _digest(key: str) -> str:
+    """An idempotency key as the record has it: keys of any length stay different."""
+    return hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()[:32]
+
+
 def _run_of(request: Any) -> str:
     return str(getattr(request, "run", "") or getattr(request, "run_name", ""))
 
@@ -91,23 +102,26 @@ def _as_granted(op: str, request: Any, grant: Grant, record: _GrantRecord) -> An
     """The request with its money reserved, and with who asks. Raises RemoteError ``not_granted``."""
     if hasattr(request, "by"):
         request = replace(request, by=grant.by)
-    if op not in PAID or request.recall:
+    if op not in PAID:
         return request
     price = grant.price_per_hour
     if not price:
         raise _refused("the price of this box is not known, so nothing is started: set price_per_hour in boxes.yaml")
     if grant.dollars is None:
         raise _refused("no money is granted (--budget-dollars)")
-    asked = _asked(op, request, price)
-    run = record.run_of(request) if op == "resume" else None
+    asked, key, name = _asked(op, request, price), request.idempotency_key, _run_of(request)
+    run = open_run(record.root, request.run) if op == "resume" else None
     before = _seconds(run) if run else 0.0
-    with record.locked():
-        if record.reservation(op, request.idempotency_key) is None:
-            if asked > (left := grant.dollars - record.reserved()) + 1e-9:
-                raise _refused(f"${asked:.2f} is more than the ${max(0.0, left):.2f} that are left of the grant")
-            if not getattr(request, "dry_run", False):
-                key, name = request.idempotency_key, _run_of(request)
-                record.add("reserved", op=op, key=key, run=name, dollars=asked, before=before, price=price)
+    if (held := record.reservation(op, key)) is not None:
+        if (asked, name) != (held.get("dollars"), held.get("run")):
+            raise _refused("this key was used for another request")
+        before = to_float(held.get("before")) or 0.0
+    elif request.recall:
+        raise RemoteError("not_received", f"nothing was reserved for this {op}")
+    elif asked > (left := grant.dollars - record.reserved()) + 1e-9:
+        raise _refused(f"${asked:.2f} is more than the ${max(0.0, left):.2f} that are left of the grant")
+    elif not getattr(request, "dry_run", False):
+        record.add("reserved", op=op, key=_digest(key), run=name, dollars=asked, before=before, price=price)
     if op == "evaluate":
         return request
     limit = asked + before * price / 3600
@@ -151,18 +165,15 @@ class _GrantRecord:
     """The record of an account."""
 
     def __init__(self, box: BoxContext, grant: Grant) -> None:
-        self._root, self.grant = box.root, grant
+        self.root, self.grant = box.root, grant
         self._file = box.root / "training_runs" / f"{FOLDER}-{os.geteuid()}" / f"{grant.account}.jsonl"
 
     def is_own(self, name: str) -> bool:
         """Whether a run was launched under the account."""
         try:
-            return open_run(self._root, name).launch_text("grant") == self.grant.account
+            return open_run(self.root, name).launch_text("grant") == self.grant.account
         except RunDirError:
             return False
-
-    def run_of(self, request: Any) -> RunDir:
-        return open_run(self._root, request.run)
 
     def rows(self) -> list[Row]:
         try:
@@ -196,7 +207,7 @@ class _GrantRecord:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One reservation at a time."""
+        """One act that costs money at a time, from its reservation to its end."""
         import fcntl  # POSIX only
 
         try:
@@ -205,10 +216,11 @@ class _GrantRecord:
         except OSError as error:
             raise _refused(f"the ledger cannot be locked: {self._file}: {error.strerror or error}") from error
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            except OSError as error:  # a mount without locks: two sessions could spend the same money
+                raise _refused(f"the ledger cannot be locked: {self._file}: {error.strerror or error}") from error
             yield
-        except OSError as error:  # a mount without locks: two sessions could spend the same money
-            raise _refused(f"the ledger cannot be locked: {self._file}: {error.strerror or error}") from error
         finally:
             os.close(descriptor)
 
@@ -216,26 +228,26 @@ class _GrantRecord:
         """The reservation of a request; None without one that holds."""
         found = None
         for row in self.rows():
-            if (row.get("op"), row.get("key")) == (op, key) and row.get("what") in ("reserved", "freed"):
+            if (row.get("op"), row.get("key")) == (op, _digest(key)) and row.get("what") in ("reserved", "freed"):
                 found = row if row["what"] == "reserved" else None
         return found
 
     def free(self, op: str, key: str) -> None:
         """A request failed: nothing of it costs money."""
         if self.reservation(op, key) is not None:
-            self.add("freed", op=op, key=key)
+            self.add("freed", op=op, key=_digest(key))
 
     def done(self, op: str, request: Any, run: str) -> None:
         """Write an act down, here and among the events of its run, once."""
         key = request.idempotency_key
-        if any((row.get("what"), row.get("op"), row.get("key")) == ("done", op, key) for row in self.rows()):
+        if any((row.get("what"), row.get("op"), row.get("key")) == ("done", op, _digest(key)) for row in self.rows()):
             return
         reserved = self.reservation(op, key) or {}
         why, dollars = printable(request.why[:MAX_TEXT]), reserved.get("dollars")
         with suppress(RunDirError, OSError):  # a full disk; the act is done, and is in this record
             said = {"op": op, "by": self.grant.by, "why": why, "grant": self.grant.account}
-            open_run(self._root, run).log_event("by_assistant", **said, **({"dollars": dollars} if dollars else {}))
-        self.add("done", op=op, key=key, run=run, why=why, by=self.grant.by)
+            open_run(self.root, run).log_event("by_assistant", **said, **({"dollars": dollars} if dollars else {}))
+        self.add("done", op=op, key=_digest(key), run=run, why=why, by=self.grant.by)
 
     def reserved(self) -> float:
         """Dollars of the account that are reserved or spent."""
@@ -257,7 +269,7 @@ class _GrantRecord:
         if row.get("op") == "evaluate" or not row.get("done"):
             return dollars
         try:
-            run = open_run(self._root, str(row.get("run")))
+            run = open_run(self.root, str(row.get("run")))
             if run.observed_state().is_live or not run.status_file.exists():
                 return dollars
             after = next((each.get("before") for each in later if each.get("run") == row.get("run")), _seconds(run))

@@ -158,6 +158,8 @@ def _needs_code(grant: Grant, op: str, request: Any) -> str:
     if text and text_hash(text) not in grant.configs.values():
         named = ", ".join(grant.configs) or "none"
         return f"the config is none that the person named ({named}){needs}"
+    if (name := getattr(request, "config_name", "")) and text_hash(text) != grant.configs.get(name):
+        return f"the config named {name[:80]!r} has another text{needs}"
     own = grant.overrides if op == "launch" else []
     for override in (each for each in getattr(request, "overrides", []) if each not in own):
         key, _, value = override.partition("=")
@@ -190,7 +192,7 @@ def _is_then(value: Any) -> bool:
 
 _LIMITS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = MappingProxyType(
     {
-        "launch": {"ckpt": _never, "slurm": _never, "run_name": _is_word, "config_name": lambda value: True},
+        "launch": {"ckpt": _never, "slurm": _never, "run_name": _is_word},
         "resume": {"from_step": _is_word, "confirmation": _never, "code": _is_then},
         "plan_resume": {"from_step": _is_word},
         "evaluate": {

@@ -107,6 +107,7 @@ OUTSIDE: list[tuple[str, dict[str, Any], str]] = [
     ("launch", {"config_text": CONFIG, "overrides": ["optimizer.learning_rate=x.py:f"]}, "takes a number"),
     ("launch", {"config_text": CONFIG, "overrides": ["optimizer.learning_rate=nan"]}, "takes a number"),
     ("launch", {"config_text": CONFIG, "overrides": ["run.seed=1\nrun.keep_last=1"]}, "takes a number"),
+    ("launch", {"config_text": CONFIG, "config_name": "../../evil/config.yaml"}, "has another text"),
     ("launch", {"config_text": CONFIG, "ckpt": "/tmp/evil"}, "'ckpt' of 'launch'"),
     ("launch", {"config_text": CONFIG, "slurm": ["options=--wrap=evil"]}, "'slurm' of 'launch'"),
     ("launch", {"config_text": CONFIG, "run_name": "../evil"}, "'run_name' of 'launch'"),
@@ -177,6 +178,25 @@ def test_money_is_counted_once_for_all_sessions(opened: Callable[[Grant], RawAge
     set_state(run, "stopped", run_seconds=3600.0)
     assert left(second) == 8  # an hour at two dollars; the rest is free again
     assert code_of(first.request("resume", run=run.name, overrides=["budget.dollars=9"], **DONE)) == "not_granted"
+
+
+def test_a_key_buys_nothing_more(opened: Callable[[Grant], RawAgent], root: Path) -> None:
+    """Neither asked for again with more money, nor as a request of another kind, nor cut to the same beginning."""
+    agent = opened(ALL)
+    run = started(root, launch(agent, 1, "k1"))
+    again = launch(agent, 1_000_000, "k1")
+    assert (code_of(again), again["error"]["message"]) == ("not_granted", "this key was used for another request")
+    run.request_stop("test")
+    eventually(lambda: run.observed_state().state == "stopped")
+    recalled = {"run": run.name, "idempotency_key": "k1", "why": "w", "recall": True}
+    before = [row["event"] for _, row in run.events()]
+    assert code_of(agent.request("resume", **recalled, overrides=["budget.dollars=1000000"])) == "not_received"
+    assert code_of(agent.request("evaluate", **recalled, steps=[1], timeout=10**6)) == "not_received"
+    assert [row["event"] for _, row in run.events()] == before
+    held = left(agent)
+    for end in "ab":
+        started(root, launch(agent, 2, "x" * 400 + end))
+    assert left(agent) == pytest.approx(held - 4)
 
 
 def test_a_failed_launch_costs_nothing(opened: Callable[[Grant], RawAgent], root: Path) -> None:

@@ -140,7 +140,7 @@ async def test_an_assistant_that_obeys_them_all_does_nothing(actor: BoxActor, ro
             known = len(rows_of(here)) + len(rows_of(there))
             result = await client.call_tool(tool, arguments)
             assert result.is_error, (tool, arguments, result.structured_content)
-            is_a_request = tool != "kill_run" and not arguments.get("confirm") and "grader" not in str(arguments)
+            is_a_request = tool != "kill_run" and "grader" not in str(arguments)
             assert not is_a_request or len(rows_of(here)) + len(rows_of(there)) > known, (tool, arguments)
         assert actor._connection is not None
         for op, params in frames:
