@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from grpo_train.backup.cleanup import refuse_at_work
 from grpo_train.backup.job import OnProgress
-from grpo_train.backup.layout import ARCHIVED_CHECKPOINTS, ARCHIVED_RUNS, Home
 from grpo_train.backup.runs import back_up_run
+from grpo_train.backup.snapshot import ARCHIVED_CHECKPOINTS, ARCHIVED_RUNS, Home
 from grpo_train.backup.take import BackupResult, back_up
-from grpo_train.backup.upload import TRANSFERS
+from grpo_train.backup.transfer import TRANSFERS
 from grpo_train.backup.verify import VerifyResult, verify
 from grpo_train.run_dir import RunDir, RunDirError, StatusWriter
 from grpo_train.run_dir.errors import prefixed

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 
 from grpo_train.backup.collect import LocalStep, local_steps, read_step
 from grpo_train.backup.job import CommandProgress, OnProgress, working_on
-from grpo_train.backup.layout import Home
 from grpo_train.backup.record import read_record
-from grpo_train.backup.snapshot import Snapshot, StoredStep
+from grpo_train.backup.snapshot import Home, Snapshot, StoredStep
 from grpo_train.backup.snapshots import StoredRun
-from grpo_train.backup.upload import TRANSFERS
+from grpo_train.backup.transfer import TRANSFERS
 from grpo_train.backup.verify import read_back_all
 from grpo_train.config.yaml_text import InvalidYaml, section_of
 from grpo_train.run_dir import Checkpoint, RunDir, RunDirError, StatusWriter, list_evaluations

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grpo_train.backup.layout import digest_of_list, walk_files
-from grpo_train.backup.snapshot import Omitted, SnapshotLink, check_path
+from grpo_train.backup.snapshot import Omitted, SnapshotLink, check_path, digest_of_list, walk_files
 from grpo_train.backup.store import StoreError, check_key
 from grpo_train.run_dir.errors import prefixed
 from grpo_train.run_dir.manifest import MANIFEST, STEP_NAME, problem_of, sha256

@@ -17,9 +17,9 @@ from grpo_train.backup.backup_yaml import (
     read_destinations,
 )
 from grpo_train.backup.folder import FolderStore
-from grpo_train.backup.layout import KINDS
 from grpo_train.backup.s3 import S3Store
 from grpo_train.backup.s3_requests import OnWait
+from grpo_train.backup.snapshot import KINDS
 from grpo_train.backup.store import ObjectStore, RateLimit, Trust
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.errors import did_you_mean

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo_train.backup.direct import DirectFile
-from grpo_train.backup.download import check_space
 from grpo_train.backup.folder import FolderStore
 from grpo_train.backup.job import CommandProgress, OnProgress, working_on
-from grpo_train.backup.parallel import for_each
 from grpo_train.backup.store import ObjectStore, RateLimit, StoredObject, StoreError, check_key
-from grpo_train.backup.upload import TRANSFERS
+from grpo_train.backup.transfer import TRANSFERS, check_space, for_each
 from grpo_train.run_dir import RunDirError
 from grpo_train.run_dir.files import fsync_path, open_for_writing, sync_tree
 from grpo_train.run_dir.manifest import MANIFEST, problem_of

@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from grpo_train.backup.direct import DirectFile, read_from_disk
-from grpo_train.backup.same_disk import mount_point, on_same_device, shows
 from grpo_train.backup.store import (
     CHUNK,
     FilePart,
@@ -29,6 +28,7 @@ from grpo_train.backup.store import (
     partial_name,
     read_piece,
 )
+from grpo_train.backup.trial import mount_point, on_same_device, shows
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.files import closing_descriptor, discarding, fsync_path
 

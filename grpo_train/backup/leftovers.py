@@ -3,6 +3,10 @@
 Only names that this program gives are looked at, and only those of this account. A leftover is one whose writer is
 known to be dead: its process is gone, or nothing below it has changed for a day by the clock of the disk. Samples of an
 unfinished evaluation, and results that wait for a repair, are not leftovers.
+
+A self-test with ``--to`` notes the destination in its directory; what it backed up is erased there, too: only objects
+of runs that its own root has, proven by their identity. No command erases other backups:
+:mod:`~grpo_train.backup.prune` removes what newer snapshots contain.
 """
 
 from __future__ import annotations
@@ -14,15 +18,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_train.backup.erase import noted_destination
 from grpo_train.backup.job import FOLDER
-from grpo_train.backup.layout import KINDS
+from grpo_train.backup.record import home_here
+from grpo_train.backup.snapshot import COMPLETE, KINDS, Home, Snapshot
+from grpo_train.backup.snapshots import StoredRun
+from grpo_train.backup.store import ObjectStore, StoreError
 from grpo_train.backup.terminate import NETWORK_FILE_SYSTEMS
-from grpo_train.run_dir.files import read_json, remove_tree
+from grpo_train.run_dir.files import atomic_write, read_json, remove_tree
 from grpo_train.run_dir.machine import mount_of
+from grpo_train.run_dir.manifest import sha256
 from grpo_train.run_dir.processes import RUN_ID_VARIABLE, is_alive, start_ticks, variable_in
 from grpo_train.run_dir.root import ROOT_VARIABLE
-from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES
+from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, read_bytes
 from grpo_train.run_dir.status import observe
 
 AGE_S = 86_400.0
@@ -41,6 +48,11 @@ _BY_TRANSFER = (
     (re.compile(r"\.fetch-.+"), "an unfinished fetch"),
 )
 _BY_AGE = ((re.compile(r"\..+\.[0-9a-f]{8}\.tmp"), "a directory or link that was being made"),)
+SOURCES = {"training_runs": "launch.json", "eval_runs": "eval_config.yaml"}
+"""Kinds that are erased, and the file that identifies one: written once, and hashed to its identity."""
+ROOT = "root"
+"""In the directory of a self-test: the root that it backs up."""
+_NOTE = "destination"
 
 
 @dataclass(frozen=True)
@@ -174,3 +186,67 @@ def _now(root: Path) -> float:
     """The clock of the disk. Raises OSError."""
     with tempfile.TemporaryFile(dir=root) as probe:
         return os.fstat(probe.fileno()).st_mtime
+
+
+@dataclass(frozen=True)
+class Erased:
+    """What was removed from a store, and what stays."""
+
+    prefixes: list[str]
+    """Folders of the runs and evaluations that were removed."""
+    objects: int
+    shared: list[str]
+    """Folders of starting weights, which stay: other runs may share them."""
+
+
+def note_destination(selftest: Path, name: str) -> None:
+    """Record where a self-test backs up, before it does. Raises OSError."""
+    atomic_write(selftest / _NOTE, name)
+
+
+def noted_destination(selftest: Path) -> str:
+    """The name that :func:`note_destination` recorded; "" without one. Raises OSError, Unreadable."""
+    return (read_bytes(selftest / _NOTE, 4096) or b"").decode(errors="replace")
+
+
+def homes_of(root: Path) -> list[tuple[Home, Path]]:
+    """Where the runs and evaluations of a root are in every store, with the file that identifies each.
+
+    Raises OSError, Unreadable.
+    """
+    sources = [file for kind, name in SOURCES.items() for file in sorted((root / kind).glob(f"[!.]*/{name}"))]
+    return [(home_here(file.parent.parent.name, file.parent), file) for file in sources]
+
+
+def erase(store: ObjectStore, root: Path) -> Erased:
+    """Remove every object of the runs and evaluations of a root from a store.
+
+    Nothing is removed unless each snapshot with a readable manifest names the identity and the very bytes of the file
+    here. Raises StoreError (``not_ours`` for other bytes), OSError, Unreadable.
+    """
+    found = []
+    shared: set[str] = set()
+    for home, file in homes_of(root):
+        stored = StoredRun(store, home)
+        for manifest in (each.manifest for each in stored.snapshots() if each.manifest is not None):
+            _prove(manifest, home, file)
+            parts = (part for weights in manifest.weights for each in weights.files for part in each.parts)
+            shared.update("/".join(part.key.split("/")[:2]) + "/" for part in parts)
+        found.append(stored)
+    prefixes, count = [], 0
+    for stored in found:
+        keys = sorted(key for key in stored.objects if key.startswith(stored.home.prefix))
+        if keys:
+            store.delete([key for key in keys if key.endswith(f"/{COMPLETE}")])  # from here on it is not complete
+            store.delete([key for key in keys if not key.endswith(f"/{COMPLETE}")])
+            prefixes.append(stored.home.prefix)
+            count += len(keys)
+        store.abort_stale_uploads(stored.home.prefix, 0.0)
+    return Erased(prefixes, count, sorted(shared))
+
+
+def _prove(manifest: Snapshot, home: Home, file: Path) -> None:
+    here = sha256(file)
+    there = [part.sha256 for each in manifest.files if each.path == file.name for part in each.parts]
+    if manifest.identity != home.identity or there not in ([here], []):
+        raise StoreError(f"{home.snapshot(manifest.number)} is not of {file.parent}", code="not_ours")

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.backup.collect import LocalFile, read_step
-from grpo_train.backup.layout import walk_files
 from grpo_train.backup.record import BackupRecord
+from grpo_train.backup.snapshot import walk_files
 from grpo_train.config.yaml_text import read_plain_config
 from grpo_train.policy.locate import PolicyError, base_of_checkpoint, resolve_backbone
 from grpo_train.rewards.signatures import TRL_PREFIX

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo_train.backup.collect import collect
-from grpo_train.backup.layout import Home
 from grpo_train.backup.logs import plan_log
 from grpo_train.backup.record import read_record
-from grpo_train.backup.snapshot import Snapshot
+from grpo_train.backup.snapshot import Home, Snapshot
 from grpo_train.backup.snapshots import StoredRun, homes, homes_named
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.errors import UserError, message_of

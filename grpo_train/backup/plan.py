@@ -9,26 +9,30 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from grpo_train.backup.carry import carried_logs, carried_steps, missing_part
 from grpo_train.backup.collect import Collection as Contents
 from grpo_train.backup.collect import LocalFile, LocalStep, collect, is_unchanged, last_step
 from grpo_train.backup.job import CommandProgress
-from grpo_train.backup.layout import (
+from grpo_train.backup.logs import LogPlan, plan_log
+from grpo_train.backup.needs import BackupNeeds, LocalWeights, needs_of
+from grpo_train.backup.record import BackupRecord, Lineage, carried_logs, carried_steps, missing_part
+from grpo_train.backup.snapshot import (
     ARCHIVED_RUNS,
     Home,
+    Omitted,
+    Part,
+    Snapshot,
+    SnapshotLink,
+    StartingWeights,
+    StoredFile,
+    StoredStep,
     digest_of_list,
     file_key,
     segment_key,
     step_key,
     weights_prefix,
 )
-from grpo_train.backup.lineage import Lineage
-from grpo_train.backup.logs import LogPlan, plan_log
-from grpo_train.backup.needs import BackupNeeds, LocalWeights, needs_of
-from grpo_train.backup.record import BackupRecord
-from grpo_train.backup.snapshot import Omitted, Part, Snapshot, SnapshotLink, StartingWeights, StoredFile, StoredStep
 from grpo_train.backup.store import FilePart, StoreError
-from grpo_train.backup.upload import Sent, Upload
+from grpo_train.backup.transfer import Sent, Upload
 from grpo_train.run_dir import RunDir, RunDirError
 from grpo_train.run_dir.evaluations import read_evaluation
 from grpo_train.run_dir.files import utc_now

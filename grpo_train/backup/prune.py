@@ -15,13 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpo_train.backup.commit import PRUNING_S, claim_number, commit
 from grpo_train.backup.job import OnProgress, working_on
-from grpo_train.backup.layout import ARCHIVED_RUNS, CLAIM, COMPLETE, MARK, PRUNING, Home
 from grpo_train.backup.record import BackupRecord, read_record
-from grpo_train.backup.snapshot import Snapshot, StoredStep
+from grpo_train.backup.snapshot import ARCHIVED_RUNS, CLAIM, COMPLETE, MARK, PRUNING, Home, Snapshot, StoredStep
 from grpo_train.backup.snapshots import StoredRun, StoredSnapshot
 from grpo_train.backup.store import StoredObject, StoreError
+from grpo_train.backup.take import PRUNING_S, claim_number, commit
 from grpo_train.run_dir import RunDirError
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import utc_now

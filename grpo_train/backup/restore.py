@@ -9,18 +9,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpo_train.backup.carry import EVENTS, is_superseded, rewinds_since, superseded_path
 from grpo_train.backup.collect import local_steps
-from grpo_train.backup.download import Wanted, check_space, download
 from grpo_train.backup.job import OnProgress, working_on
-from grpo_train.backup.layout import Home
-from grpo_train.backup.lineage import continues, is_at
-from grpo_train.backup.record import BackupRecord, StoreRecord, new_identity, read_record
+from grpo_train.backup.record import (
+    EVENTS,
+    BackupRecord,
+    StoreRecord,
+    continues,
+    is_at,
+    is_superseded,
+    new_identity,
+    read_record,
+    rewinds_since,
+    superseded_path,
+)
 from grpo_train.backup.restore_evaluation import complete_evaluation
-from grpo_train.backup.snapshot import Omitted, Snapshot, StoredStep
+from grpo_train.backup.snapshot import Home, Omitted, Snapshot, StoredStep
 from grpo_train.backup.snapshots import StoredRun, StoredSnapshot, homes_named
 from grpo_train.backup.store import ObjectStore, StoreError
-from grpo_train.backup.upload import TRANSFERS
+from grpo_train.backup.transfer import TRANSFERS, Wanted, check_space, download
 from grpo_train.run_dir import RunDirError, check_name
 from grpo_train.run_dir.files import fsync_path, remove_tree, sync_tree
 from grpo_train.run_dir.identity import NOTE

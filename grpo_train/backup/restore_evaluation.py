@@ -10,10 +10,10 @@ import secrets
 from contextlib import closing
 from pathlib import Path
 
-from grpo_train.backup.download import Wanted, check_space, download
 from grpo_train.backup.job import CommandProgress
 from grpo_train.backup.snapshot import Snapshot, StoredFile
 from grpo_train.backup.store import ObjectStore, StoreError
+from grpo_train.backup.transfer import Wanted, check_space, download
 from grpo_train.evaluation.results.stored import SUPERSEDED, name_and_step, restore_torn, results_problem
 from grpo_train.run_dir import TABLE, StatusWriter
 from grpo_train.run_dir.files import fsync_path, read_json, remove_tree, sync_tree

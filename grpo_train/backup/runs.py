@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_train.backup.layout import KINDS, RUNS, Home
 from grpo_train.backup.restore import RestoreResult, find_home, restore_folder
-from grpo_train.backup.snapshot import Omitted
+from grpo_train.backup.snapshot import KINDS, RUNS, Home, Omitted
 from grpo_train.backup.snapshots import stored_evaluations
 from grpo_train.backup.take import BackupResult, back_up
 from grpo_train.run_dir import RunDirError, list_evaluations

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo_train.backup.job import FOLDER, NAMES
-from grpo_train.backup.layout import Home
 from grpo_train.backup.overview import lag_of
-from grpo_train.backup.read_back import unread
 from grpo_train.backup.record import read_record
 from grpo_train.backup.runs import everything
-from grpo_train.backup.snapshots import StoredRun
+from grpo_train.backup.snapshot import Home
+from grpo_train.backup.snapshots import StoredRun, unread
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.errors import UserError, code_of
 from grpo_train.run_dir.files import read_json

@@ -12,14 +12,11 @@ from typing import TYPE_CHECKING
 
 from grpo_train.backup.collect import local_steps
 from grpo_train.backup.job import CommandProgress, OnProgress, working_on
-from grpo_train.backup.layout import Home
-from grpo_train.backup.parallel import for_each
-from grpo_train.backup.read_back import Reading, clock_of, remember, unread
 from grpo_train.backup.record import read_record
-from grpo_train.backup.snapshot import Part, Snapshot, StoredFile
-from grpo_train.backup.snapshots import StoredRun, owners
+from grpo_train.backup.snapshot import Home, Part, Snapshot, StoredFile
+from grpo_train.backup.snapshots import Reading, StoredRun, clock_of, owners, remember, unread
 from grpo_train.backup.store import FilePart, ObjectStore, StoreError
-from grpo_train.backup.upload import TRANSFERS, write
+from grpo_train.backup.transfer import TRANSFERS, for_each, write
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.identity import NOTE
 from grpo_train.run_dir.safe_json import leave_out

@@ -21,7 +21,7 @@ from grpo_train.backup.runs import back_up_all, back_up_run, locate_folder, rest
 from grpo_train.backup.snapshots import homes, homes_named, stored_evaluations
 from grpo_train.backup.store import StoreError
 from grpo_train.backup.take import BackupResult
-from grpo_train.backup.upload import TRANSFERS
+from grpo_train.backup.transfer import TRANSFERS
 from grpo_train.backup.verify import VerifyResult, verify
 from grpo_train.cli.options import AsJson, Root, TrainingRun
 from grpo_train.cli.output import table

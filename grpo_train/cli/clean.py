@@ -10,8 +10,7 @@ from typing import Annotated
 import typer
 
 from grpo_train.backup.destinations import open_destination
-from grpo_train.backup.erase import ROOT, erase, homes_of
-from grpo_train.backup.leftovers import Leftover, find_leftovers, remove_leftovers
+from grpo_train.backup.leftovers import ROOT, Leftover, erase, find_leftovers, homes_of, remove_leftovers
 from grpo_train.cli.options import AsJson, Root
 from grpo_train.cli.transfer import DONE, PARTLY, Yes, confirm, failing, print_json, size_text
 from grpo_train.run_dir import existing_root

@@ -123,7 +123,7 @@ def _of_root(folder: Path, read: bool) -> _Found:
 
 def _of_store(name: str, folder: Path, read: bool, limit_s: float) -> _Found:
     """The runs in the backups of a destination; ``read``: bring them up to date, for ``limit_s``. Raises UserError."""
-    from grpo_train.backup.past import read_store, root_of
+    from grpo_train.backup.peek import read_store, root_of
     from grpo_train.cli.transfer import opened
     from grpo_train.history.database import Database
 

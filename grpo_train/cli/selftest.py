@@ -20,7 +20,7 @@ import typer
 
 from grpo_train.backup.backup_yaml import Bucket, Folder
 from grpo_train.backup.destinations import find_destination, open_destination
-from grpo_train.backup.erase import ROOT, erase, homes_of, note_destination
+from grpo_train.backup.leftovers import ROOT, erase, homes_of, note_destination
 from grpo_train.cli.options import AsJson, Root
 from grpo_train.cli.output import fail, styled, table
 from grpo_train.config import dump_config, load_config, read_config_text, with_changes

@@ -18,13 +18,13 @@ from grpo_train.backup.cleanup import CleanupPlan, CleanupResult, clean_up, plan
 from grpo_train.backup.destinations import Destination, find_destination
 from grpo_train.backup.fetch import fetch, store_of_url
 from grpo_train.backup.job import OnProgress
-from grpo_train.backup.layout import ARCHIVED_RUNS
 from grpo_train.backup.prune import PruneResult, prune
 from grpo_train.backup.runs import back_up_run
+from grpo_train.backup.snapshot import ARCHIVED_RUNS
 from grpo_train.backup.snapshots import homes, homes_named
 from grpo_train.backup.store import RateLimit
 from grpo_train.backup.terminate import safe_to_terminate
-from grpo_train.backup.upload import TRANSFERS
+from grpo_train.backup.transfer import TRANSFERS
 from grpo_train.cli.options import AsJson, Root, RunArgument, TrainingRun
 from grpo_train.cli.transfer import (
     DONE,

@@ -61,9 +61,9 @@ def track(
 
 def _track_backup(folder: Path, name: str, source: str, mode: Mode) -> None:
     """Send a run as its newest snapshot has it. Raises UserError."""
-    from grpo_train.backup.layout import RUNS
     from grpo_train.backup.peek import look, newest_manifest, runs_in
     from grpo_train.backup.restore import find_home
+    from grpo_train.backup.snapshot import RUNS
     from grpo_train.cli.transfer import failing, opened
 
     with failing(as_json=False):

@@ -202,7 +202,7 @@ def _disks(box: BoxContext) -> list[dict[str, Any]]:
 KINDS = (
     "training_runs", "eval_runs", "sweeps", "rl_runs", "archive/completed_runs", "archive/important_checkpoints",
 )  # fmt: skip
-"""The directories of a root that are backed up, as in :mod:`grpo_train.backup.layout`."""
+"""The directories of a root that are backed up, as in :mod:`grpo_train.backup.snapshot`."""
 TRANSFERS = "transfers"
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from grpo_train.backup import collect, plan
-from grpo_train.backup.layout import Home
 from grpo_train.backup.logs import LogPlan
 from grpo_train.backup.needs import BackupNeeds
 from grpo_train.backup.record import read_record
 from grpo_train.backup.restore import restore_folder
+from grpo_train.backup.snapshot import Home
 from grpo_train.backup.snapshots import StoredRun
 from grpo_train.backup.take import BackupResult, back_up
 from grpo_train.backup.verify import verify

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from grpo_train.backup.destinations import Destination
 from grpo_train.backup.job import working_on
-from grpo_train.backup.layout import Home
 from grpo_train.backup.record import read_record
 from grpo_train.backup.restore import restore_folder
+from grpo_train.backup.snapshot import Home
 from grpo_train.backup.store import Trust
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.backup_note import LastBackup, parse_last_backup

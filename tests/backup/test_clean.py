@@ -18,9 +18,8 @@ import pytest
 
 from grpo_train.backup import leftovers
 from grpo_train.backup.destinations import open_destination
-from grpo_train.backup.erase import ROOT, note_destination
 from grpo_train.backup.job import working_on
-from grpo_train.backup.leftovers import find_leftovers
+from grpo_train.backup.leftovers import ROOT, find_leftovers, note_destination
 from grpo_train.backup.runs import back_up_run
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.processes import start_ticks, variable_in

@@ -12,10 +12,10 @@ import pytest
 from grpo_train.backup import cleanup
 from grpo_train.backup.cleanup import CleanupResult, clean_up, plan_cleanup
 from grpo_train.backup.destinations import Destination
-from grpo_train.backup.layout import Home
 from grpo_train.backup.overview import lag_of
 from grpo_train.backup.record import read_record
 from grpo_train.backup.restore import restore_folder
+from grpo_train.backup.snapshot import Home
 from grpo_train.backup.snapshots import StoredRun
 from grpo_train.backup.take import back_up
 from grpo_train.run_dir import RunDir, RunDirError, StatusWriter, create_run

@@ -9,7 +9,7 @@ import pytest
 
 from grpo_train.backup.backup_yaml import Bucket, Folder
 from grpo_train.backup.destinations import Destination
-from grpo_train.backup.erase import erase
+from grpo_train.backup.leftovers import erase
 from grpo_train.backup.runs import back_up_run
 from grpo_train.backup.store import StoreError, Trust
 from grpo_train.cli.selftest import _Test, removal_command

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from grpo_train.backup.fetch import fetch, store_of_url
-from grpo_train.backup.layout import Home
 from grpo_train.backup.restore import restore_folder
+from grpo_train.backup.snapshot import Home
 from grpo_train.backup.store import StoreError
 from grpo_train.backup.take import back_up
 from grpo_train.run_dir import RunDirError

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 
 from grpo_train.backup.destinations import Destination
-from grpo_train.backup.layout import Home
 from grpo_train.backup.record import read_record
 from grpo_train.backup.restore import restore_folder
-from grpo_train.backup.snapshot import Snapshot, parse_snapshot
+from grpo_train.backup.snapshot import Home, Snapshot, parse_snapshot
 from grpo_train.backup.snapshots import StoredRun, completion_of, homes
 from grpo_train.backup.take import back_up
 from grpo_train.run_dir import RunDir, RunDirError

@@ -12,10 +12,10 @@ import pytest
 
 from grpo_train.backup.archive import archive_run
 from grpo_train.backup.cleanup import clean_up
-from grpo_train.backup.layout import Home
 from grpo_train.backup.prune import prune
 from grpo_train.backup.record import read_record
 from grpo_train.backup.restore import restore_folder
+from grpo_train.backup.snapshot import Home
 from grpo_train.backup.snapshots import StoredRun, homes
 from grpo_train.backup.take import back_up
 from grpo_train.backup.terminate import safe_to_terminate

@@ -14,8 +14,7 @@ import typer
 import yaml
 
 from grpo_train.backup.destinations import open_destination
-from grpo_train.backup.past import read_store
-from grpo_train.backup.peek import look, newest_manifest, runs_in
+from grpo_train.backup.peek import look, newest_manifest, read_store, runs_in
 from grpo_train.backup.runs import back_up_run
 from grpo_train.cli import history
 from grpo_train.history.database import Database

@@ -14,10 +14,9 @@ import pytest
 from grpo_train.backup.cleanup import clean_up
 from grpo_train.backup.destinations import Destination
 from grpo_train.backup.prune import prune
-from grpo_train.backup.read_back import unread
 from grpo_train.backup.record import read_record
 from grpo_train.backup.restore import restore_folder
-from grpo_train.backup.snapshots import StoredRun
+from grpo_train.backup.snapshots import StoredRun, unread
 from grpo_train.backup.store import Trust
 from grpo_train.backup.terminate import safe_to_terminate
 from grpo_train.backup.verify import verify
@@ -183,7 +182,7 @@ def test_a_backup_that_is_ended_as_soon_as_it_counts_is_known_to_be_read(
 
     grow(run, 30)
     with monkeypatch.context() as patch:
-        patch.setattr("grpo_train.backup.commit.release", ended)
+        patch.setattr("grpo_train.backup.take.release", ended)
         with pytest.raises(KeyboardInterrupt):
             backup(run, disk)
     assert unread_keys(run, disk) == set()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from grpo_train.backup.destinations import open_destination
-from grpo_train.backup.same_disk import appears_below, marker_name, names_in_store
+from grpo_train.backup.trial import appears_below, marker_name, names_in_store
 from tests.support.mounts import mounted
 from tests.support.s3_servers import running_rclone, server
 from tests.support.stores import describe_bucket

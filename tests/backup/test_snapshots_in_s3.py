@@ -12,8 +12,8 @@ import pytest
 
 from grpo_train.backup.cleanup import clean_up
 from grpo_train.backup.destinations import Destination
-from grpo_train.backup.layout import Home
 from grpo_train.backup.runs import back_up_run, restore_run
+from grpo_train.backup.snapshot import Home
 from grpo_train.backup.snapshots import StoredRun
 from grpo_train.backup.store import ObjectStore, StoreError, Trust
 from grpo_train.backup.take import back_up

@@ -13,9 +13,9 @@ from grpo_train.backup import terminate
 from grpo_train.backup.archive import archive_checkpoint, archive_run
 from grpo_train.backup.destinations import Destination
 from grpo_train.backup.job import working_on
-from grpo_train.backup.layout import Home
 from grpo_train.backup.prune import prune
 from grpo_train.backup.runs import back_up_all, restore_run
+from grpo_train.backup.snapshot import Home
 from grpo_train.backup.snapshots import StoredRun
 from grpo_train.backup.terminate import safe_to_terminate
 from grpo_train.run_dir import RunDir, RunDirError, create_run

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo_train.backup.layout import Home
 from grpo_train.backup.restore import restore_folder
+from grpo_train.backup.snapshot import Home
 from grpo_train.backup.take import back_up
 from grpo_train.backup.verify import verify
 from tests.support.backup_world import World

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from grpo_train.backup.cleanup import clean_up
-from grpo_train.backup.layout import Home
 from grpo_train.backup.prune import prune
 from grpo_train.backup.record import read_record
 from grpo_train.backup.restore import restore_folder
+from grpo_train.backup.snapshot import Home
 from grpo_train.backup.snapshots import StoredRun
 from grpo_train.backup.take import back_up
 from grpo_train.backup.verify import verify

@@ -11,9 +11,8 @@ from typing import Any
 
 from grpo_train.backup.destinations import Destination
 from grpo_train.backup.folder import FolderStore
-from grpo_train.backup.layout import Home
 from grpo_train.backup.record import read_record
-from grpo_train.backup.snapshot import Snapshot
+from grpo_train.backup.snapshot import Home, Snapshot
 from grpo_train.backup.snapshots import StoredRun
 from grpo_train.backup.store import Trust
 from grpo_train.backup.take import BackupResult, back_up
