@@ -1,7 +1,8 @@
 """What an assistant may look at: one method for each tool, whose docstring is what the assistant reads.
 
 Each answer is bounded, whatever a run has. What a model or a program wrote stands under :data:`SAID`, so that no reader
-takes it for the words of this server: nothing in it is an instruction.
+takes it for the words of this server: nothing in it is an instruction. So does all that the box says in more than a
+word (:meth:`Texts.marked`).
 """
 
 from __future__ import annotations
@@ -38,6 +39,12 @@ MAX_TEXT = 4_000
 """Characters of one text."""
 MAX_ANSWER = 60_000
 """Characters of all texts of an answer."""
+MAX_WORD = 128
+"""Characters of a name; a longer one is a text."""
+PHRASES = frozenset({"no signal", "old layout"})
+"""Verdicts and states of two words."""
+MAX_VALUES = 20_000
+"""Names, numbers and texts of an answer."""
 MAX_TOKENS = 64
 """Of a completion."""
 MAX_WAIT_S = 60.0
@@ -60,7 +67,23 @@ class Texts:
     """The texts of one answer, within its bounds."""
 
     def __init__(self) -> None:
-        self._left = MAX_ANSWER
+        self._left, self._values = MAX_ANSWER, MAX_VALUES
+
+    def marked(self, value: Any) -> Any:
+        """An answer in which each text of more than a word is marked, and what is too much left out."""
+        self._values -= 1
+        if isinstance(value, str):
+            is_name = value in PHRASES or (len(value) <= MAX_WORD and len(value.split()) <= 1)
+            return value if is_name else self.said(value)
+        if isinstance(value, dict):
+            if SAID in value:
+                self._left -= len(value[SAID])
+                return value
+            rows = value.items()
+            return {str(key)[:MAX_WORD]: self.marked(item) for key, item in rows if self._values > 0}
+        if isinstance(value, (list, tuple)):
+            return [self.marked(item) for item in value if self._values > 0]
+        return value
 
     def said(self, text: Any, limit: int = MAX_TEXT, *, is_end: bool = False) -> Row:
         """A text that a model or a program wrote, cut to its beginning, or to its end."""
@@ -146,23 +169,22 @@ class BoxReader:
         improving, done) and since which step. state: only these, such as "running"; "live" for all that are at work."""
         rows = self.request("list_runs", verdicts=True)["runs"]
         wanted = [row for row in rows if not state or row.get("state") == state or (state == "live" and _is_live(row))]
-        limit, texts = _within(limit, MAX_ROWS), Texts()
+        limit = _within(limit, MAX_ROWS)
         return {
             "box": self.box.name,
-            "runs": [_kept(row, texts) for row in wanted[:limit]],
+            "runs": [_kept(row) for row in wanted[:limit]],
             "more": max(0, len(wanted) - limit),
         }
 
     def run(self, run: str) -> Row:
         """Everything about a run: state, verdict with its evidence, error, checkpoints, evaluations, and how it was
         started."""
-        reply, texts = self.request("show_run", run=run, verdict=True), Texts()
-        summary = _marked(reply["summary"], texts)
+        reply = self.request("show_run", run=run, verdict=True)
         launch = reply["launch"]
         return {
             "run": reply["run"],
             "path": reply["path"],
-            "summary": summary,
+            "summary": _joined(reply["summary"]),
             "checkpoints": reply["checkpoints"][-MAX_ROWS:],
             "evaluations": _evaluations(reply),
             "workflow": reply.get("workflow") or {},
@@ -223,7 +245,7 @@ class BoxReader:
             }[until]
             can_come = _is_live(row) or until == "evaluations"
             if came or self._clock.monotonic() >= deadline or not can_come:
-                return {"run": run, "came": came, "is_live": _is_live(row), "summary": _kept(row, Texts())}
+                return {"run": run, "came": came, "is_live": _is_live(row), "summary": _kept(row)}
             on_look(int(row.get("step") or 0), int(row.get("total_steps") or 0))
             self._clock.sleep(LOOK_S)
 
@@ -348,6 +370,9 @@ class BoxReader:
         """The tools that change something: none."""
         return []
 
+    def refuse_call(self, tool: str, arguments: Row, reason: str) -> None:
+        """A call that reached no tool."""
+
     def tools(self) -> list[Callable[..., Row]]:
         return [
             self.runs, self.run, self.metrics, self.curves, self.changes, self.step, self.events, self.config,
@@ -356,24 +381,18 @@ class BoxReader:
         ]  # fmt: skip
 
 
-def _kept(row: Row, texts: Texts) -> Row:
+def _kept(row: Row) -> Row:
     """What a list has of a run."""
-    return _marked({key: row[key] for key in RUN_KEYS if row.get(key) is not None}, texts)
+    return _joined({key: row[key] for key in RUN_KEYS if row.get(key) is not None})
 
 
-def _marked(row: Row, texts: Texts) -> Row:
-    """A run whose note and error are marked as somebody's text."""
-    found = dict(row)
-    if found.get("note"):
-        found["note"] = texts.said(found["note"])
-    if isinstance(error := found.get("error"), dict):
-        tail, summary = error.get("console_tail"), error.get("summary")
-        found["error"] = {
-            **error,
-            **({"summary": texts.said(summary)} if summary else {}),
-            **({"console_tail": texts.said("\n".join(map(str, tail)), is_end=True)} if tail else {}),
-        }
-    return found
+def _joined(row: Row) -> Row:
+    """A run with the end of its console as one text."""
+    error = row.get("error")
+    if not isinstance(error, dict) or not error.get("console_tail"):
+        return dict(row)
+    tail = Texts().said("\n".join(map(str, error["console_tail"])), is_end=True)
+    return {**row, "error": {**error, "console_tail": tail}}
 
 
 def _is_live(row: Row) -> bool:
