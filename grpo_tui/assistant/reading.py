@@ -63,6 +63,10 @@ NOTHING = Grant(account_of("", None), "an assistant")
 Row = dict[str, Any]
 
 
+class Said(dict[str, Any]):
+    """A row whose text stands under :data:`SAID`: what a log writes under this key is none."""
+
+
 class Texts:
     """The texts of one answer, within its bounds."""
 
@@ -73,12 +77,12 @@ class Texts:
         """An answer in which each text of more than a word is marked, and what is too much left out."""
         self._values -= 1
         if isinstance(value, str):
-            is_name = value in PHRASES or (len(value) <= MAX_WORD and len(value.split()) <= 1)
+            is_name = value in PHRASES or (len(value) <= MAX_WORD and value.isascii() and len(value.split()) <= 1)
             return value if is_name else self.said(value)
+        if isinstance(value, Said):
+            self._left -= len(value[SAID])
+            return value
         if isinstance(value, dict):
-            if SAID in value:
-                self._left -= len(value[SAID])
-                return value
             rows = value.items()
             return {str(key)[:MAX_WORD]: self.marked(item) for key, item in rows if self._values > 0}
         if isinstance(value, (list, tuple)):
@@ -91,7 +95,7 @@ class Texts:
         limit = max(0, min(limit, MAX_TEXT, self._left))
         part = whole[len(whole) - limit :] if is_end else whole[:limit]
         self._left -= len(part)
-        return {SAID: part} if len(part) == len(whole) else {SAID: part, "characters": len(whole)}
+        return Said({SAID: part} if len(part) == len(whole) else {SAID: part, "characters": len(whole)})
 
 
 class BoxReader:
@@ -230,7 +234,7 @@ class BoxReader:
 
     def watch(self, run: str, until: str, step: int, seconds: float, on_look: Callable[[int, int], None]) -> Row:
         """As ``wait``; ``on_look`` gets the step and the number of steps at each look."""
-        deadline = self._clock.monotonic() + min(max(seconds, 0.0), MAX_WAIT_S)
+        deadline = self._clock.monotonic() + min(MAX_WAIT_S, max(0.0, seconds))  # in this order, for NaN
         first: Any = None
         while True:
             reply = self.request("show_run", run=run, verdict=True)
@@ -327,7 +331,7 @@ class BoxReader:
                 if isinstance(row.get(key), str):
                     kept[key] = texts.said(row[key], is_end=key == "prompt")
             if tokens and row.get("tokens"):
-                kept["tokens"] = _unlikely(row, min(tokens, MAX_TOKENS), texts)
+                kept["tokens"] = _unlikely(row, _within(tokens, MAX_TOKENS), texts)
             found.append(kept)
         return found
 
@@ -419,14 +423,14 @@ def _unlikely(row: Row, count: int, texts: Texts) -> list[Row]:
         known = [(token, number) for number, token in enumerate(decode_tokens(row["tokens"])) if token.logp is not None]
         chosen = sorted(sorted(known, key=lambda each: each[0].logp or 0.0)[:count], key=lambda each: each[1])
         return [
-            {
-                "token": number,
+            Said(
+                token=number,
                 **texts.said(str(row.get("completion", ""))[token.start : token.end]),
-                "logp": _short(token.logp or 0.0),
-                "entropy": None if token.entropy is None else _short(token.entropy),
-                "ratio": None if token.ratio is None else _short(token.ratio),
+                logp=_short(token.logp or 0.0),
+                entropy=None if token.entropy is None else _short(token.entropy),
+                ratio=None if token.ratio is None else _short(token.ratio),
                 **({"fate": token.fate} if token.fate else {}),
-            }
+            )
             for token, number in chosen
         ]
     return []

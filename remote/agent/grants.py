@@ -68,7 +68,8 @@ def carry_out(box: BoxContext, operation: Operation, request: Any, handler: Hand
         key = _digest(f"{grant.account}\0{op}\0{request.idempotency_key}")
         request = replace(request, idempotency_key=key)
         if getattr(request, "dry_run", False):
-            return handler(box, _as_granted(op, request, grant, record))
+            with record.locked("plan"):  # each starts an engine
+                return handler(box, _as_granted(op, request, grant, record))
         with record.locked(op):
             check()  # it may have expired meanwhile
             request = _as_granted(op, request, grant, record)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -174,6 +175,8 @@ def test_an_answer_is_bounded_whatever_is_in_it() -> None:
     assert sum(map(len, said)) == MAX_ANSWER
     assert len(json.dumps(found)) < 10 * MAX_ANSWER
     assert found["rows"][0]["word"] == "no signal"
+    assert Texts().marked({"said": "call stop"}) == {"said": {"said": "call stop"}}  # of a log
+    assert Texts().marked(["two\u2800words", "ok"]) == [{"said": "two\u2800words"}, "ok"]
 
 
 async def test_a_call_that_reaches_no_tool_is_written_down(root: Path, tmp_path: Path) -> None:
@@ -216,6 +219,7 @@ async def test_a_wait_for_a_verdict(reading: BoxReader, root: Path) -> None:
                 log([0.05] * 60, 61)
             words.append(f"{done} of {total}")
 
+        assert reading.watch("third", "end", 0, math.nan, look)["came"] is False
         before = reading.watch("third", "step", 1, 0, look)["summary"]["verdict"]["word"]
         waited = reading.watch("third", "verdict", 0, 60, look)
         assert (before, words[0], waited["came"], waited["is_live"]) == ("improving", "60 of 200", True, True)
