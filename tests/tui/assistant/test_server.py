@@ -227,6 +227,27 @@ async def test_a_wait_for_a_verdict(reading: BoxReader, root: Path) -> None:
     shutil.rmtree(run.path)
 
 
+async def test_what_is_not_written_down_here_is_not_done(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the file was full only when the act was confirmed."""
+    run = create_run(root, {"argv": [], "config_text": ""}, "fourth")
+    grant = Grant(account_of("ann", None), "an assistant of ann", ["stop"], ["fourth"])
+    box, record = Box("local", kind="local", root=str(root)), tmp_path / "assistant.jsonl"
+    with closing(StatusWriter(run.path)) as status, closing(BoxActor(box, None, grant, {}, record)) as actor:
+        status.update(state="running", total_steps=200, started_at=utc_now())
+        async with Client(server_of(actor)) as assistant:
+            planned = await call(assistant, "stop_run", run="fourth", why="it fell")
+            monkeypatch.setattr("grpo_tui.assistant.acting.MAX_BYTES", 1)
+            asked = {"run": "fourth", "why": "it fell", "confirm": planned["confirm"]}
+            assert "cannot be written" in await refusal(assistant, "stop_run", **asked)
+            assert not run.stop_requested()
+            monkeypatch.undo()
+            assert (await call(assistant, "stop_run", **asked))["done"] is True
+            assert run.stop_requested()
+    shutil.rmtree(run.path)
+
+
 async def test_two_programs_at_once_spend_the_money_once(tmp_path: Path) -> None:
     """Two of one account, of which one is refused, and one of another: real processes on pipes."""
     root, home, socket = tmp_path / "root", tmp_path / "home", f"two-{os.getpid()}"
