@@ -34,6 +34,7 @@ from grpo_train.supervisor.journal import Journal
 from grpo_train.supervisor.notify import Notifier
 from grpo_train.supervisor.stages import Stage, end_other_nodes, is_shielded, shielded, stage_environment
 from grpo_train.supervisor.stop_requests import StopRequests
+from grpo_train.supervisor.stop_rules import over_budget
 from grpo_train.supervisor.watchdog import Watchdog
 
 # what the processes of a stage are doing: state, wait channel, and stacks in ``console.log`` ---------------
@@ -110,6 +111,8 @@ STOP_GRACE_S = 15.0
 """Time for a stage that hangs to save after all, before SIGTERM."""
 LEFT_OUT = 3
 """Exit code of a backup or cleanup that is done, except for what it named."""
+BEYOND_S = 600.0
+"""A run that has not stopped so long after its budget was spent, and two steps more, is ended without saving."""
 GIVE_UP_S = 30.0
 """After SIGKILL: a process that is still there is blocked in the kernel, and not waited for."""
 
@@ -148,6 +151,8 @@ class StageRunner:
         self._meeting = ""
         self._stopping = False
         """Whether this stage was asked to stop. The trainer removes the request once it has saved."""
+        self._overspends = False
+        """Whether the budget was spent long ago."""
 
     def run(self, stage: Stage, command: list[str], meeting: str = "") -> StageOutcome:
         """Run one stage to its end. ``meeting``: the id of that of several machines."""
@@ -200,6 +205,9 @@ class StageRunner:
     def _outcome(self, child: subprocess.Popen[bytes], stage: Stage) -> StageOutcome:
         if self._stops.killing:
             return StageOutcome("killed")
+        if self._overspends:
+            self._run.clear_stop()
+            return StageOutcome("stopped")
         if child.returncode == 0:
             reached = self._run.newest_step()
             if self._stopping and stage.kind == "train" and reached < self._config.run.total_steps:
@@ -253,7 +261,8 @@ class StageRunner:
                     row = self._run.last_step_row()
                     step, seconds = int(to_float(row.get("step")) or 0), to_float(row.get("time/step"))
                     journal.terminal.update(step, self._config.run.total_steps, seconds)
-            if stops.killing or (self._stopping and stage.kind != "train"):
+                    self._end_if_overspent(seconds or 0.0)
+            if stops.killing or self._overspends or (self._stopping and stage.kind != "train"):
                 term_at = min(term_at, now)
             if term_at == math.inf and self._meeting and has_failed_elsewhere(self._run, self._meeting):
                 term_at = now + KILL_GRACE_S  # this machine's processes may wait for the others
@@ -275,6 +284,17 @@ class StageRunner:
             self._journal.say(f"stopping: {reason}")
             with self._journal.writing(self._run.stop_file):
                 self._run.request_stop(by=reason)
+
+    def _end_if_overspent(self, step_seconds: float) -> None:
+        """End a step that outlasts the budget by far: the settings of a run make steps as long as they like."""
+        spent = self._journal.run_seconds
+        if self._overspends or not over_budget(self._config, spent - BEYOND_S - 2 * step_seconds):
+            return
+        self._overspends = True
+        self.stopped_because = self.stopped_because or over_budget(self._config, spent)
+        self._journal.say(
+            "ending now, without saving: the step goes far beyond the budget; the latest checkpoint is intact"
+        )
 
     def _report_stall(self, stage: Stage, silent_s: float) -> dict[str, Any]:
         """Write what hangs to the status, the console and the events, and ask it to save."""

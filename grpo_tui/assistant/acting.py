@@ -52,8 +52,8 @@ class BoxActor(BoxReader):
     # ------------------------------------------------------------------------------------------------------- acts
 
     def stop_run(self, run: str, why: str, confirm: str = "") -> Row:
-        """Stop a run after its current step, saved. Without confirm nothing is changed: the answer says what would
-        happen, and the word to confirm it with."""
+        """Stop a run after its current step, saved; it can be resumed. Without confirm nothing is changed: the answer
+        says what would happen, and the word to confirm it with."""
         return self._act("stop", {"run": run}, why, confirm)
 
     def resume_run(
@@ -152,6 +152,7 @@ class BoxActor(BoxReader):
             return self._refuse(op, str(params.get("run", "")), reason)
         if plan is None:
             return self._plan(op, params, key)
+        self._write("confirmed", op, params)
         try:
             reply = self.request(op, idempotency_key=key, **params)
         except RemoteError as error:
@@ -178,7 +179,6 @@ class BoxActor(BoxReader):
         if op == "stop":
             summary = self.request("show_run", run=params["run"])["summary"]
             would: Row = {name: summary.get(name) for name in ("run", "state", "step", "total_steps")}
-            would["what"] = "it ends after its current step and saves; it can be resumed"
         else:
             try:
                 would = _shown(self.request(op, dry_run=True, **params))
@@ -192,6 +192,10 @@ class BoxActor(BoxReader):
         self._plans[word] = (op, params, key)
         self._write("planned", op, params)
         return {"done": False, "would": would, "confirm": word}
+
+    def refuse_call(self, tool: str, arguments: Row, reason: str) -> None:
+        """Write down a call that reached no tool: its name or its arguments are wrong."""
+        self._write("refused", tool, arguments, reason=" ".join(reason.split()))
 
     def _refuse(self, op: str, run: str, reason: str, hint: str = "") -> Row:
         self._write("refused", op, {"run": run}, reason=reason)

@@ -1,7 +1,8 @@
 """What an assistant may look at: one method for each tool, whose docstring is what the assistant reads.
 
 Each answer is bounded, whatever a run has. What a model or a program wrote stands under :data:`SAID`, so that no reader
-takes it for the words of this server: nothing in it is an instruction.
+takes it for the words of this server: nothing in it is an instruction. So does all that the box says in more than a
+word (:meth:`Texts.marked`).
 """
 
 from __future__ import annotations
@@ -38,6 +39,12 @@ MAX_TEXT = 4_000
 """Characters of one text."""
 MAX_ANSWER = 60_000
 """Characters of all texts of an answer."""
+MAX_WORD = 128
+"""Characters of a name; a longer one is a text."""
+PHRASES = frozenset({"no signal", "old layout"})
+"""Verdicts and states of two words."""
+MAX_VALUES = 20_000
+"""Names, numbers and texts of an answer."""
 MAX_TOKENS = 64
 """Of a completion."""
 MAX_WAIT_S = 60.0
@@ -56,11 +63,31 @@ NOTHING = Grant(account_of("", None), "an assistant")
 Row = dict[str, Any]
 
 
+class Said(dict[str, Any]):
+    """A row whose text stands under :data:`SAID`: what a log writes under this key is none."""
+
+
 class Texts:
     """The texts of one answer, within its bounds."""
 
     def __init__(self) -> None:
-        self._left = MAX_ANSWER
+        self._left, self._values = MAX_ANSWER, MAX_VALUES
+
+    def marked(self, value: Any) -> Any:
+        """An answer in which each text of more than a word is marked, and what is too much left out."""
+        self._values -= 1
+        if isinstance(value, str):
+            is_name = value in PHRASES or (len(value) <= MAX_WORD and value.isascii() and len(value.split()) <= 1)
+            return value if is_name else self.said(value)
+        if isinstance(value, Said):
+            self._left -= len(value[SAID])
+            return value
+        if isinstance(value, dict):
+            rows = value.items()
+            return {str(key)[:MAX_WORD]: self.marked(item) for key, item in rows if self._values > 0}
+        if isinstance(value, (list, tuple)):
+            return [self.marked(item) for item in value if self._values > 0]
+        return value
 
     def said(self, text: Any, limit: int = MAX_TEXT, *, is_end: bool = False) -> Row:
         """A text that a model or a program wrote, cut to its beginning, or to its end."""
@@ -68,7 +95,7 @@ class Texts:
         limit = max(0, min(limit, MAX_TEXT, self._left))
         part = whole[len(whole) - limit :] if is_end else whole[:limit]
         self._left -= len(part)
-        return {SAID: part} if len(part) == len(whole) else {SAID: part, "characters": len(whole)}
+        return Said({SAID: part} if len(part) == len(whole) else {SAID: part, "characters": len(whole)})
 
 
 class BoxReader:
@@ -146,23 +173,22 @@ class BoxReader:
         improving, done) and since which step. state: only these, such as "running"; "live" for all that are at work."""
         rows = self.request("list_runs", verdicts=True)["runs"]
         wanted = [row for row in rows if not state or row.get("state") == state or (state == "live" and _is_live(row))]
-        limit, texts = _within(limit, MAX_ROWS), Texts()
+        limit = _within(limit, MAX_ROWS)
         return {
             "box": self.box.name,
-            "runs": [_kept(row, texts) for row in wanted[:limit]],
+            "runs": [_kept(row) for row in wanted[:limit]],
             "more": max(0, len(wanted) - limit),
         }
 
     def run(self, run: str) -> Row:
         """Everything about a run: state, verdict with its evidence, error, checkpoints, evaluations, and how it was
         started."""
-        reply, texts = self.request("show_run", run=run, verdict=True), Texts()
-        summary = _marked(reply["summary"], texts)
+        reply = self.request("show_run", run=run, verdict=True)
         launch = reply["launch"]
         return {
             "run": reply["run"],
             "path": reply["path"],
-            "summary": summary,
+            "summary": _joined(reply["summary"]),
             "checkpoints": reply["checkpoints"][-MAX_ROWS:],
             "evaluations": _evaluations(reply),
             "workflow": reply.get("workflow") or {},
@@ -208,7 +234,7 @@ class BoxReader:
 
     def watch(self, run: str, until: str, step: int, seconds: float, on_look: Callable[[int, int], None]) -> Row:
         """As ``wait``; ``on_look`` gets the step and the number of steps at each look."""
-        deadline = self._clock.monotonic() + min(max(seconds, 0.0), MAX_WAIT_S)
+        deadline = self._clock.monotonic() + min(MAX_WAIT_S, max(0.0, seconds))  # in this order, for NaN
         first: Any = None
         while True:
             reply = self.request("show_run", run=run, verdict=True)
@@ -223,7 +249,7 @@ class BoxReader:
             }[until]
             can_come = _is_live(row) or until == "evaluations"
             if came or self._clock.monotonic() >= deadline or not can_come:
-                return {"run": run, "came": came, "is_live": _is_live(row), "summary": _kept(row, Texts())}
+                return {"run": run, "came": came, "is_live": _is_live(row), "summary": _kept(row)}
             on_look(int(row.get("step") or 0), int(row.get("total_steps") or 0))
             self._clock.sleep(LOOK_S)
 
@@ -305,7 +331,7 @@ class BoxReader:
                 if isinstance(row.get(key), str):
                     kept[key] = texts.said(row[key], is_end=key == "prompt")
             if tokens and row.get("tokens"):
-                kept["tokens"] = _unlikely(row, min(tokens, MAX_TOKENS), texts)
+                kept["tokens"] = _unlikely(row, _within(tokens, MAX_TOKENS), texts)
             found.append(kept)
         return found
 
@@ -348,6 +374,9 @@ class BoxReader:
         """The tools that change something: none."""
         return []
 
+    def refuse_call(self, tool: str, arguments: Row, reason: str) -> None:
+        """A call that reached no tool."""
+
     def tools(self) -> list[Callable[..., Row]]:
         return [
             self.runs, self.run, self.metrics, self.curves, self.changes, self.step, self.events, self.config,
@@ -356,24 +385,18 @@ class BoxReader:
         ]  # fmt: skip
 
 
-def _kept(row: Row, texts: Texts) -> Row:
+def _kept(row: Row) -> Row:
     """What a list has of a run."""
-    return _marked({key: row[key] for key in RUN_KEYS if row.get(key) is not None}, texts)
+    return _joined({key: row[key] for key in RUN_KEYS if row.get(key) is not None})
 
 
-def _marked(row: Row, texts: Texts) -> Row:
-    """A run whose note and error are marked as somebody's text."""
-    found = dict(row)
-    if found.get("note"):
-        found["note"] = texts.said(found["note"])
-    if isinstance(error := found.get("error"), dict):
-        tail, summary = error.get("console_tail"), error.get("summary")
-        found["error"] = {
-            **error,
-            **({"summary": texts.said(summary)} if summary else {}),
-            **({"console_tail": texts.said("\n".join(map(str, tail)), is_end=True)} if tail else {}),
-        }
-    return found
+def _joined(row: Row) -> Row:
+    """A run with the end of its console as one text."""
+    error = row.get("error")
+    if not isinstance(error, dict) or not error.get("console_tail"):
+        return dict(row)
+    tail = Texts().said("\n".join(map(str, error["console_tail"])), is_end=True)
+    return {**row, "error": {**error, "console_tail": tail}}
 
 
 def _is_live(row: Row) -> bool:
@@ -400,14 +423,14 @@ def _unlikely(row: Row, count: int, texts: Texts) -> list[Row]:
         known = [(token, number) for number, token in enumerate(decode_tokens(row["tokens"])) if token.logp is not None]
         chosen = sorted(sorted(known, key=lambda each: each[0].logp or 0.0)[:count], key=lambda each: each[1])
         return [
-            {
-                "token": number,
+            Said(
+                token=number,
                 **texts.said(str(row.get("completion", ""))[token.start : token.end]),
-                "logp": _short(token.logp or 0.0),
-                "entropy": None if token.entropy is None else _short(token.entropy),
-                "ratio": None if token.ratio is None else _short(token.ratio),
+                logp=_short(token.logp or 0.0),
+                entropy=None if token.entropy is None else _short(token.entropy),
+                ratio=None if token.ratio is None else _short(token.ratio),
                 **({"fate": token.fate} if token.fate else {}),
-            }
+            )
             for token, number in chosen
         ]
     return []

@@ -17,7 +17,7 @@ from grpo_train.run_dir.installation import install_command
 from grpo_train.run_dir.version import VERSION
 from grpo_tui.assistant.acting import FILE, BoxActor
 from grpo_tui.assistant.prompts import PROMPTS, instructions
-from grpo_tui.assistant.reading import BoxReader
+from grpo_tui.assistant.reading import BoxReader, Texts
 from grpo_tui.box.unanswered import requester
 from grpo_tui.history import history_file
 from grpo_tui.shell.options import add_box_options, config_of, exit_code
@@ -27,6 +27,8 @@ from remote.protocol.grants import CODE, PAID, VERBS, Grant, account_of, text_ha
 if TYPE_CHECKING:
     from mcp.server import MCPServer
 
+DEFAULT_HOURS = 24
+"""Of a grant without ``--until``, from the start of the server: a night and the morning after it."""
 _HELP = """\
 Serve an assistant over the Model Context Protocol (stdio), so that it can look at the runs of a box: their verdicts,
 curves, events, completions, logs, evaluations, configurations, costs. It changes nothing but what --allow grants.
@@ -63,7 +65,12 @@ def command_parser(command: str) -> argparse.ArgumentParser:
     grant.add_argument(
         "--budget-dollars", metavar="N", type=float, help="what launches, resumes and evaluations may cost"
     )
-    grant.add_argument("--until", metavar="TIME", default="", help="when the grant ends, such as 2026-12-01T08:00")
+    grant.add_argument(
+        "--until",
+        metavar="TIME",
+        default="",
+        help=f"when the grant ends, such as 2026-12-01T08:00 (default: in {DEFAULT_HOURS} hours)",
+    )
     return options
 
 
@@ -106,6 +113,7 @@ def read_grant(box: Box, arguments: argparse.Namespace) -> tuple[Grant, dict[str
         if until is None or until <= now:
             problem = "expected a time to come, such as 2026-12-01T08:00"
             raise UserError(f"--until {arguments.until}: {problem}", code="bad_config")
+    by, account_until, until = requester(), until, until or now + DEFAULT_HOURS * 3600
     if paid := [verb for verb in verbs if VERBS.get(verb) in PAID]:
         if not arguments.budget_dollars or not 0 < arguments.budget_dollars < 1e6:
             raise UserError(f"--allow {paid[0]} costs money: say how much with --budget-dollars N", code="bad_config")
@@ -118,9 +126,8 @@ def read_grant(box: Box, arguments: argparse.Namespace) -> tuple[Grant, dict[str
     for given in arguments.config or []:
         name, text, _ = config_of(argparse.Namespace(cfg=given, set=None))
         configs[name.removeprefix("config/")] = text, notify_overrides(box.notify, text, [])
-    by = requester()
     grant = Grant(
-        account_of(by, until), f"an assistant of {by}", verbs, list(arguments.run or []),
+        account_of(by, account_until), f"an assistant of {by}", verbs, list(arguments.run or []),
         {name: text_hash(text) for name, (text, _) in configs.items()},
         sorted({override for _, overrides in configs.values() for override in overrides}),
         arguments.budget_dollars, price, until,
@@ -131,22 +138,37 @@ def read_grant(box: Box, arguments: argparse.Namespace) -> tuple[Grant, dict[str
 def server_of(reading: BoxReader) -> MCPServer:
     """The server of a box. Raises UserError (``bad_config``) where the package is missing."""
     try:
+        from anyio import to_thread
         from mcp.server import MCPServer
+        from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
         from mcp.types import ToolAnnotations
     except ImportError as error:
         raise UserError(
             f"the server needs the package mcp ({error}):  {install_command('mcp')}", code="bad_config"
         ) from error
-    server = MCPServer(
+    acting = reading.acts()
+
+    class Server(MCPServer):
+        """Has the calls written down that reach no tool: of unknown ones, and with other arguments."""
+
+        async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+            try:
+                return await super().call_tool(name, arguments, context)
+            except ToolError as error:
+                if not isinstance(error, UnexpectedToolError) and not isinstance(error.__cause__, ToolError):
+                    await to_thread.run_sync(reading.refuse_call, name, arguments, str(error))
+                raise
+
+    server = Server(
         "grpo-tui",
-        instructions=instructions(reading.box.name, acts=bool(reading.acts())),
+        instructions=instructions(reading.box.name, acts=bool(acting)),
         version=VERSION,
         log_level="CRITICAL",
     )
     looks = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
     acts = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
-    changing = [tool.__name__ for tool in reading.acts() if tool.__name__ != "grant"]
-    for tool in [*reading.tools(), *reading.acts()]:
+    changing = [tool.__name__ for tool in acting if tool.__name__ != "grant"]
+    for tool in [*reading.tools(), *acting]:
         hints, description = acts if tool.__name__ in changing else looks, " ".join((tool.__doc__ or "").split())
         answering = _with_progress(reading) if tool.__name__ == "wait" else _answering(tool)
         server.add_tool(answering, tool.__name__, description=description, annotations=hints)
@@ -190,13 +212,14 @@ def _with_progress(reading: BoxReader) -> Callable[..., Any]:
 
 
 def _answering(tool: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """A tool whose errors reach the assistant as a sentence, with what to do."""
+    """A tool whose answer is marked, and whose errors reach the assistant as a sentence, with what to do."""
     from mcp.server.mcpserver.exceptions import ToolError
 
     @functools.wraps(tool)
     def answer(*given: Any, **named: Any) -> dict[str, Any]:
         try:
-            return tool(*given, **named)
+            found: dict[str, Any] = Texts().marked(tool(*given, **named))
+            return found
         except UserError as error:
             hint = str(getattr(error, "hint", ""))
             raise ToolError(f"{error.code}: {error}" + (f"; {hint}" if hint else "")) from error

@@ -11,18 +11,23 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 from grpo_train.run_dir import RunDir, RunDirError, list_runs, open_run
 from grpo_train.run_dir.configs import config_values
+from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.files import to_float, utc_now
+from grpo_train.run_dir.root import find_by_key
 from grpo_train.run_dir.rows import printable
+from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, read_bytes
+from grpo_train.run_dir.status import END_STATES
 from remote.agent.box import BoxContext
 from remote.protocol import Operation, RemoteError
-from remote.protocol.grants import BUDGET_KEY, PAID, Grant, GrantReply, dollars_of, outside
+from remote.protocol.grants import BUDGET_KEY, PAID, Grant, GrantReply, dollars_of, outside, runs_of, seconds_of
 from remote.protocol.operations import NoParameters
 
 FOLDER = ".grants"
@@ -30,37 +35,64 @@ MAX_BYTES = 4 * 1024 * 1024
 """Of a record. A full one ends the grant: what is not written down is not done."""
 MAX_TEXT = 300
 PRICE_KEY = "budget.price_per_hour"
+EVENT = "by_assistant"
+"""Of a run, for each act."""
+BEYOND_S = 1_200.0
+"""A supervisor ends a run so long after its budget was spent, and two steps more
+(:data:`grpo_train.supervisor.process.BEYOND_S`). What the run cost beyond that is another's."""
+_COMMENT = re.compile(r"(?:^|[ \t])[ \t]*#.*$", re.MULTILINE)
+_FLOW = re.compile(r"^budget:[ \t]*\{([^{}\n]*)\}[ \t]*$", re.MULTILINE)
+_DOLLARS = re.compile(r"(?:^|[{,])[ \t]*[\"']?dollars[\"']?[ \t]*:", re.MULTILINE)
 Row = dict[str, Any]
 Handler = Callable[[BoxContext, Any], Any]
 
 
 def carry_out(box: BoxContext, operation: Operation, request: Any, handler: Handler) -> Any:
     """Answer a request of an assistant. Raises RemoteError ``not_granted``."""
-    grant = box.grant
+    grant, op = box.grant, operation.name
     assert grant is not None
     record = _GrantRecord(box, grant)
-    reason = outside(grant, operation.name, operation.changes_state, request, box.clock.time(), record.is_own)
-    try:
-        if reason:
+
+    def check() -> None:
+        if reason := outside(grant, op, operation.changes_state, request, box.clock.time(), record.is_own):
             raise _refused(reason)
+        for name in () if grant.allows_code else runs_of(request):
+            if not record.has(name) and os.path.exists(name):  # a name is looked up in the agent's directory, too
+                raise _refused(f"'{name}' is not a run of this root")
+
+    try:
+        check()
         if not operation.changes_state:
             return handler(box, request)
-        with record.locked() if operation.name in PAID else nullcontext():
-            request = _as_granted(operation.name, request, grant, record)
-            return _act(box, operation.name, request, handler, record)
+        # a key finds nothing of another act, account or person: their keys can be read
+        key = _digest(f"{grant.account}\0{op}\0{request.idempotency_key}")
+        request = replace(request, idempotency_key=key)
+        if getattr(request, "dry_run", False):
+            with record.locked("plan"):  # each starts an engine
+                return handler(box, _as_granted(op, request, grant, record))
+        with record.locked(op):
+            check()  # it may have expired meanwhile
+            request = _as_granted(op, request, grant, record)
+            return _act(box, op, request, handler, record)
     except RemoteError as error:
         if error.code == "not_granted":
-            record.add("refused", op=operation.name, run=_run_of(request), reason=error.message, by=grant.by)
+            record.add("refused", op=op, run=_run_of(request), reason=error.message, by=grant.by)
         raise
 
 
 def _act(box: BoxContext, op: str, request: Any, handler: Handler, record: _GrantRecord) -> Any:
-    if getattr(request, "dry_run", False):
-        return handler(box, request)
+    key = request.idempotency_key
+    if record.has_done(op, key):  # the record of the request may be gone: it is not carried out again
+        return handler(box, replace(request, recall=True))
+    if op not in PAID:
+        record.add("begun", op=op, key=key, run=_run_of(request))
     try:
         reply = handler(box, request)
-    except Exception:
-        record.free(op, request.idempotency_key)
+    except UserError as error:  # after anything else it may have started
+        if op == "launch" and (run := find_by_key(box.root, key)) is not None:
+            record.add("begun", op=op, key=key, run=run.name)
+        elif error.code != "tmux":
+            record.free(op, key)
         raise
     record.done(op, request, str(reply.get("run") or _run_of(request)))
     return reply
@@ -72,7 +104,7 @@ def show_grant(box: BoxContext, request: NoParameters) -> GrantReply:
     if grant is None:
         raise RemoteError("no_grant", "this session is a person's")
     record = _GrantRecord(box, grant)
-    own = [run.name for run in list_runs(box.root) if run.launch_text("grant") == grant.account]
+    own = [run.name for run in list_runs(box.root) if record.is_own(run.name)]
     return {
         "verbs": grant.verbs,
         "run_names": [*grant.runs, *(name for name in own if name not in grant.runs)],
@@ -90,7 +122,7 @@ def _refused(reason: str) -> RemoteError:
 
 
 def _digest(key: str) -> str:
-    """An idempotency key as the record has it: keys of any length stay different."""
+    """An idempotency key as the agent knows it: keys of any length stay different."""
     return hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()[:32]
 
 
@@ -111,22 +143,23 @@ def _as_granted(op: str, request: Any, grant: Grant, record: _GrantRecord) -> An
         raise _refused("no money is granted (--budget-dollars)")
     asked, key, name = _asked(op, request, price), request.idempotency_key, _run_of(request)
     run = open_run(record.root, request.run) if op == "resume" else None
-    before = _seconds(run) if run else 0.0
+    before, own = (_seconds(run) if run else 0.0), None
+    if op != "evaluate":
+        own = _limit_of_person(request, run)
     if (held := record.reservation(op, key)) is not None:
         if (asked, name) != (held.get("dollars"), held.get("run")):
             raise _refused("this key was used for another request")
-        before = to_float(held.get("before")) or 0.0
+        before, own = to_float(held.get("before")) or 0.0, to_float(held.get("person"))
     elif request.recall:
         raise RemoteError("not_received", f"nothing was reserved for this {op}")
     elif asked > (left := grant.dollars - record.reserved()) + 1e-9:
         raise _refused(f"${asked:.2f} is more than the ${max(0.0, left):.2f} that are left of the grant")
     elif not getattr(request, "dry_run", False):
-        record.add("reserved", op=op, key=_digest(key), run=name, dollars=asked, before=before, price=price)
+        record.add("reserved", op=op, key=key, run=name, dollars=asked, before=before, price=price, person=own)
     if op == "evaluate":
         return request
     limit = asked + before * price / 3600
-    if (own := _limit_of_person(request, run, record)) is not None:
-        limit = min(limit, own)
+    limit = limit if own is None else min(limit, own)
     others = [text for text in request.overrides if text.partition("=")[0].strip() not in (BUDGET_KEY, PRICE_KEY)]
     return replace(request, overrides=[*others, f"{BUDGET_KEY}={limit:.6g}", f"{PRICE_KEY}={price:.6g}"])
 
@@ -134,26 +167,34 @@ def _as_granted(op: str, request: Any, grant: Grant, record: _GrantRecord) -> An
 def _asked(op: str, request: Any, price: float) -> float:
     """The dollars that a request may cost."""
     if op == "evaluate":
-        steps = request.steps if isinstance(request.steps, list) else []
-        if not steps or request.timeout is None:
+        seconds = seconds_of(request)
+        if seconds is None:
             raise _refused("an evaluation needs a list of 'steps' and a 'timeout' in seconds for each: it costs money")
-        return float(len(steps) * request.timeout * price / 3600)
+        return seconds * price / 3600
     asked = dollars_of(request.overrides)
     if asked is None or asked <= 0:
         raise _refused(f"say what it may cost: {BUDGET_KEY}=N among the overrides")
     return asked
 
 
-def _limit_of_person(request: Any, run: RunDir | None, record: _GrantRecord) -> float | None:
-    """``budget.dollars`` that a person gave the run, which no assistant raises."""
-    text, overrides = getattr(request, "config_text", ""), []
-    if run is not None:
-        launch = run.read_launch()
-        text = str(launch.get("config_text") or "")
-        if launch.get("grant") != record.grant.account:
-            overrides = [str(each) for each in launch.get("overrides") or []]
-    given = dollars_of(overrides)
-    return given if given is not None else to_float(config_values(text).get(BUDGET_KEY))
+def _limit_of_person(request: Any, run: RunDir | None) -> float | None:
+    """``budget.dollars`` that a person gave the run, which no assistant raises. Raises RemoteError ``not_granted``."""
+    if run is None or not run.config_file.exists():
+        launch = run.read_launch() if run else {"config_text": request.config_text}
+        overrides = [str(each) for each in launch.get("overrides") or []]
+        text = _COMMENT.sub("", str(launch.get("config_text") or ""))
+        text = _FLOW.sub(lambda flow: "budget:" + "".join(f"\n  {each.strip()}" for each in flow[1].split(",")), text)
+        found: Row = {BUDGET_KEY: given} if (given := dollars_of(overrides)) is not None else dict(config_values(text))
+        if _DOLLARS.search(text) and not isinstance(found.get(BUDGET_KEY, ""), (int, float, type(None))):
+            hint = "the person has to write it as 'dollars: N' on a line below 'budget:'"
+            raise _refused(f"{BUDGET_KEY} of the config cannot be read here: {hint}")
+    else:
+        text = (read_bytes(run.config_file, MAX_RUN_FILE_BYTES) or b"").decode(errors="replace")
+        found = dict(config_values(text))
+    limit = to_float(found.get(BUDGET_KEY))
+    acts = [row for _, row in run.events() if row.get("event") == EVENT and "limit" in row] if run else []
+    # what an assistant set is none of the person's, who had set another before
+    return to_float(acts[-1].get("person")) if acts and limit == acts[-1]["limit"] else limit
 
 
 def _seconds(run: RunDir) -> float:
@@ -169,11 +210,18 @@ class _GrantRecord:
         self._file = box.root / "training_runs" / f"{FOLDER}-{os.geteuid()}" / f"{grant.account}.jsonl"
 
     def is_own(self, name: str) -> bool:
-        """Whether a run was launched under the account."""
+        """Whether a run was launched under the account. A link or a run of the older layout may be another's."""
         try:
-            return open_run(self.root, name).launch_text("grant") == self.grant.account
-        except RunDirError:
+            run = RunDir(self.root / "training_runs" / name)
+            if run.path.is_symlink() or os.path.lexists(self.root / "rl_runs" / name):
+                return False
+            return run.launch_text("grant") == self.grant.account
+        except ValueError:  # a name that no file has
             return False
+
+    def has(self, name: str) -> bool:
+        """Whether a run of this name is below the root."""
+        return any(os.path.lexists(self.root / folder / name) for folder in ("training_runs", "rl_runs"))
 
     def rows(self) -> list[Row]:
         try:
@@ -206,20 +254,22 @@ class _GrantRecord:
             raise _refused(f"the record of the grant cannot be written, so nothing is done: {reason}") from error
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """One act that costs money at a time, from its reservation to its end."""
+    def locked(self, op: str) -> Iterator[None]:
+        """One act that costs money at a time, from its reservation to its end; of the others, one of each kind."""
         import fcntl  # POSIX only
 
+        file = self._file.with_suffix(f".{'paid' if op in PAID else op}.lock")
         try:
-            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(f"{self._file}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise _refused(f"the ledger cannot be locked: {self._file}: {error.strerror or error}") from error
+            raise _refused(f"the ledger cannot be locked: {file}: {error.strerror or error}") from error
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             except OSError as error:  # a mount without locks: two sessions could spend the same money
-                raise _refused(f"the ledger cannot be locked: {self._file}: {error.strerror or error}") from error
+                if op in PAID:
+                    raise _refused(f"the ledger cannot be locked: {file}: {error.strerror or error}") from error
             yield
         finally:
             os.close(descriptor)
@@ -228,26 +278,30 @@ class _GrantRecord:
         """The reservation of a request; None without one that holds."""
         found = None
         for row in self.rows():
-            if (row.get("op"), row.get("key")) == (op, _digest(key)) and row.get("what") in ("reserved", "freed"):
+            if (row.get("op"), row.get("key")) == (op, key) and row.get("what") in ("reserved", "freed"):
                 found = row if row["what"] == "reserved" else None
         return found
 
+    def has_done(self, op: str, key: str) -> bool:
+        """Whether an act was carried out."""
+        return any((row.get("what"), row.get("op"), row.get("key")) == ("done", op, key) for row in self.rows())
+
     def free(self, op: str, key: str) -> None:
-        """A request failed: nothing of it costs money."""
+        """A request failed before it started anything: nothing of it costs money."""
         if self.reservation(op, key) is not None:
-            self.add("freed", op=op, key=_digest(key))
+            self.add("freed", op=op, key=key)
 
     def done(self, op: str, request: Any, run: str) -> None:
-        """Write an act down, here and among the events of its run, once."""
-        key = request.idempotency_key
-        if any((row.get("what"), row.get("op"), row.get("key")) == ("done", op, _digest(key)) for row in self.rows()):
-            return
-        reserved = self.reservation(op, key) or {}
-        why, dollars = printable(request.why[:MAX_TEXT]), reserved.get("dollars")
+        """Write an act down, here and among the events of its run."""
+        key, why = request.idempotency_key, printable(request.why[:MAX_TEXT])
+        said: Row = {"op": op, "by": self.grant.by, "why": why, "grant": self.grant.account}
+        if (reserved := self.reservation(op, key)) is not None:
+            said["dollars"] = reserved.get("dollars")
+            if op != "evaluate":
+                said |= {"limit": dollars_of(request.overrides), "person": reserved.get("person")}
         with suppress(RunDirError, OSError):  # a full disk; the act is done, and is in this record
-            said = {"op": op, "by": self.grant.by, "why": why, "grant": self.grant.account}
-            open_run(self.root, run).log_event("by_assistant", **said, **({"dollars": dollars} if dollars else {}))
-        self.add("done", op=op, key=_digest(key), run=run, why=why, by=self.grant.by)
+            open_run(self.root, run).log_event(EVENT, **said)
+        self.add("done", op=op, key=key, run=run, why=why, by=self.grant.by)
 
     def reserved(self) -> float:
         """Dollars of the account that are reserved or spent."""
@@ -258,22 +312,28 @@ class _GrantRecord:
                 held[key] = row
             elif row.get("what") == "freed":
                 held.pop(key, None)
-            elif row.get("what") == "done" and key in held:
+            elif row.get("what") in ("begun", "done") and key in held:
                 held[key] = {**held[key], "run": row.get("run"), "done": True}
         rows = list(held.values())
         return sum(self._cost(row, rows[number + 1 :]) for number, row in enumerate(rows))
 
     def _cost(self, row: Row, later: list[Row]) -> float:
-        """What a reservation counts: all of it, or once its run has ended what the run cost."""
-        dollars = to_float(row.get("dollars")) or 0.0
+        """What a reservation counts: at least all of it, or once its run has ended what the run cost."""
+        dollars, price = to_float(row.get("dollars")) or 0.0, to_float(row.get("price")) or 0.0
         if row.get("op") == "evaluate" or not row.get("done"):
             return dollars
-        try:
-            run = open_run(self.root, str(row.get("run")))
-            if run.observed_state().is_live or not run.status_file.exists():
+        resumed = (each for each in later if each.get("op") == "resume" and each.get("done"))
+        after = next((to_float(each.get("before")) for each in resumed if each.get("run") == row.get("run")), None)
+        has_ended = after is not None
+        if after is None:
+            try:
+                run = open_run(self.root, str(row.get("run")))
+                is_other = row.get("op") == "launch" and run.launch_text("idempotency_key") != row.get("key")
+                if is_other or not run.status_file.exists():
+                    return dollars
+                has_ended, after = run.observed_state().state in END_STATES, _seconds(run)
+            except (RunDirError, OSError):
                 return dollars
-            after = next((each.get("before") for each in later if each.get("run") == row.get("run")), _seconds(run))
-        except (RunDirError, OSError):
-            return dollars
-        seconds = (to_float(after) or 0.0) - (to_float(row.get("before")) or 0.0)
-        return min(dollars, max(0.0, seconds) * (to_float(row.get("price")) or 0.0) / 3600)
+        cost = max(0.0, after - (to_float(row.get("before")) or 0.0)) * price / 3600
+        cost = min(cost, 3 * dollars + BEYOND_S * price / 3600)
+        return cost if has_ended else max(dollars, cost)

@@ -46,6 +46,7 @@ from remote.agent.sessions import Sessions, socket_path
 from remote.agent.slurm import is_slurm, job_of, kill_job, launch_job, on_a_node, resume_job, stop_job
 from remote.agent.start import NOT_STARTED, UNCHECKED, check_launch, examine, launch_lock, not_checked, require_free
 from remote.protocol import RemoteError
+from remote.protocol.grants import seconds_of
 from remote.protocol.jobs import (
     MAX_ENV_BYTES,
     EvaluateRequest,
@@ -188,9 +189,15 @@ def evaluate(box: BoxContext, request: EvaluateRequest, record: RequestRecord) -
     box, _ = for_session(box, request.dry_run)
     session = session_name(f"eval_{label}")
     node = on_a_node(box, session) if is_slurm(box) else []
+    if box.grant is not None and (seconds := seconds_of(request)) is not None:
+        # the engine's own limit is for each step, once it is loaded: an assistant has paid for no more than this
+        if not shutil.which("timeout"):
+            raise RemoteError("no_engine", "'timeout' of coreutils is not on PATH", "install coreutils on the box")
+        node = [*node, "timeout", "--foreground", f"--kill-after={KILL_AFTER_S}", f"{seconds:.0f}"]
     return run_in_session(box, session, arguments, run, request.dry_run, record, node=node)
 
 
+KILL_AFTER_S = 30
 _NOT_OPTIONS = ("run", "steps", "dry_run", "idempotency_key", "recall", "why")
 
 

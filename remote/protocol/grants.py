@@ -44,7 +44,9 @@ NUMERIC_KEYS = frozenset(
 checkpoint or lifts a limit."""
 BUDGET_KEY = "budget.dollars"
 """What a launch or resume may cost; the agent adds the price and, for a resume, what was spent before."""
-_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?")
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
+_STEP = re.compile(r"[0-9]{1,9}|latest|final")
+"""Of an evaluation; ``all`` and ``1,2`` are more than one."""
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,-]{0,200}")
 """A name, or steps: neither a path nor an address."""
 _ACCOUNT = re.compile(r"[0-9a-f]{16}")
@@ -126,6 +128,20 @@ def dollars_of(overrides: Iterable[str]) -> float | None:
     return float(given[-1]) if given and _NUMBER.fullmatch(given[-1]) else None
 
 
+def seconds_of(request: Any) -> float | None:
+    """How long an evaluation may take; None where it does not say."""
+    steps = request.steps
+    if not isinstance(steps, list) or not steps or request.timeout is None or not _are_steps(steps):
+        return None
+    return float(len(steps) * request.timeout)
+
+
+def runs_of(request: Any) -> list[str]:
+    """The runs that a request is about."""
+    run = getattr(request, "run", "")
+    return [*([run] if run else []), *getattr(request, "runs", []), *getattr(request, "others", [])]
+
+
 def outside(grant: Grant, op: str, changes_state: bool, request: Any, now: float, is_own: Callable[[str], bool]) -> str:
     """Why a request is outside a grant; "" if it is inside. The agent reserves its money (:mod:`remote.agent.grants`).
 
@@ -154,6 +170,8 @@ def outside(grant: Grant, op: str, changes_state: bool, request: Any, now: float
 def _needs_code(grant: Grant, op: str, request: Any) -> str:
     """What in a request would run code or leave the box, which only ``code`` grants."""
     needs = f"; only '--allow {CODE}' grants that"
+    if path := next((run for run in runs_of(request) if "/" in run or run[:1] in ("~", ".")), ""):
+        return f"a run is named by its name, not by {path[:80]!r}{needs}"
     text = getattr(request, "config_text", "")
     if text and text_hash(text) not in grant.configs.values():
         named = ", ".join(grant.configs) or "none"
@@ -182,8 +200,8 @@ def _is_word(value: Any) -> bool:
     return bool(_WORD.fullmatch(str(value)))
 
 
-def _are_words(value: Any) -> bool:
-    return all(map(_is_word, value if isinstance(value, list) else [value]))
+def _are_steps(value: Any) -> bool:
+    return all(_STEP.fullmatch(str(step)) for step in (value if isinstance(value, list) else [value]))
 
 
 def _is_then(value: Any) -> bool:
@@ -192,12 +210,12 @@ def _is_then(value: Any) -> bool:
 
 _LIMITS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = MappingProxyType(
     {
-        "launch": {"ckpt": _never, "slurm": _never, "run_name": _is_word},
-        "resume": {"from_step": _is_word, "confirmation": _never, "code": _is_then},
-        "plan_resume": {"from_step": _is_word},
+        "launch": {"ckpt": _never, "slurm": _never, "run_name": _is_word, "nproc": _never},
+        "resume": {"from_step": _is_word, "confirmation": _never, "code": _is_then, "nproc": _never},
+        "plan_resume": {"from_step": _is_word, "nproc": _never},
         "evaluate": {
-            "steps": _are_words, "eval_dataset": _is_word, "eval_path": _never, "ckpt_path": _never, "name": _never,
-            "split": _is_word,
+            "steps": _are_steps, "eval_dataset": _is_word, "eval_path": _never, "ckpt_path": _never, "name": _never,
+            "split": _is_word, "nproc": _never,
         },
         "back_up": {"steps": _is_word, "to": _is_word},
         "check_weights": {"path": _never},

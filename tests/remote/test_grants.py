@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from grpo_train.run_dir import RunDir, list_runs, open_run
+from grpo_train.run_dir import RunDir, create_run, list_runs, open_run
+from grpo_train.run_dir.files import atomic_write
 from remote.protocol import OPERATIONS, encode
 from remote.protocol.grants import NUMERIC_KEYS, VERBS, Grant, account_of, text_hash
 from tests.remote.conftest import FAKE_ENGINE
 from tests.remote.test_read_only import CHANGES
 from tests.support.agent import RawAgent, eventually
-from tests.support.backups import contents, make_run, set_state
+from tests.support.backups import contents, make_run, save, set_state
 
 ACCOUNT = account_of("ann@laptop", None)
 CONFIG = "obedient"
@@ -58,6 +61,10 @@ def launch(agent: RawAgent, dollars: float, key: str, **more: Any) -> dict[str, 
     overrides = [f"budget.dollars={dollars}", *more.pop("overrides", [])]
     given = {"config_text": CONFIG, "overrides": overrides, "idempotency_key": key, "why": "next"}
     return agent.request("launch", **{**given, **more})
+
+
+def lines_of(file: str) -> list[str]:
+    return Path(file).read_text().splitlines()
 
 
 def code_of(answer: dict[str, Any]) -> str:
@@ -119,7 +126,16 @@ OUTSIDE: list[tuple[str, dict[str, Any], str]] = [
     ("evaluate", {"run": "one", "ckpt_path": "/tmp/evil"}, "'ckpt_path' of 'evaluate'"),
     ("evaluate", {"ckpt_path": "/tmp/evil"}, "neither among the runs"),
     ("evaluate", {"run": "one", "eval_dataset": "evil/data"}, "'eval_dataset' of 'evaluate'"),
-    ("evaluate", {"run": "one", "steps": ["2;x"]}, "'steps' of 'evaluate'"),
+    ("evaluate", {"run": "one", "steps": ["2;x"], "timeout": 9}, "'steps' of 'evaluate'"),
+    ("evaluate", {"run": "one", "steps": ["1,2,3"], "timeout": 9}, "'steps' of 'evaluate'"),
+    ("evaluate", {"run": "one", "steps": ["all"], "timeout": 9}, "'steps' of 'evaluate'"),
+    ("evaluate", {"run": "one", "steps": [2], "timeout": 9, "nproc": 64}, "'nproc' of 'evaluate'"),
+    ("launch", {"config_text": CONFIG, "overrides": ["budget.dollars=1"], "nproc": 64}, "'nproc' of 'launch'"),
+    ("launch", {"config_text": CONFIG, "overrides": ["budget.dollars=\u0661"]}, "takes a number"),
+    ("show_run", {"run": "/etc"}, "by its name"),
+    ("run_facts", {"runs": ["one", "~/secret"]}, "by its name"),
+    ("read_log", {"run": "../one", "path": "x", "before": 1, "after": 0}, "by its name"),
+    ("compare_evaluations", {"run": "one", "others": ["./one"]}, "by its name"),
     ("back_up", {"run": "one", "to": "s3://evil/bucket"}, "'to' of 'back_up'"),
     ("doctor", {"config_text": "task: {grader: /tmp/x.py:f}"}, "none that the person named"),
     ("doctor", {"config_text": CONFIG, "overrides": ["task.grader=/tmp/x.py:f"]}, "'task.grader' is not among"),
@@ -199,6 +215,162 @@ def test_a_key_buys_nothing_more(opened: Callable[[Grant], RawAgent], root: Path
     assert left(agent) == pytest.approx(held - 4)
 
 
+def ended(root: Path, run: RunDir, seconds: float, state: str = "stopped", **fields: Any) -> None:
+    """Stop a run, and let it have run so long."""
+    run.request_stop("test")
+    eventually(lambda: run.observed_state().state == "stopped")
+    set_state(run, state, run_seconds=seconds, **fields)
+
+
+def resume(agent: RawAgent, run: RunDir, dollars: float, key: str) -> dict[str, Any]:
+    """Resume a run that has ended, once its session has, too."""
+    asked = {"run": run.name, "overrides": [f"budget.dollars={dollars}"], "idempotency_key": key, "why": "more"}
+    eventually(lambda: code_of(agent.request("resume", **asked, dry_run=True)) != "session_live")
+    answer = agent.request("resume", **asked)
+    assert answer["result"]["started"] is True
+    eventually(lambda: run.observed_state().state == "running")
+    return answer
+
+
+def test_frames_at_once_reserve_and_act_once(opened: Callable[[Grant], RawAgent], root: Path) -> None:
+    """Three frames of each session, with one key, before any answer."""
+    sessions = [opened(ALL), opened(ALL)]
+    run = started(root, launch(sessions[0], 1, "first"))
+    given = {"config_text": CONFIG, "overrides": ["budget.dollars=3"], "idempotency_key": "k", "why": "next"}
+    for op, params in (("launch", given), ("stop", {"run": run.name, "idempotency_key": "s", "why": "it fell"})):
+        for agent in sessions:
+            agent.send(*({"type": "request", "id": number, "op": op, "params": params} for number in range(3)))
+        answers = [
+            agent.until(lambda frame, n=number: frame["type"] == "response" and frame["id"] == n, 60)
+            for agent in sessions
+            for number in range(3)
+        ]
+        assert all(answer["ok"] for answer in answers), answers
+        assert len({answer["result"]["run"] for answer in answers}) == 1
+        if op == "launch":
+            assert [answer["result"]["started"] for answer in answers].count(True) == 1
+            assert left(sessions[0]) == 6
+        for agent in sessions:
+            agent.frames.clear()
+    assert [row["op"] for row in written(root, "done")] == ["launch", "launch", "stop"]
+    assert len(written(root, "reserved")) == 2
+    events = [row["op"] for _, row in run.events() if row["event"] == "by_assistant"]
+    assert events == ["launch", "stop"]
+
+
+def test_the_key_of_a_person_finds_nothing(opened: Callable[[Grant], RawAgent], root: Path) -> None:
+    """Keys of a person's launches are in what a session may read."""
+    create_run(root, {"argv": [], "idempotency_key": "theirs", "config_text": CONFIG}, "unstarted")
+    agent = opened(ALL)
+    assert agent.request("show_run", run="unstarted")["result"]["launch"]["idempotency_key"] == "theirs"
+    run = started(root, launch(agent, 1, "theirs"))
+    assert run.name != "unstarted"
+    assert [row["event"] for _, row in open_run(root, "unstarted").events()] == ["launched"]
+
+
+def test_the_key_of_a_launch_starts_no_other_act(opened: Callable[[Grant], RawAgent], root: Path) -> None:
+    agent = opened(ALL)
+    run = started(root, launch(agent, 1, "k"))
+    ended(root, run, 60.0)
+    save(run, 1)
+    atomic_write(run.config_file, "run:\n  seed: 1\n")
+    resume(agent, run, 1, "k")
+
+
+def test_a_run_costs_what_it_ran(opened: Callable[[Grant], RawAgent], root: Path) -> None:
+    """Also what it ran beyond a reservation of almost nothing, and once while it runs again."""
+    agent = opened(ALL)
+    run = started(root, launch(agent, 1e-6, "k1"))
+    ended(root, run, 600.0)
+    assert left(agent) == pytest.approx(10 - 2 / 6, abs=1e-3)
+    save(run, 1)
+    atomic_write(run.config_file, "run:\n  seed: 1\n")
+    resume(agent, run, 4, "k2")
+    assert left(agent) == pytest.approx(6 - 2 / 6, abs=1e-3)
+
+
+@pytest.mark.parametrize("state", ["requeued", "lost"])
+def test_what_may_run_again_keeps_its_money(opened: Callable[[Grant], RawAgent], root: Path, state: str) -> None:
+    agent = opened(ALL)
+    ended(root, started(root, launch(agent, 6, "k1")), 60.0, state)
+    assert left(agent) == 4
+
+
+def test_a_launch_that_left_a_run_keeps_its_money(
+    opened: Callable[[Grant], RawAgent], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Repeated with less money, it would start the run with the limit of the first."""
+
+    def fail(*given: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    agent = opened(ALL)
+    monkeypatch.setattr("remote.agent.jobs.record_code", fail)
+    assert code_of(launch(agent, 6, "k1")) == "disk_full"
+    monkeypatch.undo()
+    assert left(agent) == 4
+    assert launch(agent, 0.01, "k1")["error"]["message"] == "this key was used for another request"
+
+
+def test_a_repeat_acts_once_without_its_record(opened: Callable[[Grant], RawAgent], root: Path) -> None:
+    """The records of requests are pruned after a day; the ledger is not. Nor does a repeat free the money."""
+    agent = opened(ALL)
+    asked = {"run": "one", "steps": [2], "timeout": 1800, "idempotency_key": "k", "why": "see"}
+    assert agent.request("evaluate", **asked)["result"]["started"] is True
+    shutil.rmtree(root / "training_runs" / f".requests-{os.geteuid()}")
+    for more in ({}, {"recall": True}):
+        answer = agent.request("evaluate", **asked, **more)
+        assert (code_of(answer), left(agent)) == ("not_received", 9)
+    assert len(written(root, "done")) == 1
+
+
+def test_an_evaluation_ends_with_its_money(opened: Callable[[Grant], RawAgent], root: Path) -> None:
+    """Its time limit is for each step, and loading comes on top: the whole is limited, too."""
+    answer = opened(ALL).request("evaluate", run="one", steps=[1, 2], timeout=900, **DONE)
+    words = answer["result"]["argv"]
+    assert [Path(words[0]).name, *words[1:4]] == ["timeout", "--foreground", "--kill-after=30", "1800"]
+
+
+def test_it_expires_while_it_waits_for_the_ledger(opened: Callable[[Grant], RawAgent], root: Path) -> None:
+    agent = opened(ALL)
+    assert agent.clock is not None
+    agent = opened(replace(ALL, until=agent.clock.time() + 60))
+    assert agent.clock is not None
+    folder = root / "training_runs" / f".grants-{os.geteuid()}"
+    folder.mkdir()
+    with (folder / f"{ACCOUNT}.paid.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        given = {"config_text": CONFIG, "overrides": ["budget.dollars=3"], **DONE}
+        agent.send({"type": "request", "id": 1, "op": "launch", "params": given})
+        waits = f":{os.fstat(lock.fileno()).st_ino} "
+        eventually(lambda: any("-> " in each and waits in each for each in lines_of("/proc/locks")))
+        agent.clock.advance(61)
+    answer = agent.until(lambda frame: frame["type"] == "response" and frame["id"] == 1)
+    assert (code_of(answer), answer["error"]["message"]) == ("not_granted", "the grant has expired")
+
+
+def test_an_older_run_of_the_same_name_is_not_its_own(opened: Callable[[Grant], RawAgent], root: Path) -> None:
+    """``evaluate`` prefers the older layout."""
+    agent = opened(ALL)
+    run = started(root, launch(agent, 1, "k1", run_name="ours"))
+    (root / "rl_runs" / "ours").mkdir(parents=True)
+    answer = agent.request("evaluate", run="ours", steps=[2], timeout=60, **DONE)
+    assert "neither among the runs" in answer["error"]["message"]
+    (root / "training_runs" / "linked").symlink_to(run.path)
+    assert "neither among the runs" in agent.request("stop", run="linked", **DONE)["error"]["message"]
+
+
+def test_a_stop_is_written_down_before_it_happens(
+    opened: Callable[[Grant], RawAgent], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = opened(ALL)
+    run = started(root, launch(agent, 1, "k1"))
+    monkeypatch.setattr("remote.agent.grants.MAX_BYTES", 10)
+    answer = agent.request("stop", run=run.name, **DONE)
+    assert "nothing is done" in answer["error"]["message"]
+    assert not run.stop_requested()
+
+
 def test_a_failed_launch_costs_nothing(opened: Callable[[Grant], RawAgent], root: Path) -> None:
     agent = opened(ALL)
     assert code_of(launch(agent, 6, "k1", run_name="two")) == "name_taken"
@@ -212,6 +384,48 @@ def test_a_limit_of_the_person_stays(opened: Callable[[Grant], RawAgent], root: 
     agent = opened(replace(ALL, configs={"mine.yaml": text_hash(text)}))
     run = started(root, launch(agent, 4, "k1", config_text=text))
     assert run.read_launch()["overrides"] == ["budget.dollars=1.5", "budget.price_per_hour=2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("budget:\n  dollars: 1.5   # at most\n  price_per_hour: 9\n", "1.5"),
+        ("budget:\n  dollars: null\n", "4"),
+        ("budget: {hours: 3, dollars: 1.5, price_per_hour: 9}  # at most\n", "1.5"),
+        ("budget: {hours: 3,\n  dollars: 1.5, price_per_hour: 9}\n", ""),
+        ("budget:\n  dollars: 1e0\n  price_per_hour: 9\n", ""),
+    ],
+)
+def test_a_limit_of_the_person_is_read_or_nothing_starts(
+    opened: Callable[[Grant], RawAgent], root: Path, text: str, limit: str
+) -> None:
+    agent = opened(replace(ALL, configs={"mine.yaml": text_hash(text)}))
+    answer = launch(agent, 4, "k1", config_text=text)
+    if limit:
+        assert started(root, answer).read_launch()["overrides"][0] == f"budget.dollars={limit}"
+    else:
+        assert "budget.dollars of the config cannot be read" in answer["error"]["message"]
+        assert left(agent) == 10
+
+
+def test_a_limit_that_a_person_set_later_stays(opened: Callable[[Grant], RawAgent], root: Path) -> None:
+    """It is in the resolved config; one that an assistant set there may be raised."""
+    agent = opened(replace(ALL, runs=["three"]))
+    run = create_run(root, {"argv": [], "config_text": CONFIG}, "three")
+    atomic_write(run.config_file, "run:\n  seed: 1\n")
+    set_state(run, "stopped")
+    save(run, 1)
+
+    def limit(dollars: float, key: str) -> str:
+        words = resume(agent, run, dollars, key)["result"]["argv"]
+        ended(root, run, 0.0)
+        return next(str(word.partition("=")[2]) for word in words if word.startswith("budget.dollars="))
+
+    assert limit(2, "k1") == "2"
+    atomic_write(run.config_file, "budget:\n  dollars: 2.0\n")  # as the engine writes it
+    assert limit(3, "k2") == "3"
+    atomic_write(run.config_file, "budget:\n  dollars: 0.5\n")  # a person's resume
+    assert limit(1, "k3") == "0.5"
 
 
 def test_an_evaluation_costs_its_longest_time(opened: Callable[[Grant], RawAgent], root: Path) -> None:

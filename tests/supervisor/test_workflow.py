@@ -17,7 +17,7 @@ from grpo_train.config.schema import Config
 from grpo_train.config.sections.workflow import Collapse, Plateau
 from grpo_train.run_dir import RunDir, create_run
 from grpo_train.run_dir.evaluations import list_evaluations
-from grpo_train.supervisor.process import HEARTBEAT_S, LEFT_OUT, LOOK_S
+from grpo_train.supervisor.process import BEYOND_S, HEARTBEAT_S, LEFT_OUT, LOOK_S
 from grpo_train.supervisor.stages import Stage, all_stages, stages_left
 from grpo_train.supervisor.stop_rules import StopRules, collapse, over_budget, plateau
 from grpo_train.supervisor.workflow import (
@@ -442,6 +442,20 @@ def test_a_budget_stops_a_run_until_it_is_raised(tmp_path: Path) -> None:
         assert (it.ended(), it.status["state"], it.starts) == (0, "stopped", [])
     refused = command_here("resume", "--training-run", run.name, root=tmp_path)
     assert (refused.returncode, "raise the limit with --set" in refused.stderr) == (2, True)
+
+
+def test_a_step_that_never_ends_does_not_outlast_a_budget(tmp_path: Path) -> None:
+    """Also where somebody has asked for a stop before."""
+    run = planned_run(tmp_path, run__total_steps=5000, run__stall_timeout=36_000, budget__hours=0.01)
+    with supervised(run, config_of(run), {"train": [["train:2", "waits"]]}) as it:
+        it.prints("waits")
+        run.request_stop("somebody")
+        it.clock.advance(36 + BEYOND_S - HEARTBEAT_S)
+        assert it.status["state"] == "stopping"
+        it.clock.advance(3 * HEARTBEAT_S)
+        assert (it.ended(), it.status["state"]) == (0, "stopped")
+    assert it.status["reason"] == "budget.hours: 0.18 of 0.01 h are used"
+    assert not run.stop_requested()
 
 
 def test_the_example_is_what_the_documentation_says() -> None:

@@ -196,7 +196,8 @@ class Workflow(Section):
 
 
 class Budget(Section):
-    """Limits of a run over all its starts. At a limit, the run saves and stops."""
+    """Limits of a run over all its starts. At a limit, the run saves and stops after its step; if that takes 10 minutes
+    and two steps more, it ends without saving."""
 
     hours: PositiveFloat | None = None
     """Maximum time that the run is supervised."""

@@ -115,7 +115,7 @@ async def test_a_night_within_a_grant(actor: BoxActor, root: Path) -> None:
         assert config["optimizer.learning_rate"] == 1e-5
         assert 1 < config["budget.dollars"] < 1.1
         events = (await call(client, "events", run=run, kind="by_assistant"))["events"]
-        assert [(event["op"], event["why"]) for event in events] == [
+        assert [(event["op"], event["why"]["said"]) for event in events] == [
             ("launch", "again, from the start"), ("stop", "its reward fell"), ("evaluate", "is it better?"),
             ("resume", "go on slowly"),
         ]  # fmt: skip

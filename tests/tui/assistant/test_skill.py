@@ -10,7 +10,7 @@ import yaml
 
 from grpo_tui.assistant.skill import run, skill_text
 from grpo_tui.cli import COMMANDS
-from grpo_tui.shell.options import parser
+from grpo_tui.shell.options import HELP, parser
 
 
 def test_every_command_and_option_in_it_exists() -> None:
@@ -20,7 +20,16 @@ def test_every_command_and_option_in_it_exists() -> None:
     assert {"runs", "stop", "resume", "doctor"} <= {command for command, _ in named} <= set(COMMANDS)
     for command, words in named:
         for option in re.findall(r"--[a-z-]+", words.partition("#")[0].partition("`")[0]):
-            assert command == "mcp" or option in parser(command).format_help(), (command, option)
+            assert command in ("mcp", "cost") or option in parser(command).format_help(), (command, option)
+
+
+def test_what_it_says_of_all_commands_is_true() -> None:
+    for command in HELP:
+        shown = parser(command).format_help()
+        assert ("--box NAME" in shown) == (command not in ("boxes", "instances")), command
+        assert "--json" in shown, command
+    assert not {"backup", "archive"} & set(COMMANDS)
+    assert "--yes" in parser("kill").format_help()
 
 
 def test_it_is_written_and_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
