@@ -112,7 +112,8 @@ STOP_GRACE_S = 15.0
 LEFT_OUT = 3
 """Exit code of a backup or cleanup that is done, except for what it named."""
 BEYOND_S = 600.0
-"""A run that has not stopped so long after its budget was spent, and two steps more, is ended without saving."""
+"""A run of an assistant that has not stopped so long after its budget was spent, and two steps more, is ended without
+saving. One of a person saves, however long its step takes."""
 GIVE_UP_S = 30.0
 """After SIGKILL: a process that is still there is blocked in the kernel, and not waited for."""
 
@@ -286,9 +287,13 @@ class StageRunner:
                 self._run.request_stop(by=reason)
 
     def _end_if_overspent(self, step_seconds: float) -> None:
-        """End a step that outlasts the budget by far: the settings of a run make steps as long as they like."""
+        """End a step that outlasts an assistant's money by far: its settings make steps as long as they like."""
         spent = self._journal.run_seconds
         if self._overspends or not over_budget(self._config, spent - BEYOND_S - 2 * step_seconds):
+            return
+        if not self._run.launch_text("grant") and not any(
+            row.get("event") == "by_assistant" for _, row in self._run.events()
+        ):
             return
         self._overspends = True
         self.stopped_because = self.stopped_because or over_budget(self._config, spent)

@@ -444,14 +444,15 @@ def test_a_budget_stops_a_run_until_it_is_raised(tmp_path: Path) -> None:
     assert (refused.returncode, "raise the limit with --set" in refused.stderr) == (2, True)
 
 
-def test_a_step_that_never_ends_does_not_outlast_a_budget(tmp_path: Path) -> None:
-    """Also where somebody has asked for a stop before."""
+def test_a_step_that_never_ends_does_not_outlast_the_money_of_an_assistant(tmp_path: Path) -> None:
+    """Also where somebody has asked for a stop before. A person's run goes on until it can save."""
     run = planned_run(tmp_path, run__total_steps=5000, run__stall_timeout=36_000, budget__hours=0.01)
     with supervised(run, config_of(run), {"train": [["train:2", "waits"]]}) as it:
         it.prints("waits")
         run.request_stop("somebody")
-        it.clock.advance(36 + BEYOND_S - HEARTBEAT_S)
+        it.clock.advance(36 + BEYOND_S + 3 * HEARTBEAT_S)
         assert it.status["state"] == "stopping"
+        run.log_event("by_assistant", op="resume")
         it.clock.advance(3 * HEARTBEAT_S)
         assert (it.ended(), it.status["state"]) == (0, "stopped")
     assert it.status["reason"] == "budget.hours: 0.18 of 0.01 h are used"

@@ -196,8 +196,7 @@ class Workflow(Section):
 
 
 class Budget(Section):
-    """Limits of a run over all its starts. At a limit, the run saves and stops after its step; if that takes 10 minutes
-    and two steps more, it ends without saving."""
+    """Limits of a run over all its starts. At a limit, the run saves and stops."""
 
     hours: PositiveFloat | None = None
     """Maximum time that the run is supervised."""
