@@ -26,7 +26,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 SOURCES = ("grpo_train", "remote", "grpo_tui", "tests", "config", "pyproject.toml")
 STATE = REPOSITORY / ".soak" / "state.json"
 LIMIT_MINUTES = 20
-SHARES = {"edges_inputs": 16, "floods": 5, "ladder_learning": 2, "learning": 2, "link_jobs": 8, "slurm": 2, "vllm": 2}
+SHARES = {"edges_inputs": 20, "floods": 5, "ladder_learning": 2, "learning": 2, "link_jobs": 8, "slurm": 2, "vllm": 2}
 LOADS = ("fast", "many", "trickle", "rotating")
 LOOPS: dict[str, dict[str, tuple[str, dict[str, str]]]] = {
     "link_standing": {

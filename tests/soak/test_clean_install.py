@@ -65,6 +65,16 @@ def clean(python: Path, built: Path, home: Path, network: bool = True) -> list[s
     ]  # fmt: skip
 
 
+TAB = """\
+source <("$1" completion bash)
+COMP_TYPE=9 COMP_LINE="$1 $2" COMP_WORDS=("$1" "$2") COMP_CWORD=1
+COMP_POINT=${#COMP_LINE}
+_python_argcomplete "$1" "$2" "$1"
+echo "${COMPREPLY[@]}"
+"""
+"""What bash does when TAB is pressed after the first word: a program, the beginning of a command."""
+
+
 def run(command: list[str], status: int = 0) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=1_000)
     assert done.returncode == status, done.stdout + done.stderr
@@ -97,7 +107,8 @@ def check_programs(bare: list[str], folder: str) -> None:
     assert "--demo" in run([*bare, tui, "--help"])
     assert "tiny-model" in run([*bare, train, "--help"])
     assert "python" in run([*bare, tui, "doctor"], status=2)
-    assert "complete" in run([*bare, tui, "completion", "bash"])
+    for program, word, whole in ((tui, "lau", "launch"), (train, "tiny-m", "tiny-model")):
+        assert whole in run([*bare, "bash", "-c", TAB, "tab", program, word])
     assert "[train]" in run([*bare, train, "tiny-model", "--out", "model"], status=2)
     run([*bare, train, "init", "mine"])
 
