@@ -300,6 +300,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("history", "7", "history", "Views", "show_view('history')",
            help="Show the runs of all boxes, also of boxes that are gone, and what they cost"),
     Action("mark", "space", "mark", "Home", "runs.mark", no_run, scope="home"),
+    Action("mark_all", "M", "mark all", "Home", "runs.mark_all", no_run, in_bar=False, scope="home"),
     Action("unmark_all", "u", "unmark all", "Home", "runs.unmark_all", no_marks, in_bar=False, scope="home"),
     Action("filter", "slash", "filter", "Home", "show_filter", no_runs, scope="home",
            help="Filter the list of runs by words, state, any metric or config key"),
