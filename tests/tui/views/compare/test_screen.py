@@ -31,7 +31,7 @@ def show_run(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
     run = params["run"]
     rate = {RUN: "2.0e-06", FINISHED: "5.0e-06"}.get(run, "1.0e-05")
     reply = _show_run(client, params)
-    text = f"run: {{total_steps: 200, seed: 1}}\noptimizer: {{learning_rate: {rate}}}\n"
+    text = f"run:\n  total_steps: 200\n  seed: 1\noptimizer:\n  learning_rate: {rate}\n"
     table = {"step": "0", "name": "model", "accuracy": "0.333", "ci_low": "0.303", "ci_high": "0.363", "problems": "40"}
     baseline = {"name": "@acme--tiny_addition", "dataset": "addition", "model": "acme/tiny", "metrics": [table]}
     found = {"config_text": text, "launch": {}, "status": {"version": "0.2.0"}, "baselines": [baseline]}
