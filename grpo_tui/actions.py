@@ -82,7 +82,7 @@ class Action:
     @property
     def opens_line(self) -> bool:
         """Whether it opens a line that is typed into."""
-        return self.do in ("show_filter", "ask_for_step")
+        return self.do.startswith(("show_filter", "ask_for"))
 
     @property
     def keys(self) -> list[str]:
