@@ -442,6 +442,7 @@ ACTIONS: tuple[Action, ...] = (
            help="Show the previous metrics"),
     Action("next_metrics", "right_square_bracket", "metrics", "Compare", "turn_metrics(1)", in_bar=False,
            scope="compare", help="Show the next metrics, in the order of the charts view"),
+    Action("only_charts", "v", "only charts", "Compare", "toggle_tables", scope="compare"),
     Action("next_table", "t", "table", "Compare", "next_table", scope="compare"),
     Action("copy_comparison", "y", "copy", "Compare", "copy", scope="compare"),
     Action("open_run", "enter", "charts", "Compare", "open_run", scope="compare"),

@@ -156,6 +156,13 @@ async def test_axes_begin_with_each_run(start: Start) -> None:
         await session.until(lambda: charts(screen)[0].metric == "completions/mean_length")
         await session.press("left_square_bracket")
         await session.until(lambda: charts(screen)[0].metric == "reward")
+        await session.press("v")
+        await session.until(lambda: len(charts(screen)) == 6 and not screen.query_one("#standing").display, "no tables")
+        shown = {chart.metric for chart in charts(screen)}
+        await session.press("right_square_bracket")
+        await session.until(lambda: charts(screen) and not shown & {chart.metric for chart in charts(screen)})
+        await session.press("v")
+        await session.until(lambda: len(charts(screen)) == 2 and screen.query_one("#standing").display, "the tables")
 
 
 async def test_runs_are_pinned_and_dropped_by_mouse_and_name(start: Start) -> None:
