@@ -30,12 +30,10 @@ from grpo_tui.kit.svg import Drawing, charts_svg
 from grpo_tui.views.charts.crosshair import CrosshairScreen
 from grpo_tui.views.charts.model import matches
 from grpo_tui.views.charts.panels import ConfigPage, MetricsPanel, StepSource
-from grpo_tui.views.plots import bindings_with_vi
+from grpo_tui.views.plots import COLUMNS, bindings_with_vi
 
-COLUMNS = {"-wide": 3, "-medium": 2, "-narrow": 1}
-"""Columns of charts in a terminal of each width, …"""
 ROWS, SHORT_ROWS = {"-wide": 3, "-medium": 3, "-narrow": 2}, {"-wide": 1, "-medium": 2, "-narrow": 2}
-"""… and rows of them, also in a terminal of few lines; …"""
+"""Rows of charts in a terminal of each width, also in one of few lines; …"""
 TINY = 20
 """… in one of fewer lines than this, one row."""
 MOST_COLUMNS, LEAST_WIDE, LEAST_HIGH = 4, 24, 4
@@ -320,10 +318,6 @@ class ChartsScreen(CrosshairScreen):
         """Draw the charts in one row, in two, … or as the terminal has room."""
         self.view.rows = (self.view.rows + 1) % (self._most(self.query_one("#grid").size.height, LEAST_HIGH) + 1)
         self.tick()
-
-    def action_log_tab(self, index: int) -> None:
-        """Show a tab of the panel below the charts (a click on its title)."""
-        self.query_one("#step", LinesPanel).show_tab(int(index))
 
     def action_turn_tab(self) -> None:
         """Show the configuration below the charts, or what changed at the crosshair."""

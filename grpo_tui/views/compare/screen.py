@@ -25,7 +25,7 @@ from grpo_tui.kit.svg import Drawing, charts_svg
 from grpo_tui.views.compare.chart import CompareChart, legend, line_of
 from grpo_tui.views.compare.model import LETTERS, Compared, Comparison, PairedResults, facts_of
 from grpo_tui.views.compare.tables import ComparePanel, ConfigSource, EvaluationsSource, StandingSource
-from grpo_tui.views.plots import PlotScreen, bindings_with_vi
+from grpo_tui.views.plots import COLUMNS, PlotScreen, bindings_with_vi
 from remote.protocol import RemoteError
 
 
@@ -114,10 +114,8 @@ async def refresh_pairs(app: Desk, paired: PairedResults, params: dict[str, Any]
         paired.fail(error.message)
 
 
-SLOTS = {"-wide": 3, "-medium": 2, "-narrow": 1}
-"""Charts that a terminal of each width has room for …"""
 MOST_ROWS = 3
-"""… and rows of them without the tables."""
+"""Of charts, without the tables."""
 MOST_LINES = 11
 """Of the table below everything else."""
 WIDTH = 240
@@ -157,7 +155,7 @@ class CompareScreen(PlotScreen):
             Container(
                 *(
                     CompareChart(store, comparison, id=f"compare-{slot}")
-                    for slot in range(MOST_ROWS * max(SLOTS.values()))
+                    for slot in range(MOST_ROWS * max(COLUMNS.values()))
                 ),
                 id="grid",
             ),
@@ -188,7 +186,7 @@ class CompareScreen(PlotScreen):
         about = self.query_one("#about", AboutComparison)
         about.styles.height = len(about.lines(about.size.width - 2))
         rows = 1 if not self._only_charts else MOST_ROWS - 1 if self.has_class("-short") else MOST_ROWS
-        slots = rows * SLOTS[self.width_class]
+        slots = rows * COLUMNS[self.width_class]
         names = self._metrics(slots)
         comparison.page %= max(1, -(-len(names) // slots))
         self.show_charts(names[comparison.page * slots :][:slots] if comparison.is_comparing else [])
@@ -368,10 +366,6 @@ class CompareScreen(PlotScreen):
         return charts_svg(title, drawings, ends, comparison.axis, self.store.price_per_hour)
 
     # panels --------------------------------------------------------------------------------------------
-
-    def action_log_tab(self, index: int) -> None:
-        """Show a tab of the tables (a click on its title)."""
-        self.query_one("#standing", ComparePanel).show_tab(int(index))
 
     def action_toggle_all_keys(self) -> None:
         """List all keys of the configurations, or those that differ."""

@@ -189,6 +189,10 @@ async def test_the_configuration_is_below_the_charts(start: Start) -> None:
         await session.until_text("task.name addition")
         await session.press("escape", "left", "left")
         await session.until_text("step 86 against the 10 before", "groups: ")
+        lines = session.text().splitlines()
+        row = next(at for at, line in enumerate(lines) if "before · config" in line)
+        await session.pilot.click(offset=(lines[row].index("config"), row))
+        await session.until_text("task.name addition")
 
 
 async def test_columns_and_rows_of_charts_are_chosen(start: Start) -> None:
