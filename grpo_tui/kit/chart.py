@@ -394,7 +394,7 @@ class CurveChart(ChartMouse):
         for row, signs in self._signs.items():
             for column, sign in signs.items():
                 put([(row, column, sign.text)], styles["gap" if sign.is_bad else "event"])
-        row, value = point(self.value, self.crosshair, view, columns, rows, is_log=self.is_log)
+        row, value = point(self.metric, self.value, self.crosshair, view, columns, rows, is_log=self.is_log)
         put([(row, at, glyph) for at, glyph in value.items()], styles["line"] + bold)
         taken: set[tuple[int, int]] = set()
         for line, style, *_ in reversed(drawn):

@@ -41,6 +41,9 @@ async def test_the_row_at_the_crosshair_is_shown(start: Start) -> None:
         await session.press("left", "left", "left")
         await session.until_text("step 85", "groups: ", "entropy 0.")
         await session.until(lambda: re.search(r"▪ reward +(\d\.\d+) .*\1┼", session.text()), "the value on the curve")
+        share = re.search(r"▪ fra\S+ +(\.\d+)", session.text())
+        assert share
+        assert re.search(rf"[^\d]{re.escape(share[1])}┼", session.text()), "as in the list"
         await session.press("y")
         assert json.loads(session.app.clipboard)["step"] == 85
         await session.press("H")
