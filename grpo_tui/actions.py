@@ -82,7 +82,7 @@ class Action:
     @property
     def opens_line(self) -> bool:
         """Whether it opens a line that is typed into."""
-        return self.do in ("show_filter", "ask_for_step")
+        return self.do.startswith(("show_filter", "ask_for"))
 
     @property
     def keys(self) -> list[str]:
@@ -300,6 +300,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("history", "7", "history", "Views", "show_view('history')",
            help="Show the runs of all boxes, also of boxes that are gone, and what they cost"),
     Action("mark", "space", "mark", "Home", "runs.mark", no_run, scope="home"),
+    Action("mark_all", "M", "mark all", "Home", "runs.mark_all", no_run, in_bar=False, scope="home"),
     Action("unmark_all", "u", "unmark all", "Home", "runs.unmark_all", no_marks, in_bar=False, scope="home"),
     Action("filter", "slash", "filter", "Home", "show_filter", no_runs, scope="home",
            help="Filter the list of runs by words, state, any metric or config key"),
@@ -332,6 +333,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("open_rollouts", "enter", "rollouts", "Charts", "open_at_crosshair", scope="charts"),
     Action("export_charts", "E", "export", "Charts", "export", no_run, scope="charts"),
     Action("copy_step", "y", "copy", "Charts", "copy", no_run, scope="charts"),
+    Action("open_row", "o", "row", "Charts", "open_row", in_bar=False, scope="charts"),
+    Action("below_charts", "i", "config", "Charts", "turn_tab", scope="charts"),
     Action("crosshair_step_left", "shift+left", "step", "Charts", "step_crosshair(-1)", in_bar=False, scope="charts",
            help="Move the crosshair to the logged step before"),
     Action("crosshair_step_right", "shift+right", "step", "Charts", "step_crosshair(1)", in_bar=False, scope="charts",
@@ -368,6 +371,8 @@ ACTIONS: tuple[Action, ...] = (
            help="Show the charts of further metrics"),
     Action("fewer_charts", "pageup", "back", "Charts", "turn_page(-1)", in_bar=False, scope="charts",
            help="Show the charts of the metrics before"),
+    Action("chart_columns", "w", "columns", "Charts", "turn_columns", in_bar=False, scope="charts"),
+    Action("chart_rows", "v", "rows", "Charts", "turn_rows", in_bar=False, scope="charts"),
     Action("full_screen", "z", "full screen", "Charts", "zoom", scope="charts"),
     Action("filter_metrics", "slash", "filter", "Charts", "show_filter", scope="charts",
            help="Filter the list of metrics by name"),
@@ -437,6 +442,7 @@ ACTIONS: tuple[Action, ...] = (
            help="Show the previous metrics"),
     Action("next_metrics", "right_square_bracket", "metrics", "Compare", "turn_metrics(1)", in_bar=False,
            scope="compare", help="Show the next metrics, in the order of the charts view"),
+    Action("only_charts", "v", "only charts", "Compare", "toggle_tables", scope="compare"),
     Action("next_table", "t", "table", "Compare", "next_table", scope="compare"),
     Action("copy_comparison", "y", "copy", "Compare", "copy", scope="compare"),
     Action("open_run", "enter", "charts", "Compare", "open_run", scope="compare"),

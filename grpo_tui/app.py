@@ -380,6 +380,9 @@ class GrpoApp(Desk):
                 self.held_keys.hold()
             self.work(f"action {name}", target)
         else:
+            if action.opens_line:
+                self.held_keys.hold()  # the line takes the focus only after keys that have arrived with this one
+                self.call_after_refresh(self.release_keys)
             target()
 
     async def on_event(self, event: events.Event) -> None:

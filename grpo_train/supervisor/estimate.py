@@ -193,8 +193,8 @@ class Estimates:
         option = f" --model {model}" if model in ("tiny", *QWEN2_5) else ""
         machine = machine_name(self.machine, self.threads)
         return None, (
-            f"no earlier run like this one, and no bench figures of a model of about this size on {machine}; run  "
-            f"grpo-train bench{option}  on that kind of machine (a few minutes)"
+            f"no earlier run like this one, and no bench figures for {machine}; run  "
+            f"grpo-train bench{option}  there (minutes)"
         )
 
     def _lengths(self, is_longest: bool) -> AssumedLengths:

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from grpo_train.run_dir.curves import LEVELS, RAW
+from grpo_train.run_dir.curves import LEVELS, RAW, SHARES
 from grpo_train.run_dir.display import CRASH, EVENT_WORDS
+from grpo_train.run_dir.files import to_float
 from grpo_tui.box.curves import AXES, Curves, Mark, Window
 from grpo_tui.box.events import Pause, RunEvent, evaluation_events
 from grpo_tui.box.store import Store
@@ -73,6 +74,8 @@ DEFAULT = (
     "frac_reward_zero_std",
 )  # fmt: skip
 """Shown first, as far as the run logs them."""
+FLAT_SHARE = 0.005
+"""Range of a share below which its line is level on the axis from 0 to 1."""
 LOGARITHMIC = ("grad_norm",)
 """Whose y axis is logarithmic at first."""
 ELAPSED = "elapsed"
@@ -122,13 +125,16 @@ class ChartsView(PlotView):
     filter: str = ""
     page: int = 0
     """Of :meth:`pages`."""
+    columns: int = 0
+    """Of charts; 0 = as many as fit."""
+    rows: int = 0
     _places: dict[str, int] = field(default_factory=dict)
     """Where hidden metrics were, so that they come back there."""
 
     def to_json(self) -> dict[str, Any]:
-        """What is kept for the next start: axes and smoothing."""
+        """What is kept for the next start: axes, smoothing, and how the charts are laid out."""
         return {
-            "x": self.window.x, "smoothing": self.smoothing,
+            "x": self.window.x, "smoothing": self.smoothing, "columns": self.columns, "rows": self.rows,
             "logarithmic": sorted(self.logarithmic), "clipped": sorted(self.clipped),
         }  # fmt: skip
 
@@ -137,6 +143,9 @@ class ChartsView(PlotView):
         x, smoothing = found.get("x"), found.get("smoothing")
         self.window = Window(x=x if x in AXES and (has_price or AXIS_NAMES[x] != "cost") else "step")
         self.smoothing = smoothing if smoothing in LEVELS else RAW
+        self.columns, self.rows = (
+            int(found[name]) if str(found.get(name)) in ("1", "2", "3", "4") else 0 for name in ("columns", "rows")
+        )
         for name, kept in (("logarithmic", self.logarithmic), ("clipped", self.clipped)):
             if isinstance(found.get(name), list):
                 kept.clear()
@@ -183,8 +192,10 @@ class ChartsView(PlotView):
 
 
 def is_flat(row: Mapping[str, Any]) -> bool:
-    """Whether a metric, a row of a ``metrics`` reply, never changed. That the reward never does is worth a chart."""
-    return bool(row.get("constant")) and row["name"] not in ("reward", "accuracy")
+    """Whether a metric, a row of a ``metrics`` reply, is a level line. That the reward is one is worth a chart."""
+    low, high = to_float(row.get("min")), to_float(row.get("max"))
+    is_level = low is not None and high is not None and 0 <= high - low < FLAT_SHARE and SHARES.fullmatch(row["name"])
+    return bool(row.get("constant") or is_level) and row["name"] not in ("reward", "accuracy")
 
 
 def smoothing_label(smoothing: str, over: int) -> str:

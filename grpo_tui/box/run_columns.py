@@ -59,8 +59,10 @@ class Names:
     """Full name to short name."""
     same: str = ""
     """What is the same in all runs: ``gsm8k · Qwen2.5-1.5B · LoRA``."""
+    differing: tuple[str, ...] = ()
+    """The keys whose values differ between the runs, the most telling ones first, …"""
     keys: tuple[str, ...] = ()
-    """The keys whose values differ between the runs, and that are not in every name: the most telling ones first."""
+    """… and those that are not in every name."""
 
 
 def short_names(runs: Sequence[str], configs: Mapping[str, Config]) -> Names:
@@ -81,9 +83,9 @@ def short_names(runs: Sequence[str], configs: Mapping[str, Config]) -> Names:
             short[run] = f"{name} · {stamp_of(run)}" if stamp_of(run) else run
     known = [configs[run] for run in runs if configs.get(run)]
     same = [_same(known, key) for key in SAME] if len(known) > 1 else []
-    named = keys if len(stamped) == len(runs) else []
-    telling = [key for key in _differing(known) if key not in named]
-    return Names(short, " · ".join(dict.fromkeys(part for part in [*same, *common] if part)), tuple(telling))
+    named, differing = keys if len(stamped) == len(runs) else [], tuple(_differing(known))
+    same_text = " · ".join(dict.fromkeys(part for part in [*same, *common] if part))
+    return Names(short, same_text, differing, tuple(key for key in differing if key not in named))
 
 
 def stamp_of(run: str) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_train.history.cost import dollars
+from grpo_train.run_dir.configs import Value, config_values
 from grpo_train.run_dir.display import duration
 from grpo_train.run_dir.sessions import session_name
 from grpo_tui.box.asking import LIVE_S, SOON_S, Asking, monotonic
@@ -482,6 +483,11 @@ class Store:
     def backup_work(self, run: RunRow) -> str:
         """What is being done to the backups of a run, such as ``being backed up``; "" for nothing."""
         return work_on(self.sessions_of(run.name), run.name, run.transfer)
+
+    @property
+    def config(self) -> dict[str, Value]:
+        """The configuration of the selected run, by ``section.key``; empty while it is not known."""
+        return config_values(str(self.shown.get("config_text") or ""))
 
     def evaluating(self) -> str:
         """What is said while the selected run is evaluated: ``step_20: 512/1,024 done``; "" otherwise."""

@@ -30,6 +30,14 @@ def mark(app: Desk) -> None:
         app.tick_view()
 
 
+def mark_all(app: Desk) -> None:
+    """Mark all runs in the list: those that pass the filter."""
+    for row in app.runs.rows:
+        if row.name not in app.store.marks:
+            app.store.marks.toggle(row.name)
+    app.tick_view()
+
+
 def unmark_all(app: Desk) -> None:
     """Remove all marks."""
     app.store.marks.clear()

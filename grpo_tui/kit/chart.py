@@ -49,6 +49,7 @@ from grpo_tui.kit.plot import (
     x_labels,
 )
 
+LEFT, RIGHT = 1, 3
 LEAST_DRAG = 2
 """Columns; a shorter drag is a click with an unsteady hand."""
 
@@ -59,6 +60,8 @@ class ChartMouse(Panel):
     dragged: tuple[int, int] | None = None
     """First and last column of the range under a drag, in cells of the widget."""
     _was_drag = False
+    _points = False
+    """Whether the crosshair follows the pointer, under a drag with the right button."""
 
     class Pointed(Message):
         """The user pointed at an x, or at the sign of events there."""
@@ -91,18 +94,23 @@ class ChartMouse(Panel):
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
         column = event.get_content_offset_capture(self).x
-        if event.button == 1 and self.x_at(column) is not None:
-            self.dragged, self._was_drag = (column, column), False
+        if event.button in (LEFT, RIGHT) and self.x_at(column) is not None:
+            self._was_drag, self._points = False, event.button == RIGHT
+            self.dragged = None if self._points else (column, column)
             self.capture_mouse()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
         column = event.get_content_offset_capture(self).x
-        if self.dragged is not None and self.x_at(column) is not None:
+        if (x := self.x_at(column)) is None:
+            return
+        if self._points:
+            self.post_message(self.Pointed(x))
+        elif self.dragged is not None:
             self.dragged = (self.dragged[0], column)
             self.refresh()
 
     def on_mouse_up(self, event: events.MouseUp) -> None:
-        dragged, self.dragged = self.dragged, None
+        dragged, self.dragged, self._points = self.dragged, None, False
         self.release_mouse()
         if dragged is None:
             return
@@ -386,7 +394,7 @@ class CurveChart(ChartMouse):
         for row, signs in self._signs.items():
             for column, sign in signs.items():
                 put([(row, column, sign.text)], styles["gap" if sign.is_bad else "event"])
-        row, value = point(self.value, self.crosshair, view, columns, rows, is_log=self.is_log)
+        row, value = point(self.metric, self.value, self.crosshair, view, columns, rows, is_log=self.is_log)
         put([(row, at, glyph) for at, glyph in value.items()], styles["line"] + bold)
         taken: set[tuple[int, int]] = set()
         for line, style, *_ in reversed(drawn):

@@ -505,7 +505,7 @@ class LinesPanel(VirtualPanel):
                 if index == self.active:
                     tabs.append(f"[bold $primary]{name}[/]")
                 else:
-                    tabs.append(f"[@click=screen.log_tab({index})]{name}[/]")
+                    tabs.append(f"[@click=show_tab({index})]{name}[/]")
             width = sum(len(self.tab_of(index)) for index in shown) + 3 * (len(shown) - 1)
             title = (" [dim]·[/] " if width <= self.outer_size.width - 6 else " ").join(tabs)
         else:
@@ -531,6 +531,10 @@ class LinesPanel(VirtualPanel):
             self.active = (self.active + 1) % len(self.sources)
         self._anchor = None
         self.tick()
+
+    def action_show_tab(self, index: int) -> None:
+        """Show a tab (a click on its title)."""
+        self.show_tab(int(index))
 
     def hide_tabs(self, hidden: frozenset[int]) -> None:
         """Hide the tabs whose content other panels show."""

@@ -20,11 +20,11 @@ from textual.content import Content
 
 from grpo_train.history.cost import dollars
 from grpo_train.run_dir.curves import NICE, SHARES, log_ticks, ticks, time_labels, time_ticks
-from grpo_train.run_dir.display import CRASH, EVENT_WORDS, duration
+from grpo_train.run_dir.display import CRASH, EVENT_WORDS, duration, metric_text
 from grpo_tui.box.charts import DASHED, DOTTED, ELAPSED, NOT_FINITE, RUN_LOOKS, SEVERAL, Gap, Placed, RunLook, sign_of
 from grpo_tui.box.curves import Curve, Mark
 from grpo_tui.box.events import RunEvent
-from grpo_tui.box.formatting import compact_number, metric_value, money, tick_labels
+from grpo_tui.box.formatting import compact_number, money, tick_labels
 
 _BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 _STROKES = tuple(tuple(tuple(sum(bits[first : last + 1]) for last in range(4)) for first in range(4)) for bits in _BITS)
@@ -444,7 +444,7 @@ def _changed(mark: Mark, change: Callable[[float], float]) -> Mark:
 
 
 def point(
-    value: float | None, x: float | None, view: View, columns: int, rows: int, *, is_log: bool
+    metric: str, value: float | None, x: float | None, view: View, columns: int, rows: int, *, is_log: bool
 ) -> tuple[int, dict[int, str]]:
     """A value at the crosshair: its row, and by column the characters of a point with the number beside it."""
     if value is None or x is None or not math.isfinite(value) or (is_log and value <= 0):
@@ -452,7 +452,7 @@ def point(
     y, place = math.log10(value) if is_log else value, column_of(x, view, columns)
     if not (view.y_low <= y <= view.y_high and 0 <= place < columns):
         return -1, {}
-    number = metric_value(value)
+    number = metric_text(metric, value)
     text, start = (f"┼{number}", place) if place + len(number) < columns else (f"{number}┼", place - len(number))
     return row_of(y, view, rows), dict(zip(range(start, place + len(text)), text, strict=False))
 

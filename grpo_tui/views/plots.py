@@ -14,6 +14,9 @@ from grpo_tui.kit.chart import ChartMouse, CurveChart
 from grpo_tui.kit.desk import Desk
 from grpo_tui.views.view import ViewScreen, bindings_of
 
+COLUMNS = {"-wide": 3, "-medium": 2, "-narrow": 1}
+"""Columns of charts that a terminal of each width has room for."""
+
 
 def bindings_with_vi(view: str, vi: Mapping[str, str]) -> list[Binding | tuple[str, str] | tuple[str, str, str]]:
     """The keys of a view, and those of vi with the actions that they run."""

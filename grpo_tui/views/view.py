@@ -14,7 +14,6 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from grpo_train.history.query import QueryError
-from grpo_train.run_dir.configs import config_values
 from grpo_tui.actions import ACTIONS
 from grpo_tui.box.events import TrackedRun, tracking_of
 from grpo_tui.box.store import Store
@@ -173,9 +172,8 @@ class ViewScreen(Screen[None]):
 
     def tracking(self) -> TrackedRun | None:
         """How the run that the keys are for is tracked by W&B; None without a run."""
-        run, shown = self.store.selected or "", self.store.shown
-        config = config_values(str(shown.get("config_text") or ""))
-        return tracking_of(run, shown.get("events") or (), config.get("tracking.wandb"))
+        store = self.store
+        return tracking_of(store.selected or "", store.shown.get("events") or (), store.config.get("tracking.wandb"))
 
     def action_show_tracking(self) -> None:
         """Show whether the run is in W&B, its page, and what failed last."""

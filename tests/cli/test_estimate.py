@@ -176,7 +176,7 @@ def test_earlier_runs_count_on_the_same_kind_of_machine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ([], "run  grpo-train bench --model qwen2_5_15  on that kind of machine"),
+        ([], "run  grpo-train bench --model qwen2_5_15  there"),
         (["task.name=tictactoe"], "the turns of a game are not known before"),
         (["rollout.backend=vllm"], "does not measure vLLM"),
     ],

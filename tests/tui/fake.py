@@ -194,7 +194,7 @@ def _show_run(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
     return {
         "run": run, "layout": "run", "path": f"/data/training_runs/{run}", "summary": {}, "status": {}, "launch": {},
         "events": [], "superseded": {},
-        "config_text": "run: {total_steps: 200}\nmodel: {backbone: tiny}\ntask: {name: addition}\n",
+        "config_text": "run:\n  total_steps: 200\nmodel:\n  backbone: tiny\ntask:\n  name: addition\n",
         "checkpoints": [
             {"step": step, "problem": "", "path": f"training_runs/{run}/training_state/step_{step}"}
             for step in (10, 20, 30)

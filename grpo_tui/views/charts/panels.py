@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -11,18 +11,21 @@ from rich.text import Text
 from textual.content import Content
 from textual.message import Message
 
-from grpo_train.run_dir.display import metric_text, signed
+from grpo_train.run_dir.display import metric_text, setting, signed
 from grpo_train.run_dir.files import to_float
+from grpo_tui.box.asking import NOT_READ, asking_words
 from grpo_tui.box.charts import ChartsView
 from grpo_tui.box.curves import Curve, Curves
 from grpo_tui.box.events import CRASH, RunEvent, records_of, tone_of_level
 from grpo_tui.box.formatting import compact_number, counted, metric_value, one_line, shortened
 from grpo_tui.box.log import row_time
+from grpo_tui.box.run_columns import FIRST
+from grpo_tui.box.run_list import RunList
 from grpo_tui.box.store import Store
 from grpo_tui.kit.lists import ListPanel, PageSource, Palette
 from grpo_tui.kit.plot import cost_text
 from grpo_tui.kit.sources import MARKS, clock, wrapped
-from grpo_tui.views.charts.model import MetricLine, metric_lines
+from grpo_tui.views.charts.model import MetricLine, matches, metric_lines
 from remote.protocol.rows import UNREADABLE
 
 EMPTY = "no metrics logged yet"
@@ -163,18 +166,70 @@ class MetricsPanel(ListPanel, inherit_bindings=False):
 
 MOST_EVENTS = 2
 """Lines of events."""
+NARROW = 60
+"""Cells of the panel below which the value before is left out: the change says it, too."""
 GROWN = 3.0
 """Times its level before that a value is called ``×3``."""
 MOVED = 0.5
 """Share of a curve's range from which on a change is pointed out."""
-NAME, PROMPT = 18, 24
-"""Characters of a metric's name and of a problem."""
+NAME, SHORT_NAME, PROMPT, KEY, VALUE = 18, 10, 24, 28, 16
+"""Characters of a metric's name, also in a narrow panel, of a problem, of a config key and of its value."""
+GAP = 3
+"""Cells between columns."""
+
+
+def in_columns(cells: Sequence[Text], width: int) -> list[Text]:
+    """Cells in columns of the same width, row by row."""
+    wide = max((cell.cell_len for cell in cells), default=1) + GAP
+    columns = max(1, (width + GAP) // wide)
+    lines = []
+    for start in range(0, len(cells), columns):
+        line = Text(no_wrap=True)
+        for cell in cells[start : start + columns]:
+            line.append_text(cell).append(" " * (wide - cell.cell_len))
+        line.rstrip()
+        lines.append(line)
+    return lines
+
+
+class ConfigPage(PageSource):
+    """The configuration of the run: first, in bold, the keys that differ between the runs of the list."""
+
+    title = "config"
+
+    def __init__(self, store: Store, runs: RunList, view: ChartsView) -> None:
+        super().__init__(store)
+        self._runs, self._view = runs, view
+
+    @property
+    def empty(self) -> str:
+        if self.store.shown:
+            return "no key matches the filter" if self._view.filter else "no configuration yet"
+        return asking_words() if self.store.connected else NOT_READ
+
+    @property
+    def note(self) -> str:
+        return "[$text-muted]← → or a click: what changed[/]"
+
+    def state(self) -> object:
+        store = self.store
+        return (store.selected, store.versions["shown"], self._runs.names.differing, self._view.filter, self.empty)
+
+    def layout(self, width: int, palette: Palette) -> list[Text]:
+        config, differing = self.store.config, self._runs.names.differing
+        cells = []
+        for key in dict.fromkeys([*differing, *FIRST, *config]):
+            if config.get(key) not in (None, "") and (not self._view.filter or matches(key, self._view.filter)):
+                cell = Text(no_wrap=True).append(f"{shortened(key, KEY)} ", style=palette["muted"])
+                value = shortened(one_line(setting(config[key])), VALUE)
+                cells.append(cell.append(value, style="bold" if key in differing else ""))
+        return in_columns(cells, width)
 
 
 class StepSource(PageSource):
     """What changed at the row nearest to the crosshair, as a page."""
 
-    title, empty = "what changed", "← → move the crosshair; a click sets it"
+    empty = "← → move the crosshair; a click sets it"
 
     def __init__(
         self,
@@ -187,7 +242,7 @@ class StepSource(PageSource):
         super().__init__(store)
         self._curves, self._events, self._config = curves, events, config
         self._keys = keys
-        """Those that open the completions of the step, and copy its row."""
+        """What keys do with the row."""
         self.shown: Mapping[str, Any] | None = None
         """The reply to ``show_step``."""
         self.problems: Mapping[str, Any] | None = None
@@ -195,12 +250,18 @@ class StepSource(PageSource):
         self.problem = ""
 
     @property
+    def title(self) -> str:
+        return "what changed" if self.shown is None else f"step {self.shown['step']:,.0f} against the 10 before"
+
+    @property
     def note(self) -> str:
-        """What keys do with the row (markup)."""
-        if not self._keys or self.row is None:
+        """What keys do with the row, when it was logged, and what the run had cost by then (markup)."""
+        if self.shown is None or self.row is None:
             return ""
-        opens, copies = self._keys
-        return f"[$text-muted]was: median of the 10 before · {opens} completions · {copies} copies[/]"
+        seconds, price, logged = self.shown.get("seconds"), self.store.price_per_hour, row_time(dict(self.row))
+        parts = [clock(logged)] if logged is not None else []
+        parts += [cost_text(seconds, price)] if seconds is not None and price is not None else []
+        return f"[$text-muted]{' · '.join([*self._keys, *parts])}[/]"
 
     @property
     def row(self) -> Mapping[str, Any] | None:
@@ -220,16 +281,11 @@ class StepSource(PageSource):
         row, curves = self.row, self._curves()
         if row is None or curves is None or self.shown is None:
             return []
-        head = Text(no_wrap=True)
-        head.append(f"step {int(self.shown['step']):,}", style="bold")
-        if (logged := row_time(dict(row))) is not None:
-            head.append(f"  {clock(logged)}", style=palette["muted"])
-        if (seconds := self.shown.get("seconds")) is not None and self.store.price_per_hour is not None:
-            head.append(f"  {cost_text(seconds, self.store.price_per_hour)}", style=palette["muted"])
-        lines = [head, *self._happened(palette), *self._values(row, curves, width, palette)]
+        lines = [*self._happened(width, palette), *self._values(row, curves, width, palette)]
         lines += self._problems(width, palette)
-        if groups := _groups(row, self._config("rollout.buffer_size"), self._config("rollout.num_generations")):
-            lines += wrapped(Text(groups, style=palette["muted"]), width)
+        name, groups = _groups(row, self._config("rollout.buffer_size"), self._config("rollout.num_generations"))
+        if groups:
+            lines += wrapped(Text(groups if width < NARROW else name + groups, style=palette["muted"]), width)
         for record in records_of(row.get("health")):
             tone = tone_of_level(record["level"])
             if tone != "muted":
@@ -237,13 +293,13 @@ class StepSource(PageSource):
                 lines += wrapped(text, width)
         return lines
 
-    def _happened(self, palette: Palette) -> list[Text]:
-        """A line for each of the last events at the crosshair."""
+    def _happened(self, width: int, palette: Palette) -> list[Text]:
+        """The last events at the crosshair."""
         events, key = self._events()
         lines = []
         for event in events[-MOST_EVENTS:]:
-            line = Text(no_wrap=True).append(f"{event.sign} ", style=palette["bad" if event.sign == CRASH else "key"])
-            if event.at is not None:
+            line = Text().append(f"{event.sign} ", style=palette["bad" if event.sign == CRASH else "key"])
+            if event.at is not None and width >= NARROW:
                 line.append(f"{clock(event.at)}  ", style=palette["muted"])
             line.append(event.text)
             if (ago := (self.shown["step"] if self.shown is not None else event.step) - event.step) > 0:
@@ -253,33 +309,26 @@ class StepSource(PageSource):
             lines[0].append(f"  ({len(events) - MOST_EVENTS} more before)", style=palette["muted"])
         if key and lines:
             lines[-1].append(f"  {key} opens it", style=palette["muted"])
-        return lines
+        return [part for line in lines for part in wrapped(line, width)]
 
     def _values(self, row: Mapping[str, Any], curves: Curves, width: int, palette: Palette) -> list[Text]:
         """The shown metrics in columns: the value, the median of the ten before, and the change."""
         before = self.shown.get("before", {}) if self.shown is not None else {}
-        cells = []
+        cells, is_narrow = [], width < NARROW
         for name in curves.metrics:
             value, level = to_float(row.get(name)), to_float(before.get(name))
             if value is None:
                 continue
-            cell = Text(f"{shortened(one_line(name), NAME)} ", style=palette["muted"], no_wrap=True)
-            cell.append(metric_text(name, value), style="bold")
-            if level is not None:
-                cell.append(f" was {metric_text(name, level)}")
+            now = metric_text(name, value)
+            short = shortened(one_line(name), SHORT_NAME if is_narrow else NAME)
+            cell = Text(no_wrap=True).append(f"{short} ", style=palette["muted"]).append(now, style="bold")
+            if level is not None and (was := metric_text(name, level)) != now:
+                cell.append("" if is_narrow else f" was {was}")
                 if change := change_of(name, level, value):
                     has_moved = is_large(curves.curves.get(name), value - level)
                     cell.append(f" ({change})", style=palette["warn"] if has_moved else "")
             cells.append(cell)
-        wide = max((cell.cell_len for cell in cells), default=1) + 3
-        columns = max(1, (width + 3) // wide)
-        lines = []
-        for start in range(0, len(cells), columns):
-            line = Text(no_wrap=True)
-            for cell in cells[start : start + columns]:
-                line.append_text(cell).append(" " * (wide - cell.cell_len))
-            lines.append(line)
-        return lines
+        return in_columns(cells, width)
 
     def _problems(self, width: int, palette: Palette) -> list[Text]:
         """One line: the problems whose reward changed most since they were sampled before, as many as fit."""
@@ -319,8 +368,8 @@ def is_large(curve: Curve | None, change: float) -> bool:
     return spread > 0 and abs(change) >= MOVED * spread
 
 
-def _groups(row: Mapping[str, Any], prompts: object, samples: object) -> str:
-    """The groups of the step in words: counts where the configuration has the number of prompts and samples."""
+def _groups(row: Mapping[str, Any], prompts: object, samples: object) -> tuple[str, str]:
+    """What the groups of the step are, and their outcomes: counts where the configuration says how many there are."""
     groups = prompts if isinstance(prompts, int) else 0
     completions = groups * samples if isinstance(samples, int) else 0
     parts = []
@@ -328,15 +377,11 @@ def _groups(row: Mapping[str, Any], prompts: object, samples: object) -> str:
         ("groups/all_correct", "all correct", groups),
         ("groups/all_wrong", "all wrong", groups),
         ("frac_reward_zero_std", "without signal", groups),
-        (
-            "completions/clipped_ratio",
-            "completions truncated" if completions else "of the completions truncated",
-            completions,
-        ),
+        ("completions/clipped_ratio", "truncated" if completions else "of the completions truncated", completions),
     ):
-        if (share := to_float(row.get(key))) is not None and math.isfinite(share):
+        share = to_float(row.get(key))
+        if share is not None and math.isfinite(share) and (share or total != completions):
             parts.append(f"{share * total:.0f} {words}" if total else f"{share:.0%} {words}")
-    if (ratio := to_float(row.get("mismatch/ratio_max"))) is not None:
+    if (ratio := to_float(row.get("mismatch/ratio_max"))) is not None and metric_value(ratio) != "1.000":
         parts.append(f"largest ratio {metric_value(ratio)}")
-    name = f"{groups} groups × {samples}" if completions else "groups"
-    return f"{name}: {', '.join(parts)}" if parts else ""
+    return f"{groups} groups × {samples}: " if completions else "groups: ", ", ".join(parts)

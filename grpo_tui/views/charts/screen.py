@@ -29,15 +29,15 @@ from grpo_tui.kit.save import SavedRange, save_charts
 from grpo_tui.kit.svg import Drawing, charts_svg
 from grpo_tui.views.charts.crosshair import CrosshairScreen
 from grpo_tui.views.charts.model import matches
-from grpo_tui.views.charts.panels import MetricsPanel, StepSource
-from grpo_tui.views.plots import bindings_with_vi
+from grpo_tui.views.charts.panels import ConfigPage, MetricsPanel, StepSource
+from grpo_tui.views.plots import COLUMNS, bindings_with_vi
 
-SLOTS = {"-wide": 9, "-medium": 6, "-narrow": 2}
-"""Charts that a terminal of each width has room for …"""
-SHORT_SLOTS = {"-wide": 3, "-medium": 4, "-narrow": 2}
-"""… and one of few rows …"""
-TINY, TINY_SLOTS = 20, {"-wide": 3, "-medium": 2, "-narrow": 1}
-"""… or of fewer rows than this."""
+ROWS, SHORT_ROWS = {"-wide": 3, "-medium": 3, "-narrow": 2}, {"-wide": 1, "-medium": 2, "-narrow": 2}
+"""Rows of charts in a terminal of each width, also in one of few lines; …"""
+TINY = 20
+"""… in one of fewer lines than this, one row."""
+MOST_COLUMNS, LEAST_WIDE, LEAST_HIGH = 4, 24, 4
+"""Most columns or rows that can be chosen, where each chart has so many cells and lines."""
 
 
 class AboutCharts(Line):
@@ -75,6 +75,8 @@ class AboutCharts(Line):
         text = Content.from_markup("[bold $primary]charts[/]")
         for name, value in parts:
             text += Content.from_markup("   [$text-muted]$name:[/] $value", name=name, value=value)
+        if view.columns or view.rows:
+            text += Content.from_markup("   [$text-muted]grid:[/] $size", size="{} × {}".format(*self._charts.grid))
         rows = self.store.metrics.rows
         if self._charts.saving:
             text += Content.from_markup("   [$warning]$saving[/]", saving=self._charts.saving)
@@ -98,12 +100,17 @@ class ChartsScreen(CrosshairScreen):
         self._run = ""
         self._slots = 0
         self.page_count = 1
+        self.grid = (1, 1)
+        """Columns and rows of charts."""
+        self._had_crosshair = False
 
     def panels(self) -> Iterable[Widget]:
         store = self.store
-        keys = tuple(self.app.key(name) for name in ("open_rollouts", "copy_step"))
+        does = {"open_rollouts": "completions", "open_row": "row", "copy_step": "copies"}
+        keys = tuple(f"{self.app.key(name)} {what}" for name, what in does.items())
         self.step = StepSource(store, lambda: self.curves, self._events_at_crosshair, self._config, keys)
-        below = LinesPanel(store, [self.step], id="step")
+        below = LinesPanel(store, [self.step, ConfigPage(store, self.app.runs, self.view)], id="step")
+        below.active = 1
         below.can_focus = False  # its arrow keys are the crosshair's
         grid = Container(
             *(
@@ -135,15 +142,17 @@ class ChartsScreen(CrosshairScreen):
         return self.events.between(shown.get("before_step", shown["step"]), shown["step"]), ""
 
     def _config(self, key: str) -> Any:
-        return self.app.runs.facts.config(self.store.selected or "", key)
+        return self.store.config.get(key)
 
     def box_changed(self) -> None:
         self.view.crosshair, self.chosen = None, []
 
     def update(self) -> None:
         """Choose the charts that fit, and what their curves are to show."""
-        slots = TINY_SLOTS if self.size.height < TINY else SHORT_SLOTS if self.has_class("-short") else SLOTS
-        self._slots = slots[self.width_class]
+        self._lay_out()
+        if (has_crosshair := self.view.crosshair is not None) != self._had_crosshair:
+            self._had_crosshair = has_crosshair
+            self.query_one("#step", LinesPanel).show_tab(not has_crosshair)
         logged = self._logged
         if self.view.filter:
             logged = {name: row for name, row in logged.items() if matches(name, self.view.filter)} or logged
@@ -173,6 +182,19 @@ class ChartsScreen(CrosshairScreen):
             metrics = (*self.drawn, *([STEP] if self.view.window.x != "step" else ()))  # of which events have one
             curves.smoothing = self.view.smoothing
             curves.show(metrics, self.pixel_columns)
+
+    def _lay_out(self) -> None:
+        """Choose the columns and rows of charts: those that the user asked for, as far as there is room."""
+        width, view, grid = self.width_class, self.view, self.query_one("#grid")
+        rows = 1 if self.size.height < TINY else (SHORT_ROWS if self.has_class("-short") else ROWS)[width]
+        columns = min(view.columns, self._most(grid.size.width, LEAST_WIDE)) or COLUMNS[width]
+        rows = min(view.rows, self._most(grid.size.height, LEAST_HIGH)) or rows
+        self.grid, self._slots = (columns, rows), min(MOST_SHOWN, columns * rows)
+        grid.styles.grid_size_columns = columns
+
+    @staticmethod
+    def _most(room: int, least: int) -> int:
+        return max(1, min(MOST_COLUMNS, room // least))
 
     def _spikes(self) -> dict[str, tuple[float, int]]:
         """The metrics in the charts with a highest value far above the usual, and its step."""
@@ -247,6 +269,13 @@ class ChartsScreen(CrosshairScreen):
         else:
             self.app.post_message(OpenStep(self.crosshair_step))
 
+    def action_open_row(self) -> None:
+        """Open the row of the log at the crosshair, as it was written."""
+        if self._row_at_crosshair() is None or self.step.shown is None or self.curves is None:
+            self.app.warn("no step is under the crosshair yet; ← → move it")
+        else:
+            self.app.post_message(OpenLine(log_path(self.curves.run, "train_log"), self.step.shown["offset"]))
+
     # metrics -------------------------------------------------------------------------------------------
 
     def on_metrics_panel_toggled(self, event: MetricsPanel.Toggled) -> None:
@@ -279,6 +308,20 @@ class ChartsScreen(CrosshairScreen):
         """Show further metrics."""
         self.view.page = max(0, self.view.page + by)
         self.tick()
+
+    def action_turn_columns(self) -> None:
+        """Draw the charts in one column, in two, … or as the terminal has room."""
+        self.view.columns = (self.view.columns + 1) % (self._most(self.query_one("#grid").size.width, LEAST_WIDE) + 1)
+        self.tick()
+
+    def action_turn_rows(self) -> None:
+        """Draw the charts in one row, in two, … or as the terminal has room."""
+        self.view.rows = (self.view.rows + 1) % (self._most(self.query_one("#grid").size.height, LEAST_HIGH) + 1)
+        self.tick()
+
+    def action_turn_tab(self) -> None:
+        """Show the configuration below the charts, or what changed at the crosshair."""
+        self.query_one("#step", LinesPanel).action_browse(1)
 
     @property
     def _logged(self) -> dict[str, Mapping[str, Any]]:

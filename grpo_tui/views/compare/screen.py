@@ -14,7 +14,7 @@ from textual.widget import Widget
 from grpo_train.run_dir.display import duration
 from grpo_tui.background import refresh_metrics
 from grpo_tui.box.asking import ENGINE_S
-from grpo_tui.box.charts import AXIS_NAMES, DEFAULT, MOST_SHOWN, smoothing_label
+from grpo_tui.box.charts import AXIS_NAMES, DEFAULT, smoothing_label
 from grpo_tui.box.curves import Curves
 from grpo_tui.box.run_columns import fitting_name, short_names
 from grpo_tui.box.store import MetricTable, Store
@@ -25,7 +25,7 @@ from grpo_tui.kit.svg import Drawing, charts_svg
 from grpo_tui.views.compare.chart import CompareChart, legend, line_of
 from grpo_tui.views.compare.model import LETTERS, Compared, Comparison, PairedResults, facts_of
 from grpo_tui.views.compare.tables import ComparePanel, ConfigSource, EvaluationsSource, StandingSource
-from grpo_tui.views.plots import PlotScreen, bindings_with_vi
+from grpo_tui.views.plots import COLUMNS, PlotScreen, bindings_with_vi
 from remote.protocol import RemoteError
 
 
@@ -114,8 +114,8 @@ async def refresh_pairs(app: Desk, paired: PairedResults, params: dict[str, Any]
         paired.fail(error.message)
 
 
-SLOTS = {"-wide": 3, "-medium": 2, "-narrow": 1}
-"""Charts that a terminal of each width has room for."""
+MOST_ROWS = 3
+"""Of charts, without the tables."""
 MOST_LINES = 11
 """Of the table below everything else."""
 WIDTH = 240
@@ -140,6 +140,7 @@ class CompareScreen(PlotScreen):
         """The pinned run, and the metrics that it logs."""
         self._seen = ("", "")
         """The runs that were highlighted and selected last."""
+        self._only_charts = False
         self._sent: list[str] = []
         """Runs that this view asked to select, and that are not selected yet: then, no highlight changes."""
 
@@ -152,7 +153,10 @@ class CompareScreen(PlotScreen):
         yield WhatIsMissing(store, id="missing")
         yield Vertical(
             Container(
-                *(CompareChart(store, comparison, id=f"compare-{slot}") for slot in range(max(SLOTS.values()))),
+                *(
+                    CompareChart(store, comparison, id=f"compare-{slot}")
+                    for slot in range(MOST_ROWS * max(COLUMNS.values()))
+                ),
                 id="grid",
             ),
             Horizontal(
@@ -181,7 +185,9 @@ class CompareScreen(PlotScreen):
         self.query_one("#body").display = self.comparison.is_comparing
         about = self.query_one("#about", AboutComparison)
         about.styles.height = len(about.lines(about.size.width - 2))
-        names, slots = self._metrics(), SLOTS[self.width_class]
+        rows = 1 if not self._only_charts else MOST_ROWS - 1 if self.has_class("-short") else MOST_ROWS
+        slots = rows * COLUMNS[self.width_class]
+        names = self._metrics(slots)
         comparison.page %= max(1, -(-len(names) // slots))
         self.show_charts(names[comparison.page * slots :][:slots] if comparison.is_comparing else [])
         comparison.show(self.drawn, WIDTH)
@@ -193,11 +199,12 @@ class CompareScreen(PlotScreen):
         if self.comparison.is_comparing:
             recall(self.app, comparison, self.logged, self.paired)
         has_room = not (self.has_class("-short") or self.has_class("-narrow"))
-        self.query_one("#facts").display = has_room
+        self.query_one("#facts").display = has_room and not self._only_charts
         standing = self.query_one("#standing", ComparePanel)
         hidden = frozenset({1, 2}) if has_room else frozenset()
         if standing.hidden != hidden:
             standing.hide_tabs(hidden)
+        standing.display = not self._only_charts
         lines = self._standing.bounds(max(1, standing.text_width))[1]
         is_whole = standing is self.maximized
         standing.styles.height = min(MOST_LINES, lines) + 2 if has_room and not is_whole else "2fr"
@@ -218,10 +225,11 @@ class CompareScreen(PlotScreen):
             del self._sent[: self._sent.index(selected) + 1]
         self._seen = (comparison.current, selected)
 
-    def _metrics(self) -> list[str]:
-        """The metrics that can be shown: those chosen in the charts view, or its first ones."""
+    def _metrics(self, slots: int) -> list[str]:
+        """The metrics that can be shown, in the order of the charts view."""
         logged = {str(row["name"]): row for row in self.logged[1].rows} or {name: {"name": name} for name in DEFAULT}
-        return (self.app.charts.metrics(logged) or [name for name in DEFAULT if name in logged])[:MOST_SHOWN]
+        pages = self.app.charts.pages(logged, slots)
+        return [name for page in pages for name in page] or [name for name in DEFAULT if name in logged]
 
     def request_data(self) -> None:
         """Request curves, configurations and evaluations of the runs as they are due."""
@@ -254,6 +262,14 @@ class CompareScreen(PlotScreen):
             self.app.warn(f"step {step:,} is not on the axis; {self.app.key('compare_axis')} turns to steps")
         else:
             self.set_crosshair(x)
+
+    def action_toggle_tables(self) -> None:
+        """Show only charts, in up to three rows, or the tables again."""
+        self._only_charts = not self._only_charts
+        self.comparison.page = 0
+        if self.focused is not None and not self.focused.has_class("chart"):
+            self.query_one(self.MAIN).focus()
+        self.tick()
 
     def action_turn_metrics(self, by: int) -> None:
         """Show the next or previous metrics in the charts."""
@@ -350,10 +366,6 @@ class CompareScreen(PlotScreen):
         return charts_svg(title, drawings, ends, comparison.axis, self.store.price_per_hour)
 
     # panels --------------------------------------------------------------------------------------------
-
-    def action_log_tab(self, index: int) -> None:
-        """Show a tab of the tables (a click on its title)."""
-        self.query_one("#standing", ComparePanel).show_tab(int(index))
 
     def action_toggle_all_keys(self) -> None:
         """List all keys of the configurations, or those that differ."""

@@ -227,10 +227,6 @@ class HomeScreen(ViewScreen):
         if isinstance(self.focused, (LinesPanel, SummaryPanel)) and not self.focused.focusable:
             self.query_one(RunsPanel).focus()
 
-    def action_log_tab(self, index: int) -> None:
-        """Show a tab of the log panel (a click on its title)."""
-        self.query_one("#log", LinesPanel).show_tab(int(index))
-
     def on_health_line_opened(self) -> None:
         """Show the health tab of the log panel."""
         log = self.query_one("#log", LinesPanel)

@@ -291,3 +291,5 @@ def test_pages_have_all_metrics_that_change() -> None:
     assert view.pages(logged, 6)[:2] == [["kl", "loss"], ["reward", "accuracy", "m0", "m1", "m2", "m4"]]
     assert view.pages(logged, 1)[:2] == [["kl"], ["loss"]]
     assert view.pages({}, 6) == [[]]
+    share = {name: {"name": name, "min": 0.996, "max": 1.0} for name in ("ess/token", "entropy", "accuracy")}
+    assert ChartsView().pages(share, 6) == [["accuracy", "entropy"]], "a level line is not drawn"

@@ -106,12 +106,12 @@ async def test_what_a_job_asks_for_is_shown_and_changed(start: Start) -> None:
     async with start(box=box, wait="87/200") as session:
         await opened(session, "n", LaunchScreen)
         await session.until_text(
-            "· job:", "partition=gpu gpus=8 options=--exclusive", "changes for this run: time=2:00:00 gpus=4"
+            "· job: partition=gpu", "gpus=8 options=--exclusive", "changes for this run: time=2:00:00 gpus=4"
         )
         fill(session, "job", "gpus=many")
         await session.until(lambda: "job: 'gpus' must be an integer" in problem(session))
         fill(session, "job", "gpus=4 time=2:00:00")
-        await session.until_text("partition=gpu time=2:00:00 gpus=4 options=--exclusive")
+        await session.until_text("job: partition=gpu", "time=2:00:00 gpus=4 options=--exclusive")
         await session.focus("#go")
         await session.press("enter")
         await session.until(lambda: not isinstance(session.app.screen, LaunchScreen))

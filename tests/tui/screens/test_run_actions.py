@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from textual import events
 
 from grpo_tui.kit.desk import PAUSE_S
 from grpo_tui.kit.dialog import AttachScreen, ConfirmScreen, MessageScreen, StopScreen
@@ -33,6 +34,17 @@ async def test_stop_asks(start: Start) -> None:
         await session.press("s")
         await session.until(lambda: "already requested" in session.messages())
         assert len(session.client.asked_for("stop")) == 1
+
+
+@pytest.mark.parametrize("view", ["1", "2", "3", "4"])
+async def test_what_arrives_with_the_key_of_a_line_is_typed_into_it(start: Start, view: str) -> None:
+    async with start(wait="87/200") as session:
+        await session.press(view)
+        for typed in ("slash", *"slrK"):  # in one piece, as over a slow link
+            session.app.post_message(events.Key(typed, typed if len(typed) == 1 else None))
+        await session.until(lambda: session.app.focused is not None and session.app.focused.id != "runs", "the line")
+        await session.until(lambda: getattr(session.app.focused, "value", "") == "slrK", "the text")
+        assert not session.client.asked_for("stop")
 
 
 async def test_keys_after_a_prompt_that_did_not_open_are_dropped(start: Start) -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from grpo_train.run_dir.display import fraction
 from grpo_train.run_dir.tokens import Token, decode_tokens
 
 MODES = ("", "log-probability", "entropy", "ratio", "clipping")
@@ -156,5 +157,5 @@ def _number(value: float) -> str:
 
 
 def _share(value: float) -> str:
-    """``.30``, ``.0012``, ``1.00``"""
-    return (f"{value:.2f}" if value >= 0.1 else f"{value:.1g}").removeprefix("0")
+    """``.300``, ``.0012``, ``>.999``"""
+    return fraction(value) if value >= 0.1 else f"{value:.1g}".removeprefix("0")

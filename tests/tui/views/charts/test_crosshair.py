@@ -106,6 +106,15 @@ def falling(client: FakeClient) -> None:
     client.files[f"{LOGS}/rollouts.jsonl"] = jsonl(samples)
 
 
+async def test_a_narrow_terminal_has_the_events_and_the_changes(start: Start) -> None:
+    async with start(falling, wait="100/200", size=(80, 24)) as session:
+        await charts(session)
+        await session.press("number_sign", *"81", "enter")
+        text = await session.until_text("learning_rate 1e-4", "→ 2e-3  5 steps before", "reward -0.010 (-1.510)")
+        assert " was " not in text
+        assert "grad_norm 9.000 (×45)" in text
+
+
 async def test_the_largest_drop_is_gone_to_and_explained(start: Start) -> None:
     async with start(falling, wait="100/200", size=(140, 40)) as session:
         screen = await charts(session)

@@ -41,6 +41,9 @@ async def test_the_row_at_the_crosshair_is_shown(start: Start) -> None:
         await session.press("left", "left", "left")
         await session.until_text("step 85", "groups: ", "entropy 0.")
         await session.until(lambda: re.search(r"▪ reward +(\d\.\d+) .*\1┼", session.text()), "the value on the curve")
+        share = re.search(r"▪ fra\S+ +(\.\d+)", session.text())
+        assert share
+        assert re.search(rf"[^\d]{re.escape(share[1])}┼", session.text()), "as in the list"
         await session.press("y")
         assert json.loads(session.app.clipboard)["step"] == 85
         await session.press("H")
@@ -96,7 +99,7 @@ async def test_the_cost_is_an_axis(start: Start) -> None:
         await session.press("x", "x")
         await session.until_text("x: cost", "range: $0.0021–$0.19", "$0.10", "$0.19 ")  # 87 steps of 3.1 s at $2.49/h
         await session.press("left")
-        await session.until(lambda: re.search(r"step 87  [\d:]+  \$0\.19", session.text()), "the cost of the step")
+        await session.until(lambda: re.search(r"copies · [\d:]+ · \$0\.19", session.text()), "the cost of the step")
         session.client.append(f"{LOGS}/train_log.jsonl", jsonl(train_rows(90)[87:]))
         await session.until(lambda: screen.curves and screen.curves.last == pytest.approx(90 * 3.1))
         await session.press("x")
@@ -159,6 +162,68 @@ async def test_a_drag_selects_a_range(start: Start) -> None:
         assert screen.view.crosshair is None, "it is not a click"
         await session.press("0")
         await session.until_text("range: 1–87 (all, following)")
+
+
+async def test_the_crosshair_follows_a_drag_with_the_right_button(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        chart = next(one for one in screen.query(CurveChart) if one.display)
+        await session.pilot.mouse_down(chart, offset=(15, 4), button=3)
+        found = []
+        for column in (20, 30):
+            await session.pilot.hover(chart, offset=(column, 4))
+            await session.until(lambda: screen.view.crosshair is not None and screen.view.crosshair not in found)
+            found.append(screen.view.crosshair)
+        await session.pilot.mouse_up(chart, offset=(30, 4))
+        assert found[0] < found[1]
+        await session.until_text("against the 10 before", "range: 1–87 (all")
+
+
+async def test_the_configuration_is_below_the_charts(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await charts(session)
+        await session.until_text("model.backbone tiny", "task.name addition", "run.total_steps 200")
+        await session.press("slash", *"backbone", "enter")
+        await session.until(lambda: "task.name addition" not in session.text(), "the filter")
+        assert "model.backbone tiny" in session.text()
+        await session.press("escape", "left")
+        await session.until_text("step 87 against the 10 before", "groups: ")
+        await session.press("i")
+        await session.until_text("task.name addition")
+        await session.press("escape", "left", "left")
+        await session.until_text("step 86 against the 10 before", "groups: ")
+        lines = session.text().splitlines()
+        row = next(at for at, line in enumerate(lines) if "before · config" in line)
+        await session.pilot.click(offset=(lines[row].index("config"), row))
+        await session.until_text("task.name addition")
+
+
+async def test_columns_and_rows_of_charts_are_chosen(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        await session.press("w")
+        await session.until_text("grid: 1 × 3", "3 shown")
+        assert len(drawn(session)) == 3
+        await session.press("v", "v", "w")
+        await session.until_text("grid: 2 × 2", "4 shown")
+        kept = screen.view.to_json()
+        await session.press("w", "w", "v", "v", "v")
+        await session.until(lambda: "grid:" not in session.text(), "as many as fit")
+        assert len(drawn(session)) == 6
+        screen.view.restore({**kept, "rows": "many"}, has_price=True)
+        assert (screen.view.columns, screen.view.rows) == (2, 0)
+
+
+async def test_the_row_at_the_crosshair_is_opened_as_logged(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await charts(session)
+        await session.press("o")
+        await session.until_text("no step is under the crosshair yet")
+        await session.press("left", "left")
+        await session.until_text("step 86 against")
+        await session.press("o")
+        await session.until(lambda: session.app.views.name == "logs")
+        await session.until_text('"step": 86')
 
 
 async def test_a_share_is_drawn_from_0_to_1(start: Start) -> None:

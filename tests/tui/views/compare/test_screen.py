@@ -31,7 +31,7 @@ def show_run(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
     run = params["run"]
     rate = {RUN: "2.0e-06", FINISHED: "5.0e-06"}.get(run, "1.0e-05")
     reply = _show_run(client, params)
-    text = f"run: {{total_steps: 200, seed: 1}}\noptimizer: {{learning_rate: {rate}}}\n"
+    text = f"run:\n  total_steps: 200\n  seed: 1\noptimizer:\n  learning_rate: {rate}\n"
     table = {"step": "0", "name": "model", "accuracy": "0.333", "ci_low": "0.303", "ci_high": "0.363", "problems": "40"}
     baseline = {"name": "@acme--tiny_addition", "dataset": "addition", "model": "acme/tiny", "metrics": [table]}
     found = {"config_text": text, "launch": {}, "status": {"version": "0.2.0"}, "baselines": [baseline]}
@@ -156,6 +156,13 @@ async def test_axes_begin_with_each_run(start: Start) -> None:
         await session.until(lambda: charts(screen)[0].metric == "completions/mean_length")
         await session.press("left_square_bracket")
         await session.until(lambda: charts(screen)[0].metric == "reward")
+        await session.press("v")
+        await session.until(lambda: len(charts(screen)) == 6 and not screen.query_one("#standing").display, "no tables")
+        shown = {chart.metric for chart in charts(screen)}
+        await session.press("right_square_bracket")
+        await session.until(lambda: charts(screen) and not shown & {chart.metric for chart in charts(screen)})
+        await session.press("v")
+        await session.until(lambda: len(charts(screen)) == 2 and screen.query_one("#standing").display, "the tables")
 
 
 async def test_runs_are_pinned_and_dropped_by_mouse_and_name(start: Start) -> None:

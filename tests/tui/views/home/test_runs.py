@@ -148,6 +148,16 @@ async def test_filter_selects_a_matching_run(start: Start) -> None:
         await session.until_text("crashed", "rank 1 was killed by SIGKILL")
 
 
+async def test_all_runs_that_pass_the_filter_are_marked(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await session.press("slash", *"state:crashed,finished", "enter")
+        await session.until(lambda: len(session.app.runs.rows) == 2, "the filter")
+        await session.press("M")
+        await session.until_text("2 marked (*): 6 compares them")
+        await session.press("M", "escape")
+        assert {*session.app.store.marks} == {row["run"] for row in session.client.runs[1:3]}
+
+
 async def test_filter_text_is_not_markup(start: Start) -> None:
     async with start(wait="87/200") as session:
         await session.press("slash", *"[red", "enter")

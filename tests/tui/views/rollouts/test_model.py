@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_train.history.query import QueryError
+from grpo_train.run_dir.tokens import Token
 from grpo_tui.views.rollouts.model.reader import RolloutChoices, RolloutReader
 from grpo_tui.views.rollouts.model.rollouts import PAGE, RolloutSteps
 from grpo_tui.views.rollouts.model.samples import (
@@ -26,6 +27,7 @@ from grpo_tui.views.rollouts.model.samples import (
     same_beginning,
     why,
 )
+from grpo_tui.views.rollouts.model.tokens import values_of
 from remote.index.rollout_answers import compiled
 from tests.support.index import Box, completion, make_run
 
@@ -238,6 +240,15 @@ def test_any_rewards_are_ordered_and_counted(rewards: list[Any]) -> None:
 )
 def test_what_became_of_a_sample(row: dict[str, Any], expected: str) -> None:
     assert why(row, "144") == expected
+
+
+def test_a_probability_near_1_is_not_1() -> None:
+    def shown(logp: float) -> str:
+        return dict(values_of(Token(0, 1, logp, 0.0, 1.0, "", False)))["log p"]
+
+    assert [shown(logp) for logp in (0.0, -1e-5, -0.5, -7.0)] == [
+        "0.00 (p 1.000)", "-1e-05 (p >.999)", "-0.50 (p .607)", "-7.00 (p .0009)",
+    ]  # fmt: skip
 
 
 # marks and matches -------------------------------------------------------------------------------------------------
