@@ -158,9 +158,11 @@ class ChartsView(PlotView):
         return [name for name in DEFAULT if name in logged and not is_flat(logged[name])]
 
     def pages(self, logged: Mapping[str, Any], slots: int) -> list[list[str]]:
-        """All metrics that change, as many a page as there is room for: those of :meth:`metrics`, then the others."""
+        """All metrics that change, as many a page as there is room for: those of :meth:`metrics`, then the others, of
+        which those that never had a finite value come last."""
         first = self.metrics(logged)
         others = [name for name in logged if name not in first and not is_flat(logged[name])]
+        others.sort(key=lambda name: logged[name].get("min") is None)
         head = (first if self.shown else [*first, *others])[:slots]
         rest = [name for name in (*first, *others) if name not in head]
         return [head, *(rest[at : at + slots] for at in range(0, len(rest), slots))]
