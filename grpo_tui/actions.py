@@ -307,7 +307,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("sort", "o", "sort", "Home", "sort", no_list, scope="home"),
     Action("columns", "O", "columns", "Home", "choose_columns", no_list, in_bar=False, scope="home"),
     Action("full_names", "w", "full names", "Home", "toggle_full_names", no_list, in_bar=False, scope="home"),
-    Action("note", "t", "note", "Home", "runs.note", not_notable, in_bar=False, scope="home"),
+    Action("note", "t", "note", "Home", "runs.note", not_notable, in_bar=False, scope="home", opens_form=True),
     Action("dismiss", "d", "dismiss", "Home", "dismiss_need", in_bar=False, scope="home"),
     Action("bring_back", "I", "bring back", "Home", "bring_back_needs", in_bar=False, scope="home"),
     Action("copy_path", "y", "copy path", "Home", "copy_path", no_run, in_bar=False, scope="home"),

@@ -24,7 +24,7 @@ from grpo_train.rollout import Completion
 from grpo_train.rollout.backends import make_backend
 from grpo_train.run_dir import create_run
 from grpo_train.train.buffer import RolloutBuffer
-from grpo_train.train.checkpoint import CheckpointSaver, take_snapshot
+from grpo_train.train.checkpoint import CheckpointSaver, collect_content
 from grpo_train.train.compiling import Compiling
 from grpo_train.train.distributed import World
 from grpo_train.train.gradients import GradientSum
@@ -248,11 +248,11 @@ def save_figure(trainer: Trainer, rates: Rates, folder: Path) -> tuple[Figure, f
         seconds = taken
 
     for step in (1, 2):
-        snapshot = take_snapshot(
+        content = collect_content(
             step, trainer.policy, trainer.optimizer, trainer.scheduler, World(), info={}, is_final=False
         )
-        assert snapshot is not None
-        _, waited = timed(trainer.policy.device, partial(saver.save, snapshot, done))
+        assert content is not None
+        _, waited = timed(trainer.policy.device, partial(saver.save, content, done))
         saver.wait()
     written = sum(file.stat().st_size for file in (run.training_state / "step_2").rglob("*") if file.is_file())
     return Figure("save", 0, written, "bytes", seconds, written / rates.disk), waited

@@ -159,8 +159,8 @@ class CheckpointSaver:
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
 
-    def save(self, snapshot: CheckpointContent, then: Callable[[float], None]) -> None:
-        """Wait for the checkpoint before, copy a snapshot and start to write it.
+    def save(self, content: CheckpointContent, then: Callable[[float], None]) -> None:
+        """Wait for the checkpoint before, copy the content and start to write it.
 
         What has no room in the host's memory, or a layout that only transformers writes, is written before this
         returns.
@@ -174,14 +174,14 @@ class CheckpointSaver:
         start = time.perf_counter()
 
         def write() -> None:
-            write_checkpoint(self._run, snapshot, self._policy)
+            write_checkpoint(self._run, content, self._policy)
             then(time.perf_counter() - start)
 
-        tensors = (snapshot.weights, snapshot.state)
-        if snapshot.weights is None or not self._memory.has_room(tensors):
+        tensors = (content.weights, content.state)
+        if content.weights is None or not self._memory.has_room(tensors):
             write()
             return
-        snapshot.weights, snapshot.state = self._memory.copy(tensors)
+        content.weights, content.state = self._memory.copy(tensors)
         _ = self._policy.description  # made here, on first use: it reads the model
         self._thread = threading.Thread(target=self._run_thread, args=(write,), name="save")
         self._thread.start()
@@ -232,7 +232,7 @@ class CheckpointContent:
     """Content of the other files by name, without suffix: tensors and plain values in dicts, lists and tuples."""
 
 
-def take_snapshot(
+def collect_content(
     step: int,
     policy: Policy,
     optimizer: torch.optim.Optimizer,
@@ -271,34 +271,34 @@ def take_snapshot(
     )
 
 
-def write_checkpoint(run: RunDir, snapshot: CheckpointContent, policy: Policy) -> None:
+def write_checkpoint(run: RunDir, content: CheckpointContent, policy: Policy) -> None:
     """Write ``training_state/step_N`` and move the symlinks. A damaged ``step_N`` in the way moves to ``superseded/``.
 
     Each file is hashed while it is written, and none is read. Raises CheckpointError if one cannot be written; partial
     ones are removed.
     """
-    target = run.training_state / f"step_{snapshot.step}"
-    staging = run.training_state / hidden_name(snapshot.step)
+    target = run.training_state / f"step_{content.step}"
+    staging = run.training_state / hidden_name(content.step)
     try:
         (staging / "model").mkdir(parents=True)
-        written = _write_model(staging / "model", snapshot, policy)
-        for name, value in snapshot.state.items():
+        written = _write_model(staging / "model", content, policy)
+        for name, value in content.state.items():
             with HashedFile(staging / f"{name}.pt") as file:
                 torch.save(value, file)  # type: ignore[arg-type]  # it needs no more than write()
             written[f"{name}.pt"] = file.facts
         with HashedFile(staging / "training_info.json") as file:
-            file.write((json.dumps(snapshot.info, indent=1) + "\n").encode())
+            file.write((json.dumps(content.info, indent=1) + "\n").encode())
         written["training_info.json"] = file.facts
         fsync_path(staging / "model")
-        write_manifest(staging, written, format=FORMAT, step=snapshot.step)
+        write_manifest(staging, written, format=FORMAT, step=content.step)
         fsync_path(staging)
         if target.exists():
             run.set_aside([target])
         staging.rename(target)
         fsync_path(run.training_state)
-        run.point("step_latest", snapshot.step)
-        if snapshot.is_final:
-            run.point("step_final", snapshot.step)
+        run.point("step_latest", content.step)
+        if content.is_final:
+            run.point("step_final", content.step)
     except (OSError, RuntimeError, SafetensorError) as error:
         remove_tree(staging)
         failure = disk_error(error) or (error if isinstance(error, OSError) else None)
@@ -312,26 +312,26 @@ def write_checkpoint(run: RunDir, snapshot: CheckpointContent, policy: Policy) -
     remove_hidden(run)
 
 
-def _write_model(folder: Path, snapshot: CheckpointContent, policy: Policy) -> dict[str, dict[str, Any]]:
+def _write_model(folder: Path, content: CheckpointContent, policy: Policy) -> dict[str, dict[str, Any]]:
     """Write weights, configuration and tokenizer; returns the manifest's facts of each file."""
-    if snapshot.weights is None:
+    if content.weights is None:
         policy.save(folder)
         for path in folder.rglob("*"):
             fsync_path(path)
         return {}
     written = {}
-    for name, content in policy.description.items():
+    for name, text in policy.description.items():
         with HashedFile(folder / name) as file:
-            file.write(content)
+            file.write(text)
         written[f"model/{name}"] = file.facts
     with HashedFile(folder / policy.weights_name) as file:
-        write_safetensors(file, snapshot.weights)
+        write_safetensors(file, content.weights)
     written[f"model/{policy.weights_name}"] = file.facts
     return written
 
 
 def load_extra(checkpoint: Checkpoint, name: str) -> Any | None:
-    """``extra[name]`` as passed to :func:`save_checkpoint`, tensors on the CPU; None if the checkpoint has none."""
+    """``extra[name]`` as passed to :func:`collect_content`, tensors on the CPU; None if the checkpoint has none."""
     file = checkpoint.path / f"{name}.pt"
     return torch.load(file, weights_only=True, map_location="cpu") if file.exists() else None
 

@@ -43,11 +43,11 @@ from grpo_train.train.checkpoint import (
     CheckpointError,
     CheckpointSaver,
     check_adapter,
+    collect_content,
     load_extra,
     load_info,
     load_training_state,
     seed_everything,
-    take_snapshot,
 )
 from grpo_train.train.compiling import Compiling
 from grpo_train.train.curriculum import LevelControl, Raised
@@ -363,7 +363,7 @@ class TrainingState:
             extra[curricula.FILE] = self.curriculum.state_dict()
         if self.buffer is not None and step % self._config.steps_per_buffer:
             extra[buffers.FILE] = buffers.to_state(self.buffer, self._world, self._config)
-        snapshot = take_snapshot(
+        content = collect_content(
             step,
             self.policy,
             self.optimizer,
@@ -373,6 +373,6 @@ class TrainingState:
             is_final=is_final,
             extra=extra,
         )
-        if snapshot is not None:
-            self.saver.save(snapshot, then)
+        if content is not None:
+            self.saver.save(content, then)
         return time.perf_counter() - start

@@ -4,7 +4,7 @@ The log stays on the box. A view asks for its metrics at the width of its charts
 steps.
 
 The laptop has pixel columns, not all values: of a column it knows the lowest and the highest value, how many there are
-and their sum. The others are taken to be at their mean. No Textual.
+and their sum. The others are taken to be at their mean.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a box reports of its runs, typed: a run, its checkpoints, its workflow, work on its backups. No Textual.
-
-No Textual.
-"""
+"""What a box reports of its runs, typed: a run, its checkpoints, its workflow, work on its backups. No Textual."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands on the selected run, or on all marked ones: stop, kill, attach, mark, note."""
+"""Commands on the selected run, or on all marked ones: stop, kill, evaluate, attach, mark, note."""
 
 from __future__ import annotations
 

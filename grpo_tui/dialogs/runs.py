@@ -169,6 +169,7 @@ class NoteScreen(Dialog[str]):
 
     def on_mount(self) -> None:
         self.query_one(Input).focus()
+        self.call_after_refresh(self.app.release_keys)
 
     def on_input_submitted(self) -> None:
         self.chosen("keep")

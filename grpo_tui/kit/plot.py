@@ -1,4 +1,4 @@
-"""Curves in a few cells, with every peak kept: lines, axes, marks, signs of events. Pure functions, no Textual.
+"""Curves in a few cells, with every peak kept: lines, axes, marks, signs of events. Pure functions, no widgets.
 
 A cell has 2 × 4 pixels. Per pixel column the first, lowest, highest and last value are drawn (M4 aggregation), which
 gives the same raster as drawing all values. A NaN breaks the line.

@@ -51,7 +51,7 @@ class ViewScreen(Screen[None]):
 
     def __init__(self, desk: Desk) -> None:
         super().__init__(classes="view")
-        self.store, self.registry, self.readonly = desk.store, desk.actions, desk.options.readonly
+        self.store, self.actions, self.readonly = desk.store, desk.actions, desk.options.readonly
         self._recomposing = False
 
     # what a view defines -------------------------------------------------------------------------------
@@ -99,8 +99,8 @@ class ViewScreen(Screen[None]):
             yield Static(id="mistake")
         if self.GOES_TO_STEPS:
             yield LineInput(id="go-to", placeholder="step; enter goes there", restrict="[0-9,_ ]*", compact=True)
-        yield KeyBar(self.store, self.registry, self.readonly, view=self.NAME, id="keys")
-        yield ViewBar(self.store, self.registry, view=self.NAME, id="views")
+        yield KeyBar(self.store, self.actions, self.readonly, view=self.NAME, id="keys")
+        yield ViewBar(self.store, self.actions, view=self.NAME, id="views")
         yield StatusLine(self.store)
 
     async def on_event(self, event: events.Event) -> None:

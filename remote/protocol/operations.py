@@ -1,8 +1,8 @@
 """The table of operations: each request's parameters, its reply, and whether it changes state.
 
-Agent, client and app all read this table. To add a request: its types in the file of its subject beside this
-one, a row here, a handler in the file of its subject in :mod:`remote.agent`, and its line in
-:mod:`remote.agent.operations`.
+Agent, client and app all read this table. To add a request: its types in the file of its subject beside this one
+(some of runs and sessions are here), a row here, a handler in the file of its subject in :mod:`remote.agent`, and its
+line in :mod:`remote.agent.operations`.
 
 A request that changes state has an ``idempotency_key``: a repeated key changes nothing and gets the first answer, so a
 request with a key may be sent again after a broken link. ``recall`` asks what became of it, and starts nothing.

@@ -447,4 +447,5 @@ ROWS: dict[str, RowKind] = {
     "obstacles": RowKind(ObstacleRow, "name", _named),
     "weights": RowKind(Weights, "name", lambda name, reason: {"name": name, "path": name, "kind": UNREADABLE}),
 }
-"""The lists of replies and topics, by their key."""
+"""The lists of replies and topics, by the name of their field in every reply: rows of another kind have another name.
+:mod:`remote.gate` needs nothing else."""

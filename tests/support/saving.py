@@ -14,7 +14,7 @@ from grpo_train.config.schema import Model
 from grpo_train.policy.loading import Policy, load_policy
 from grpo_train.run_dir import RunDir, problem_of, write_manifest
 from grpo_train.run_dir.files import atomic_symlink
-from grpo_train.train.checkpoint import CheckpointContent, take_snapshot, write_checkpoint
+from grpo_train.train.checkpoint import CheckpointContent, collect_content, write_checkpoint
 from grpo_train.train.distributed import World
 
 EXTRA: dict[str, Any] = {
@@ -40,7 +40,7 @@ class Trainer:
     def snapshot(self, step: int, final: bool = False, extra: Mapping[str, Any] | None = None) -> CheckpointContent:
         """What a save writes."""
         info = {"num_tokens": step}
-        taken = take_snapshot(
+        taken = collect_content(
             step, self.policy, self.optimizer, self.scheduler, World(), info=info, is_final=final, extra=extra
         )
         assert taken is not None

@@ -1,4 +1,4 @@
-"""Ask checkpoints of a run: a question or a held-out problem, answers as they are drawn.
+"""Ask checkpoints of a run: a question or a held-out problem, answers as they are drawn. A dialog that covers the view.
 
 The process on the box is started by the first question and ended with the screen.
 """

@@ -322,7 +322,7 @@ class HomeScreen(ViewScreen):
             self.runs.set_filter("")
             self.app.post_message(SelectRun(need.run))
             self.query_one(RunsPanel).focus()
-        elif any(action.scope == "box" for action in self.registry):
+        elif any(action.scope == "box" for action in self.actions):
             self.app.post_message(ShowView("box"))
 
     def on_needs_panel_opened(self, event: NeedsPanel.Opened) -> None:

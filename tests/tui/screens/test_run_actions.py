@@ -36,6 +36,14 @@ async def test_stop_asks(start: Start) -> None:
         assert len(session.client.asked_for("stop")) == 1
 
 
+async def test_what_arrives_with_the_key_of_a_note_is_typed_into_it(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        for typed in ("t", *"sK"):  # in one piece, as over a slow link
+            session.app.post_message(events.Key(typed, typed))
+        await session.until(lambda: getattr(session.app.focused, "value", "") == "sK", "the text")
+        assert not session.client.asked_for("stop")
+
+
 @pytest.mark.parametrize("view", ["1", "2", "3", "4"])
 async def test_what_arrives_with_the_key_of_a_line_is_typed_into_it(start: Start, view: str) -> None:
     async with start(wait="87/200") as session:
