@@ -241,10 +241,13 @@ def main(argv: list[str] | None = None) -> int:
         print("grpo-tui: not a terminal; start it in a terminal (over SSH: ssh -t)", file=sys.stderr)
         return 2
 
+    from grpo_tui.box.link import EarlyClient
+
+    client = EarlyClient(options.box, readonly=options.readonly)  # connects while the screens are imported
     from grpo_tui.app import GrpoApp
 
     end_with_terminal()
-    app = GrpoApp(options)
+    app = GrpoApp(options, make_client=client.make)
     app.run()
     return app.return_code or 0
 

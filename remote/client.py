@@ -141,9 +141,10 @@ class BoxClient:
         return self._link
 
     def start(self) -> None:
-        """Start connecting; returns immediately."""
-        self._owner.start()
-        self._watchdog.start()
+        """Start connecting, once; returns immediately."""
+        if self._owner.ident is None:
+            self._owner.start()
+            self._watchdog.start()
 
     def close(self, timeout: float = 5.0) -> None:
         """End the link within about ``timeout`` seconds. Runs are not affected; pending requests fail."""

@@ -1,14 +1,17 @@
 """The client of the shown box: its events on their way to the app, followed logs, tunnels. No Textual.
 
-The client is made after the first frame and on its own thread, because paramiko is slow to import.
+The first box connects while Python still imports the screens (:class:`EarlyClient`). Another one's client is made on a
+thread of its own.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -180,6 +183,35 @@ def make_box_client(box: Box, on_event: Callable[[ClientEvent], None], *, readon
     from remote.client import BoxClient
 
     return BoxClient(box, on_event, readonly=readonly)
+
+
+class EarlyClient:
+    """A client that connects before there is an app. What its box sends waits in an inbox until the app takes it."""
+
+    def __init__(self, box: Box, *, readonly: bool = False) -> None:
+        self._box, self._readonly = box, readonly
+        self._lock = threading.Lock()
+        self._inbox = Inbox(lambda: None, lambda _: None)
+        self._deliver: Callable[[ClientEvent], None] = self._inbox.put
+        self._client: BoxClient | None = None
+        with suppress(Exception):  # the app makes it again, and shows the error
+            client = make_box_client(box, self._put, readonly=readonly)
+            client.start()
+            self._client = client
+
+    def _put(self, event: ClientEvent) -> None:
+        with self._lock:
+            self._deliver(event)
+
+    def make(self, box: Box, on_event: Callable[[ClientEvent], None]) -> BoxClient:
+        """This client for its box, once; a new one for another box, and for each later connection."""
+        if self._client is None or box is not self._box:
+            return make_box_client(box, on_event, readonly=self._readonly)
+        client, self._client = self._client, None
+        with self._lock:
+            self._inbox.drain(math.inf, on_event)
+            self._deliver = on_event
+        return client
 
 
 class Connection:

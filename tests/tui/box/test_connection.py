@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from grpo_tui.box import link as connection
-from grpo_tui.box.link import BURST_S, MIN_REST_S, SHARE, Connection
+from grpo_tui.box.link import BURST_S, MIN_REST_S, SHARE, Connection, EarlyClient
 from grpo_tui.box.store import Store
 from remote.boxes import Box
 from remote.client import BoxClient
+from remote.events import ClientEvent, Link, LinkChanged
 
 
 @pytest.mark.parametrize("read", [0.0, 0.5, 3.0])
@@ -40,3 +42,22 @@ def test_a_log_without_end_takes_a_share_of_a_core(monkeypatch: pytest.MonkeyPat
     assert SHARE * 55 < spent < SHARE * 60 + BURST_S + 0.1
     now[0] += BURST_S / SHARE
     assert link.drain(print) == first
+
+
+def test_what_a_box_says_before_there_is_an_app_is_kept_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[SimpleNamespace] = []
+
+    def make(box: Box, put: Callable[[ClientEvent], None], readonly: bool) -> SimpleNamespace:
+        made.append(SimpleNamespace(box=box, put=put, start=lambda: None))
+        return made[-1]
+
+    monkeypatch.setattr(connection, "make_box_client", make)
+    box, heard = Box("b"), list[ClientEvent]()
+    early = EarlyClient(box)
+    for state in (Link.CONNECTING, Link.CONNECTED):
+        made[0].put(LinkChanged(state))
+    assert early.make(Box("other"), heard.append) is cast(BoxClient, made[1])
+    assert early.make(box, heard.append) is cast(BoxClient, made[0])
+    made[0].put(LinkChanged(Link.STALE))
+    assert [event.state for event in heard if isinstance(event, LinkChanged)] == [Link.CONNECTED, Link.STALE]
+    assert early.make(box, heard.append) is cast(BoxClient, made[2])
