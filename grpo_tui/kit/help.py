@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import ClassVar, NamedTuple
 
 from textual import events
@@ -61,8 +61,9 @@ class KeyTable(ScrollView):
         if width < TWO_COLUMNS:
             return _lines(self.rows, width)
         column = (width - GAP) // 2
-        starts = [index for index, row in enumerate(self.rows) if not row.keys] or [0]
-        splits = [(_lines(self.rows[:at], column), _lines(self.rows[at:], column)) for at in (*starts[1:], None)]
+        starts = [index for index, row in enumerate(self.rows) if index and not row.keys]
+        groups = [_lines(self.rows[one:end], column) for one, end in pairwise((0, *starts, len(self.rows)))]
+        splits = [(_joined(groups[:at]), _joined(groups[at:])) for at in range(1, len(groups) + 1)]
         left, right = min(splits, key=lambda sides: max(map(len, sides)))
         empty = Content()
         return [
@@ -90,6 +91,11 @@ class KeyTable(ScrollView):
 
 def _lines(rows: Sequence[KeyRow] | None, width: int) -> list[Content]:
     return [line for index, row in enumerate(rows or ()) for line in _row(row, index, width)]
+
+
+def _joined(groups: list[list[Content]]) -> list[Content]:
+    """Groups below each other, with a line between them."""
+    return [line for index, group in enumerate(groups) for line in ([Content()] if index else []) + group]
 
 
 def _row(row: KeyRow, index: int, width: int) -> list[Content]:
