@@ -80,7 +80,7 @@ def frames(folder: Path) -> None:
     cases = {
         "bare": (bare, b"press n"),
         "pushing": ([sys.executable, "-c", PUSHING], b"press n"),
-        "first frame": ([app, "--root", str(folder / "empty"), "--no-cache"], b"connecting to"),
+        "first frame": ([app, "--root", str(folder / "empty"), "--no-cache"], b"history"),
         "list of 200 runs": ([*kept, "--no-cache"], b"small_"),
         "list of 200 runs, kept by the laptop": (kept, b"small_"),
     }
