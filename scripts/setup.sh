@@ -62,8 +62,9 @@ if [ "${1:-}" != --box ]; then
     command -v ssh >/dev/null || missing+=(openssh-client)
     [ -x /usr/sbin/sshd ] || command -v sshd >/dev/null || missing+=(openssh-server)
     [ "$(uname)" != Linux ] || command -v faketime >/dev/null || missing+=(faketime)
-    if apt_root; then # login shells of the tests; without them these tests are skipped
+    if apt_root; then # login shells of the tests, and clean machines of the soak; without them these tests are skipped
         for shell in fish tcsh zsh; do command -v "$shell" >/dev/null || missing+=("$shell"); done
+        command -v bwrap >/dev/null || missing+=(bubblewrap)
     fi
 fi
 if [ ${#missing[@]} -gt 0 ]; then
