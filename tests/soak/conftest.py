@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A part whose tests were all skipped has not passed."""
-    stats = session.config.pluginmanager.get_plugin("terminalreporter").stats  # type: ignore[union-attr]
-    if stats.get("skipped") and not stats.get("passed") and session.exitstatus == pytest.ExitCode.OK:
+    reporter: Any = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter.stats.get("skipped") and not reporter.stats.get("passed") and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED

@@ -445,7 +445,7 @@ def test_a_budget_stops_a_run_until_it_is_raised(tmp_path: Path) -> None:
 
 
 def test_a_step_that_never_ends_does_not_outlast_the_money_of_an_assistant(tmp_path: Path) -> None:
-    """Also where somebody has asked for a stop before. A person's run goes on until it can save."""
+    """Also after somebody asked for a stop. A person's run goes on until it can save."""
     run = planned_run(tmp_path, run__total_steps=5000, run__stall_timeout=36_000, budget__hours=0.01)
     with supervised(run, config_of(run), {"train": [["train:2", "waits"]]}) as it:
         it.prints("waits")

@@ -37,7 +37,7 @@ ROWS, SHORT_ROWS = {"-wide": 3, "-medium": 3, "-narrow": 2}, {"-wide": 1, "-medi
 TINY = 20
 """… in one of fewer lines than this, one row."""
 MOST_COLUMNS, LEAST_WIDE, LEAST_HIGH = 4, 24, 4
-"""Most columns or rows that can be chosen, where each chart has so many cells and lines."""
+"""The most columns or rows of charts that can be chosen; the least cells and lines of each chart."""
 
 
 class AboutCharts(Line):
