@@ -14,7 +14,7 @@ from remote.protocol import RemoteError
 
 LIVE_EVERY_S = 5.0
 """A run that logs every second is judged again this often …"""
-SHARE = 20
+SHARE = 100
 """… or less often: shortest pause, as a multiple of the time that the verdict took."""
 MOST = 1_000
 """The newest runs, which are judged; an index of the log of each is made."""

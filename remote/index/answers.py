@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -79,6 +80,8 @@ def _flatten(found: dict[str, Any], prefix: str, values: dict[str, Any]) -> None
 
 MAX_OPEN = 64
 """Indexes whose state is kept in memory."""
+PRUNE_EVERY_S = 10.0
+"""Pruning looks at every file of every index; the verdicts on a list of runs make hundreds of new ones at once."""
 Index = TypeVar("Index", bound=LogIndex)
 Key = tuple[str, str, bool]
 
@@ -92,6 +95,7 @@ class Shelf(Generic[Index]):
         self._in_progress: OrderedDict[Key, None] = OrderedDict()
         self._failed: dict[Path, str] = {}
         """Places that did not accept an index, and why."""
+        self._pruned_at: dict[Path, float] = {}
 
     @contextmanager
     def opened(
@@ -138,7 +142,7 @@ class Shelf(Generic[Index]):
         name = store.folder_name(self._kind.file, source.device, source.inode)
         for folder in (place / name, place / f"{name}-{os.getpid()}"):  # its own where another one holds the first
             if not folder.exists():
-                store.prune_indexes(place)
+                self._prune(place)
             index.store = IndexStore(folder, clock=self._clock)
             with ExitStack() as stack:
                 try:
@@ -152,6 +156,12 @@ class Shelf(Generic[Index]):
                     raise
                 return stack.pop_all()
         raise Unwritable(f"{folder} is held by another process")
+
+    def _prune(self, place: Path) -> None:
+        now = self._clock.monotonic()
+        if now >= self._pruned_at.get(place, -math.inf) + PRUNE_EVERY_S:
+            self._pruned_at[place] = now
+            store.prune_indexes(place)
 
     @property
     def is_busy(self) -> bool:
