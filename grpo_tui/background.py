@@ -149,7 +149,7 @@ class Refresher:
         if curves is None or store.logs is None:
             return
         curves.extend(store.logs)
-        if (params := curves.request()) is not None:
+        if (params := curves.due()) is not None:
             app.work(f"curves of {app.view}", partial(refresh_curves, app, curves, params))
 
 

@@ -198,7 +198,7 @@ class Finder(Provider):
         """Request the files of the run; they are found as soon as they are known."""
         app, listing = self.desk, self.desk.store.log_files
         is_live = app.store.run is not None and app.store.run.is_live
-        if listing is not None and app.store.connected and listing.request(is_live):
+        if listing is not None and app.store.connected and listing.due(is_live):
             app.work("log files", partial(refresh_log_files, app, listing))
 
     def _files(self) -> Iterator[Find]:

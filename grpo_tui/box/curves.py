@@ -256,7 +256,7 @@ class Curves:
         self._next = None
         self.version += 1
 
-    def request(self) -> dict[str, Any] | None:
+    def due(self) -> dict[str, Any] | None:
         """The parameters of the ``series`` request to send now, which is then in flight; None if there is none."""
         if self.asking.is_in_flight or not self.metrics or self.width < 1:
             return None

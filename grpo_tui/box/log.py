@@ -119,7 +119,7 @@ class LogFiles:
     left_off: int = 0
     asking: Asking = field(default_factory=Asking)
 
-    def request(self, is_live: bool) -> bool:
+    def due(self, is_live: bool) -> bool:
         """Whether to ask for the list now; the request is in flight then."""
         return self.asking.begin("files", LIVE_S if is_live else REST_S)
 

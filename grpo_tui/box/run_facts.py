@@ -66,7 +66,7 @@ class KnownFacts:
             for row in rows
         )
 
-    def request(self, rows: Sequence[RunRow]) -> dict[str, Any] | None:
+    def due(self, rows: Sequence[RunRow]) -> dict[str, Any] | None:
         """The parameters of the ``run_facts`` request to send now, which is then in flight; None if there is none."""
         if not self.asking.is_due(self._pause):
             return None
@@ -163,7 +163,7 @@ class Trends:
         """The trend of a run, once it is known."""
         return self._known.get(run)
 
-    def request(self, rows: Iterable[RunRow]) -> dict[str, Any] | None:
+    def due(self, rows: Iterable[RunRow]) -> dict[str, Any] | None:
         """The parameters of the ``series`` request to send now, for one of the rows shown; None if there is none."""
         if self._pending is not None:
             return None

@@ -145,7 +145,7 @@ class MetricTable:
         self.asking = Asking(now)
         self._is_coarse = True
 
-    def request(self, is_live: bool) -> bool:
+    def due(self, is_live: bool) -> bool:
         """Whether to ask now; the request is in flight then. A live run's metrics change."""
         return self.asking.begin("metrics", SOON_S if self._is_coarse else LIVE_S if is_live else None)
 

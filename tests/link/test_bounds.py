@@ -60,7 +60,7 @@ def test_rows_beside_an_answer_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> 
         "rows": 1, "offset": 0, "series": [{"metric": "a", "columns": columns}],
     }  # fmt: skip
     shown.show(("a",), 1)
-    assert shown.request()
+    assert shown.due()
     shown.answer(answer, logs)
     logs.feed("train_log", 0, lines(*({"step": step, "a": 1.0} for step in range(3_000))))
     shown.extend(logs)

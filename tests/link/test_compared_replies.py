@@ -45,13 +45,13 @@ def test_any_value_about_a_compared_run(reply: tuple[str, Any], size: float) -> 
     with suppress(RemoteError):  # it was refused; the others stay
         received[reply[0]] = gate.reply(reply[0], {"ok": True, "result": reply[1]})
     for run in comparison.runs:
-        run.curves.request()
+        run.curves.due()
         for row in received["series"]["series"]:
             if "columns" in row:
                 row["columns"].sum[0] = size
         run.curves.take(received["series"])
         run.facts = facts_of("middle", received["show_run"])
-    paired.request(comparison.pin, comparison.runs)
+    paired.due(comparison.pin, comparison.runs)
     paired.answer(received["compare_evaluations"])
     if (ends := comparison.ends) is not None:
         assert ends[0] < ends[1]

@@ -135,7 +135,7 @@ def draw(reply: dict[str, Any], logs: RunLogs) -> None:
     """Draw every curve of a reply, and of the rows that arrived since."""
     curves = Curves(logs.run)
     curves.show(tuple(chart.metric for chart in CHARTS), 1)
-    curves.request()
+    curves.due()
     curves.answer(reply, logs)
     for curve in curves.curves.values():
         view = view_of_marks(curve.marks, *curves.ends)

@@ -214,7 +214,7 @@ class ChartsScreen(CrosshairScreen):
         app, store, curves = self.app, self.store, self.curves
         if curves is None:
             return
-        if store.metrics.request(is_live=store.run is not None and store.run.is_live):
+        if store.metrics.due(is_live=store.run is not None and store.run.is_live):
             app.work("metrics", partial(refresh_metrics, app, curves.run, store.metrics))
         wanted = (curves.run, self.view.crosshair, self.view.window.x, tuple(self.drawn))
         if wanted != self._asked:

@@ -474,7 +474,7 @@ class PairedResults:
         self.is_waiting = False
         self._of: object = None
 
-    def request(self, pinned: Compared | None, runs: Sequence[Compared]) -> dict[str, Any] | None:
+    def due(self, pinned: Compared | None, runs: Sequence[Compared]) -> dict[str, Any] | None:
         """The parameters of the request to send now, which is then in flight; None if there is none."""
         if self.is_waiting or (found := _common(pinned, runs)) is None:
             return None

@@ -237,13 +237,13 @@ class CompareScreen(PlotScreen):
             return
         app, comparison = self.app, self.comparison
         for run in comparison.runs:
-            if (params := run.curves.request()) is not None:
+            if (params := run.curves.due()) is not None:
                 app.work(f"curves of {run.name}", partial(refresh_compared_curves, app, run, params))
         for run in comparison.facts_due():
             app.work(f"facts of {run.name}", partial(refresh_compared_facts, app, run))
-        if self.logged[1].request(is_live=False):
+        if self.logged[1].due(is_live=False):
             app.work("metrics of the pinned run", partial(refresh_metrics, app, *self.logged))
-        if (params := self.paired.request(comparison.pin, comparison.runs)) is not None:
+        if (params := self.paired.due(comparison.pin, comparison.runs)) is not None:
             app.work("pairs", partial(refresh_pairs, app, self.paired, params))
 
     # crosshair, metrics --------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ class HomeScreen(ViewScreen):
 
     def request_data(self) -> None:
         """Request configurations and metrics that names, columns and filter need."""
-        if (params := self.runs.facts.request(self.store.runs or ())) is not None:
+        if (params := self.runs.facts.due(self.store.runs or ())) is not None:
             self.app.work("run facts", partial(refresh_run_facts, self.app, self.runs.facts, params))
         self._request_trend()
         if (need := self.needs.to_ask()) is not None:
@@ -131,7 +131,7 @@ class HomeScreen(ViewScreen):
         if not has_column or (curves is not None and not curves.is_answered):
             return
         panel = self.query_one_optional(RunsPanel)
-        if panel is not None and (params := self.runs.trends.request(panel.on_screen)) is not None:
+        if panel is not None and (params := self.runs.trends.due(panel.on_screen)) is not None:
             self.app.work("trend", partial(refresh_trend, self.app, self.runs.trends, params))
 
     def update(self) -> None:

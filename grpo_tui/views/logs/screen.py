@@ -229,14 +229,14 @@ class LogsScreen(ViewScreen):
         if view is None:
             return
         is_live = self.store.run is not None and self.store.run.is_live
-        if view.listing.request(is_live):
+        if view.listing.due(is_live):
             app.work("log files", partial(refresh_log_files, app, view.listing))
         window, search, whole = view.window, view.search, view.whole
-        if window is not None and (params := window.request(is_live)) is not None:
+        if window is not None and (params := window.due(is_live)) is not None:
             app.work("log lines", partial(refresh_lines, app, window, params))
-        if search is not None and (params := search.request(is_live)) is not None:
+        if search is not None and (params := search.due(is_live)) is not None:
             app.work("log search", partial(refresh_log_search, app, search, params))
-        if whole is not None and whole.request():
+        if whole is not None and whole.due():
             app.work("log line", partial(refresh_whole, app, view, whole))
 
     # files and lines -----------------------------------------------------------------------------------

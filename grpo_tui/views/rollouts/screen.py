@@ -78,7 +78,7 @@ async def refresh_rollout_search(
             search.answer(key, await app.request("search_rollouts", reply_s=60.0, **params))
         except RemoteError as error:
             search.fail(key, error.message, error.code)
-        following = search.request() if searched(search) else None
+        following = search.due() if searched(search) else None
 
 
 async def save_samples(
@@ -238,14 +238,14 @@ class RolloutsScreen(ViewScreen):
             return
         rollouts, run = reader.rollouts, reader.rollouts.run
         is_live = store.run is not None and store.run.is_live
-        if (step := rollouts.step_request()) is not None:
+        if (step := rollouts.step_due()) is not None:
             app.work(f"step of {run}", partial(refresh_samples, app, rollouts, step, self.moved))
-        if (steps := rollouts.steps.request(store.step, is_live)) is not None:
+        if (steps := rollouts.steps.due(store.step, is_live)) is not None:
             app.work(f"steps of {run}", partial(refresh_steps, app, rollouts, steps, self.moved))
         others = reader.group.samples if reader.group is not None else []
         if (texts := rollouts.texts_request(reader.shown, others)) is not None:
             app.work(f"samples of {run}", partial(refresh_texts, app, rollouts, texts, self.moved))
-        if reader.search is not None and (page := reader.search.request()) is not None:
+        if reader.search is not None and (page := reader.search.due()) is not None:
             app.work("search", partial(refresh_rollout_search, app, reader.search, *page, self._searched))
 
     # panes ---------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ class Viewer:
 
     def ask(self) -> dict[str, Any] | None:
         """Answer what the view asks now."""
-        params = self.curves.request()
+        params = self.curves.due()
         if params is not None:
             self.requests += 1
             self.curves.answer(self.index.answer("series", {PATH: self.data}, params), self.logs)
@@ -103,7 +103,7 @@ def test_a_live_row_is_taken_once() -> None:
     viewer = Viewer(Index())
     viewer.log(rows_of([0.0] * 10))
     viewer.curves.show(("reward",), 20)
-    params = viewer.curves.request()
+    params = viewer.curves.due()
     assert params is not None
     answer = viewer.index.answer("series", {PATH: viewer.data}, params)
     viewer.log(rows_of([1.0, 2.0], first=11))  # while the answer travels
@@ -160,10 +160,10 @@ def test_only_one_request_is_in_flight() -> None:
     viewer = Viewer(Index())
     viewer.log(rows_of([1.0]))
     viewer.curves.show(("reward",), 20)
-    params = viewer.curves.request()
+    params = viewer.curves.due()
     assert params is not None
     viewer.curves.window = Window(low=2.0)
-    assert viewer.curves.request() is None
+    assert viewer.curves.due() is None
     viewer.curves.answer(viewer.index.answer("series", {PATH: viewer.data}, params), viewer.logs)
     assert not viewer.curves.curves, "the answer was for another window"
     assert viewer.ask()
@@ -173,7 +173,7 @@ def test_an_answer_with_more_metrics_than_shown_is_enough() -> None:
     viewer = Viewer(Index())
     viewer.log(rows_of([1.0]))
     viewer.curves.show(("reward", "num_tokens"), 20)
-    params = viewer.curves.request()
+    params = viewer.curves.due()
     assert params is not None
     viewer.curves.show(("reward",), 20)  # a chart is hidden while the answer travels
     viewer.curves.answer(viewer.index.answer("series", {PATH: viewer.data}, params), viewer.logs)
@@ -227,7 +227,7 @@ def test_a_refused_request_waits() -> None:
     viewer = Viewer(Index())
     viewer.log(rows_of([1.0]))
     viewer.curves.show(("reward",), 20)
-    assert viewer.curves.request()
+    assert viewer.curves.due()
     viewer.curves.fail("the disk is away")
     assert viewer.curves.asking.problem == "the disk is away"
     assert viewer.ask() is None

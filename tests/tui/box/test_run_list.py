@@ -79,43 +79,43 @@ def test_each_run_is_asked_for_once() -> None:
     facts = KnownFacts(lambda: clock[0])
     rows = [row(f"r{index}") for index in range(250)] + [row("old", layout="rl_runs")]
     asked = []
-    while (params := facts.request(rows)) is not None:
-        assert facts.request(rows) is None, "one is in flight"
+    while (params := facts.due(rows)) is not None:
+        assert facts.due(rows) is None, "one is in flight"
         asked += params["runs"]
         facts.answer(params, {"facts": [{"run": run, "config": {"run.seed": 1}} for run in params["runs"]], "same": {}})
     assert asked == [f"r{index}" for index in range(250)]
     assert facts.config("r7", "seed") == 1
     facts.wanted = {"kl"}
-    while (params := facts.request(rows)) is not None:
+    while (params := facts.due(rows)) is not None:
         assert params["config"] is False
         facts.answer(params, {"facts": [{"run": run, "metrics": {"kl": "NaN"}} for run in params["runs"]], "same": {}})
         clock[0] += 10
     rows[0] = row("r0", step=2)
-    params = facts.request(rows)
+    params = facts.due(rows)
     assert params is not None
     assert params["runs"] == ["r0"], "only the run that has logged since"
     facts.asking.end("facts", "no")
-    assert facts.request(rows) is None
+    assert facts.due(rows) is None
     clock[0] += 10
-    assert facts.request(rows) is not None
+    assert facts.due(rows) is not None
 
 
 def test_trends_are_asked_for_one_by_one() -> None:
     clock = [0.0]
     trends = Trends(lambda: clock[0])
     rows = [row("a", step=5), row("b", step=7), row("new", step=0)]
-    first = trends.request(rows)
+    first = trends.due(rows)
     assert first is not None
     assert first["run"] == "a"
-    assert trends.request(rows) is None, "one is in flight"
+    assert trends.due(rows) is None, "one is in flight"
     trends.answer({"state": "coarse", "series": []})
     assert trends.of("a") is None, "a coarse curve is not shown"
-    second = trends.request(rows)
+    second = trends.due(rows)
     assert second is not None
     assert second["run"] == "b"
     trends.fail()
     clock[0] += 2
-    assert (trends.request(rows) or {})["run"] == "a"
+    assert (trends.due(rows) or {})["run"] == "a"
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(-1e6, 1e6)), min_size=16, max_size=16))

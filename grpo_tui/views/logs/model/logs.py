@@ -41,7 +41,7 @@ class WholeLine:
     number: int | None
     asking: Asking = field(default_factory=Asking)
 
-    def request(self) -> bool:
+    def due(self) -> bool:
         """Whether to ask for its first 64 kB now; the request is in flight then."""
         return self.line.is_cut and self.asking.begin("line")
 
@@ -204,7 +204,7 @@ class LogSearch:
     """Whether the nearest match is to be shown, the first time."""
     _asked_for: int = -1
 
-    def request(self, is_live: bool) -> dict[str, Any] | None:
+    def due(self, is_live: bool) -> dict[str, Any] | None:
         """The parameters of the request to send now, which is then in flight; None if there is none."""
         is_short = self.cursor != self._asked_for and (self.wants or self._is_short())
         pause = 0.0 if is_short else SOON_S if is_live or self.searched < 1 else LIVE_S

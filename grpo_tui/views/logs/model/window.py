@@ -185,7 +185,7 @@ class LogWindow:
 
     # requests ------------------------------------------------------------------------------------------
 
-    def request(self, is_live: bool) -> Params | None:
+    def due(self, is_live: bool) -> Params | None:
         """The parameters of the request to send now, which is then in flight; None if there is none."""
         if (params := self._due(is_live)) is None:
             return None

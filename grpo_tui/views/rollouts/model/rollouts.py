@@ -94,7 +94,7 @@ class RolloutSteps:
         elif place >= len(self.rows) - NEAR and high < self.last:
             self._wanted = StepsKey("page", high + 1, high + PAGE)
 
-    def request(self, newest: int, is_live: bool) -> StepsKey | None:
+    def due(self, newest: int, is_live: bool) -> StepsKey | None:
         """The request to send now; ``newest`` is about the last step of the run."""
         every: float | None = None
         if self.is_coarse or self._renew or not self.rows:
@@ -150,7 +150,7 @@ class EvaluationSteps(RolloutSteps):
     def look_at(self, step: int) -> None:
         pass
 
-    def request(self, newest: int, is_live: bool) -> StepsKey | None:
+    def due(self, newest: int, is_live: bool) -> StepsKey | None:
         return None
 
     def set(self, rows: list[StepRow]) -> None:
@@ -312,7 +312,7 @@ class Rollouts:
 
     # the samples of a step -----------------------------------------------------------------------------
 
-    def step_request(self) -> StepKey | None:
+    def step_due(self) -> StepKey | None:
         """The step to ask for now."""
         newest = self.steps.last if self.evaluation or self.steps.last is not None else NEWEST
         wanted = [(self.run, self.step if self.step is not None else newest)]

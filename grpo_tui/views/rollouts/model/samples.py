@@ -292,7 +292,7 @@ class RolloutSearch:
         if self.rests:
             self._wanted = len(self.matches) + ENOUGH
 
-    def request(self) -> tuple[SearchKey, dict[str, Any]] | None:
+    def due(self) -> tuple[SearchKey, dict[str, Any]] | None:
         """The request to send now; None if there is none."""
         if self.is_done or self.rests:
             return None

@@ -77,7 +77,7 @@ def test_runs_are_smoothed_alike() -> None:
     assert (comparison.smooth(1), comparison.mean_over) == ("light", 46)
     assert (comparison.smooth(1), comparison.mean_over) == ("strong", 184)
     comparison.show(["kl"], 240)
-    asked = [run.curves.request() for run in comparison.runs]
+    asked = [run.curves.due() for run in comparison.runs]
     assert all(params and params["metrics"][:2] == ["kl", "reward"] for params in asked)
 
 
@@ -87,7 +87,7 @@ def test_a_run_that_logs_is_asked_again() -> None:
     comparison.follow("ab", rows("a", "b"))
     comparison.show(["kl"], 240)
     (run, _) = comparison.runs
-    assert run.curves.request() is not None
+    assert run.curves.due() is not None
     empty: dict[str, Any] = {
         "state": "whole", "progress": 1.0, "first": None, "last": None, "low": 0.0, "high": 0.0,
         "rows": 0, "offset": 0, "series": [], "x": "step",
@@ -95,11 +95,11 @@ def test_a_run_that_logs_is_asked_again() -> None:
     run.curves.take(empty)
     clock.time += LIVE_S
     comparison.follow("ab", rows("a", "b", step=101))
-    assert run.curves.request() is not None
+    assert run.curves.due() is not None
     run.curves.take(empty)
     clock.time += LIVE_S
     comparison.follow("ab", rows("a", "b", step=101))
-    assert run.curves.request() is None
+    assert run.curves.due() is None
 
 
 def test_facts_are_asked_again() -> None:
@@ -126,19 +126,19 @@ def evaluated(**steps: list[int]) -> Facts:
 def test_pairs_are_asked_once_for_what_both_have() -> None:
     comparison, paired = Comparison(), PairedResults()
     comparison.follow("abc", rows("a", "b", "c"))
-    assert paired.request(comparison.pin, comparison.runs) is None
+    assert paired.due(comparison.pin, comparison.runs) is None
     for run, facts in zip(comparison.runs, (evaluated(x=[1, 2], y=[3]), evaluated(x=[2]), evaluated()), strict=True):
         run.facts = facts
-    assert paired.request(comparison.pin, comparison.runs) == {"run": "a", "others": ["b"], "steps": [2]}
-    assert paired.request(comparison.pin, comparison.runs) is None
+    assert paired.due(comparison.pin, comparison.runs) == {"run": "a", "others": ["b"], "steps": [2]}
+    assert paired.due(comparison.pin, comparison.runs) is None
     row = {"name": "step_2", "run": "b", "dataset": "x", "step": 2.0, "n": 40.0, "difference": 0.1, "low": 0.02}
     paired.answer({"comparisons": [{**row, "high": 0.2}, {"name": "y", "unreadable": "odd"}], "problems": ["no\nluck"]})
     pair = paired.pairs["x", "b", 2]
     assert (pair.problems, pair.is_clear, round(pair.spread, 3)) == (40, True, 0.09)
     assert paired.problems == ["y: odd", "no luck"]
-    assert paired.request(comparison.pin, comparison.runs) is None
+    assert paired.due(comparison.pin, comparison.runs) is None
     comparison.runs[1].facts = evaluated(x=[1, 2])
-    assert paired.request(comparison.pin, comparison.runs) == {"run": "a", "others": ["b"], "steps": [1, 2]}
+    assert paired.due(comparison.pin, comparison.runs) == {"run": "a", "others": ["b"], "steps": [1, 2]}
 
 
 CONFIG = """\

@@ -46,7 +46,7 @@ class File:
         """Answer requests until none is due."""
         for _ in range(60):
             self.now += 10
-            params = window.request(True)
+            params = window.due(True)
             if params is None:
                 return
             before = window.version
@@ -126,7 +126,7 @@ def test_an_answer_for_another_place_is_ignored() -> None:
         window = file.window()
         file.settle(window)
         window.go({"line": 50})
-        params = window.request(True) or {}
+        params = window.due(True) or {}
         window.go({"line": 20})
         window.answer(params, file.ask("read_log", params))
         file.settle(window)
@@ -138,11 +138,11 @@ def test_an_answer_for_another_place_is_ignored() -> None:
 def test_a_failure_is_told_and_tried_again() -> None:
     clock = [1.0]
     window = LogWindow("one", PATH, asking=Asking(lambda: clock[0]))
-    window.fail(window.request(True) or {}, "no disk")
+    window.fail(window.due(True) or {}, "no disk")
     assert window.asking.problem == "no disk"
-    assert window.request(True) is None
+    assert window.due(True) is None
     clock[0] += RETRY_S
-    assert window.request(True) is not None
+    assert window.due(True) is not None
 
 
 def test_a_search_counts_from_the_beginning() -> None:
@@ -151,7 +151,7 @@ def test_a_search_counts_from_the_beginning() -> None:
         search = LogSearch("one", PATH, "hit", cursor=0, asking=Asking(lambda: file.now))
         seen = []
         for _ in range(40):
-            if (params := search.request(False)) is not None:
+            if (params := search.due(False)) is not None:
                 search.answer(file.ask("search_log", params))
             if (found := search.jump()) is not None:
                 search.cursor = found

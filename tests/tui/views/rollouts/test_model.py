@@ -57,10 +57,10 @@ class Reading:
         for _ in range(100):
             self.reader.settle()
             found = False
-            if (step := rollouts.step_request()) is not None:
+            if (step := rollouts.step_due()) is not None:
                 rollouts.answer_step(step, self._ask("rollout_step", step=step.step))
                 found = True
-            if (key := rollouts.steps.request(newest, is_live)) is not None:
+            if (key := rollouts.steps.due(newest, is_live)) is not None:
                 ends = {name: value for name, value in (("low", key.low), ("high", key.high)) if value is not None}
                 rollouts.steps.answer(key, self._ask("rollout_steps", **ends))
                 found = True
@@ -68,7 +68,7 @@ class Reading:
             if (texts := rollouts.texts_request(self.reader.shown, others)) is not None:
                 rollouts.answer_texts(texts, self._ask("samples", offsets=list(texts[1]), characters=texts[2]))
                 found = True
-            if self.reader.search is not None and (page := self.reader.search.request()) is not None:
+            if self.reader.search is not None and (page := self.reader.search.due()) is not None:
                 params = {name: value for name, value in page[1].items() if name != "run"}
                 self.reader.search.answer(page[0], self._ask("search_rollouts", **params))
                 found = True
@@ -169,7 +169,7 @@ def test_the_table_grows_without_gaps(visited: list[int], first: int) -> None:
     steps = RolloutSteps(Clock())
     for step in [first, *visited]:
         steps.look_at(step)
-        while (key := steps.request(file[-1], is_live=False)) is not None:
+        while (key := steps.due(file[-1], is_live=False)) is not None:
             low, high = key.low or 0, key.high or 10**9
             steps.answer(key, table([one for one in file if low <= one <= high], file))
             steps.look_at(step)
@@ -334,10 +334,10 @@ def test_a_long_search_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_refused_search_is_not_repeated() -> None:
     clock = Clock()
     search = RolloutSearch("run", ["and"], None, clock)
-    key, _ = search.request() or pytest.fail("nothing to ask")
+    key, _ = search.due() or pytest.fail("nothing to ask")
     search.fail(key, "too slow", "timeout")
     clock.seconds += 60
-    assert search.request() is None
+    assert search.due() is None
     assert "too slow" in search.words()
 
 
