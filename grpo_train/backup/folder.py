@@ -15,7 +15,7 @@ from pathlib import Path
 from grpo_train.backup.direct import DirectFile, read_from_disk
 from grpo_train.backup.store import (
     CHUNK,
-    FilePart,
+    FilePiece,
     OnBytes,
     RateLimit,
     StoredObject,
@@ -84,7 +84,7 @@ class FolderStore:
             raise StoreError(f"{self._file(key)}: more than {limit} bytes", code="damaged")
         return data
 
-    def write(self, key: str, piece: FilePart, on_bytes: OnBytes | None = None) -> None:
+    def write(self, key: str, piece: FilePiece, on_bytes: OnBytes | None = None) -> None:
         def content() -> Iterator[bytes]:
             for chunk in read_piece(piece):
                 self._take(len(chunk))

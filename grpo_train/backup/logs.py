@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from grpo_train.backup.snapshot import Part, StoredFile
-from grpo_train.backup.store import FilePart
+from grpo_train.backup.store import FilePiece
 from grpo_train.run_dir.safe_json import open_regular
 
 SEGMENT = 64 << 20
@@ -26,7 +26,7 @@ class LogPlan:
     """Parts that still are the start of the file."""
     dropped: tuple[Part, ...]
     """Parts after them that are not."""
-    added: tuple[tuple[Part, FilePart], ...]
+    added: tuple[tuple[Part, FilePiece], ...]
     last_line: bytes
     """The last whole line, for its step."""
     mode: int
@@ -50,7 +50,7 @@ def plan_log(
             size = min(SEGMENT, end - low)
             digest = _hash(file, low, size)
             part = Part(key_of(low, low + size, digest), size, digest)
-            added.append((part, FilePart(path, low, size, digest)))
+            added.append((part, FilePiece(path, low, size, digest)))
         last = _last_line(file, end)
     return LogPlan(kept, parts[len(kept) :], tuple(added), last, facts.st_mode & 0o777)
 

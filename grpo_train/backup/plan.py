@@ -31,7 +31,7 @@ from grpo_train.backup.snapshot import (
     step_key,
     weights_prefix,
 )
-from grpo_train.backup.store import FilePart, StoreError
+from grpo_train.backup.store import FilePiece, StoreError
 from grpo_train.backup.transfer import Sent, Upload
 from grpo_train.run_dir import RunDir, RunDirError
 from grpo_train.run_dir.evaluations import read_evaluation
@@ -181,14 +181,14 @@ def _stored_files(
     found = []
     for file in files:
         part = Part(key(file), file.size, file.sha256)
-        uploads.append(Upload(part, FilePart(folder / file.path, 0, file.size, file.sha256), owner))
+        uploads.append(Upload(part, FilePiece(folder / file.path, 0, file.size, file.sha256), owner))
         found.append(StoredFile(file.path, file.mode, (part,)))
     return tuple(found)
 
 
 def _small_file(home: Home, folder: Path, path: str, uploads: list[Upload]) -> StoredFile:
     """Raises OSError, Unreadable, StoreError."""
-    source: FilePart | bytes
+    source: FilePiece | bytes
     with open_regular(folder / path) as file:
         facts = os.fstat(file.fileno())
         data = file.read(_IN_MEMORY + 1)
@@ -196,7 +196,7 @@ def _small_file(home: Home, folder: Path, path: str, uploads: list[Upload]) -> S
         source, size, digest = data, len(data), hashlib.sha256(data).hexdigest()
     else:
         size, digest = facts.st_size, sha256(folder / path)
-        source = FilePart(folder / path, 0, size, digest)
+        source = FilePiece(folder / path, 0, size, digest)
     part = Part(file_key(home, path, digest), size, digest)
     uploads.append(Upload(part, source, path))
     return StoredFile(path, facts.st_mode & 0o777, (part,))

@@ -19,7 +19,7 @@ from grpo_train.backup.s3_read import ObjectReader
 from grpo_train.backup.s3_requests import OnWait, S3Requests, S3Timing
 from grpo_train.backup.s3_upload import PART, Uploader
 from grpo_train.backup.store import (
-    FilePart,
+    FilePiece,
     OnBytes,
     RateLimit,
     StoredObject,
@@ -130,7 +130,7 @@ class S3Store:
 
     # ------------------------------------------------------------------------------------------------- writing
 
-    def write(self, key: str, piece: FilePart, on_bytes: OnBytes | None = None) -> None:
+    def write(self, key: str, piece: FilePiece, on_bytes: OnBytes | None = None) -> None:
         full = self._full(key)
 
         def size() -> int | None:

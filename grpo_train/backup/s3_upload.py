@@ -21,7 +21,7 @@ from typing import Any
 
 from grpo_train.backup.s3_errors import UploadEnded
 from grpo_train.backup.s3_requests import S3Requests
-from grpo_train.backup.store import FilePart, OnBytes, StoreError, read_piece
+from grpo_train.backup.store import FilePiece, OnBytes, StoreError, read_piece
 
 logger = logging.getLogger(__name__)
 PART = 8 << 20
@@ -76,7 +76,7 @@ class Uploader:
         self._workers = ThreadPoolExecutor(transfers, thread_name_prefix="upload")
         self._slots = threading.BoundedSemaphore(transfers + 1)
 
-    def upload(self, key: str, piece: FilePart, on_bytes: OnBytes | None, size_of: Callable[[], int | None]) -> str:
+    def upload(self, key: str, piece: FilePiece, on_bytes: OnBytes | None, size_of: Callable[[], int | None]) -> str:
         """Store a piece under a full key; returns the checksum that the store must report, or "".
 
         ``size_of`` returns the size of the object under the key, if there is one. Raises StoreError.
@@ -147,7 +147,7 @@ class Uploader:
 
     # --------------------------------------------------------------------------------------------------- parts
 
-    def _send(self, upload: _Upload, piece: FilePart, on_bytes: OnBytes | None) -> None:
+    def _send(self, upload: _Upload, piece: FilePiece, on_bytes: OnBytes | None) -> None:
         """Send the parts that are not in the store yet, several at a time."""
         waiting: list[Future[None]] = []
         size = max(self._part, -(-piece.size // MAX_PARTS))

@@ -103,7 +103,7 @@ class RateLimit:
         self._clock.sleep(start - self._clock.monotonic())
 
 
-def read_piece(piece: FilePart, size: int = CHUNK) -> Iterator[bytes]:
+def read_piece(piece: FilePiece, size: int = CHUNK) -> Iterator[bytes]:
     """The bytes of a piece, in chunks of ``size`` bytes.
 
     Raises StoreError (``changed``) in place of the last one if they differ from the piece's SHA-256.
@@ -132,7 +132,7 @@ def read_piece(piece: FilePart, size: int = CHUNK) -> Iterator[bytes]:
         yield last
 
 
-def _changed(piece: FilePart, problem: str) -> StoreError:
+def _changed(piece: FilePiece, problem: str) -> StoreError:
     return StoreError(f"{piece.path}: {problem}", code="changed")
 
 
@@ -182,7 +182,7 @@ class StoredObject:
 
 
 @dataclass(frozen=True)
-class FilePart:
+class FilePiece:
     """Bytes of a local file that become one object: ``size`` bytes from ``start``."""
 
     path: Path
@@ -226,7 +226,7 @@ class ObjectStore(Protocol):
     def read_small(self, key: str, limit: int) -> bytes:
         """A whole object. ``missing``; ``damaged`` over ``limit`` bytes."""
 
-    def write(self, key: str, piece: FilePart, on_bytes: OnBytes | None = None) -> None:
+    def write(self, key: str, piece: FilePiece, on_bytes: OnBytes | None = None) -> None:
         """Store a piece under a key, resuming an upload that was cut. ``changed``, ``full``.
 
         The object appears whole or not at all.

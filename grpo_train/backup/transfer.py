@@ -16,7 +16,7 @@ from grpo_train.backup.direct import DirectFile
 from grpo_train.backup.job import CommandProgress
 from grpo_train.backup.snapshot import Part, StoredFile
 from grpo_train.backup.snapshots import Reading, StoredRun, clock_of
-from grpo_train.backup.store import FilePart, ObjectStore, StoreError
+from grpo_train.backup.store import FilePiece, ObjectStore, StoreError
 from grpo_train.run_dir import RunDirError
 from grpo_train.run_dir.files import discarding, open_for_writing
 from grpo_train.run_dir.manifest import sha256
@@ -37,7 +37,7 @@ class Upload:
     """One object to store."""
 
     part: Part
-    source: FilePart | bytes
+    source: FilePiece | bytes
     owner: str
     """The path in the run that it belongs to; a source that changed costs only this."""
 
@@ -113,7 +113,7 @@ def _send_one(
     raise StoreError(f"{part.key}: damaged in {store.url} after {_AGAIN + 1} uploads", code="damaged")
 
 
-def write(store: ObjectStore, key: str, source: FilePart | bytes, job: CommandProgress) -> None:
+def write(store: ObjectStore, key: str, source: FilePiece | bytes, job: CommandProgress) -> None:
     """Store one object. Raises StoreError."""
     if isinstance(source, bytes):
         store.write_small(key, source)

@@ -15,7 +15,7 @@ from grpo_train.backup.job import CommandProgress, OnProgress, working_on
 from grpo_train.backup.record import read_record
 from grpo_train.backup.snapshot import Home, Part, Snapshot, StoredFile
 from grpo_train.backup.snapshots import Reading, StoredRun, clock_of, owners, remember, unread
-from grpo_train.backup.store import FilePart, ObjectStore, StoreError
+from grpo_train.backup.store import FilePiece, ObjectStore, StoreError
 from grpo_train.backup.transfer import TRANSFERS, for_each, write
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.identity import NOTE
@@ -138,9 +138,9 @@ def read_back_all(
     return sorted(problems), readings
 
 
-def _sources(folder: Path, home: Home, snapshots: list[Snapshot]) -> dict[str, list[FilePart]]:
+def _sources(folder: Path, home: Home, snapshots: list[Snapshot]) -> dict[str, list[FilePiece]]:
     """Where the bytes of each object may still be on this machine."""
-    found: dict[str, list[FilePart]] = {}
+    found: dict[str, list[FilePiece]] = {}
     try:
         if not folder.is_dir() or read_record(folder).identity != home.identity:
             return {}
@@ -151,7 +151,7 @@ def _sources(folder: Path, home: Home, snapshots: list[Snapshot]) -> dict[str, l
     def add(file: StoredFile, path: Path) -> None:
         start = 0
         for part in file.parts:
-            found.setdefault(part.key, []).append(FilePart(path, start, part.size, part.sha256))
+            found.setdefault(part.key, []).append(FilePiece(path, start, part.size, part.sha256))
             start += part.size
 
     root = folder.parents[home.kind.count("/") + 1]
@@ -174,7 +174,7 @@ def _damage(
     reason: str,
     part: Part,
     snapshots: list[Snapshot],
-    sources: dict[str, list[FilePart]],
+    sources: dict[str, list[FilePiece]],
     store: ObjectStore,
     job: CommandProgress,
 ) -> Damage:
@@ -184,7 +184,7 @@ def _damage(
     return Damage(key, reason, tuple(spoils), tuple(snapshot.number for snapshot in named), repaired)
 
 
-def _repair(store: ObjectStore, part: Part, piece: FilePart, job: CommandProgress) -> bool:
+def _repair(store: ObjectStore, part: Part, piece: FilePiece, job: CommandProgress) -> bool:
     """Store an object again from a file that still has its bytes."""
     try:
         write(store, part.key, piece, job)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_train.backup.store import FilePart, StoreError
+from grpo_train.backup.store import FilePiece, StoreError
 from tests.support.s3_faults import Fault, Faults, FaultyRequests, Killed
 from tests.support.s3_servers import Server, server
 from tests.support.stores import bucket_store, content, piece_of, whole
@@ -22,7 +22,7 @@ SIZE = 3 * PART + 1_234
 
 
 Open = Callable[[Server], AbstractContextManager[Faults]]
-Kill = Callable[[int, Faults, str, FilePart], None]
+Kill = Callable[[int, Faults, str, FilePiece], None]
 
 
 @pytest.fixture(params=["rclone", "moto"])
@@ -40,7 +40,7 @@ def opened() -> Open:
 def killed_after() -> Kill:
     """Uploads a piece, and is killed when the server has some of its parts."""
 
-    def kill(parts: int, front: Faults, bucket: str, piece: FilePart) -> None:
+    def kill(parts: int, front: Faults, bucket: str, piece: FilePiece) -> None:
         front.add(Fault("kill", "PUT", rf"partNumber={parts + 1}\b"))
         with pytest.raises(Killed):
             bucket_store(front.server, bucket, port=front.port, part=PART, transfers=1).write("weights", piece)

@@ -17,7 +17,7 @@ import pytest
 
 from grpo_train.backup.s3 import S3Store
 from grpo_train.backup.s3_requests import Backoff, S3Timing
-from grpo_train.backup.store import FilePart, StoreError
+from grpo_train.backup.store import FilePiece, StoreError
 from tests.support.clock import LeapingClock, TestClock
 from tests.support.patience import PATIENCE
 from tests.support.s3_faults import Fault, Faults, FaultyRequests
@@ -50,7 +50,7 @@ def part() -> int:
 
 
 @pytest.fixture
-def piece(tmp_path: Path, part: int) -> FilePart:
+def piece(tmp_path: Path, part: int) -> FilePiece:
     """A file of three parts."""
     return piece_of(tmp_path / "weights", content(2 * part + 10))
 
@@ -93,7 +93,7 @@ def test_a_small_write_is_repeated(front: Faults, store: S3Store, waits: list[tu
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_part_is_repeated_alone(front: Faults, store: S3Store, piece: FilePart, name: str) -> None:
+def test_a_part_is_repeated_alone(front: Faults, store: S3Store, piece: FilePiece, name: str) -> None:
     front.add(repeated(FAULTS[name], "PUT", r"partNumber=2\b"))
     store.write("weights", piece)
     store.read_back("weights", piece.size, piece.sha256)
@@ -103,14 +103,14 @@ def test_a_part_is_repeated_alone(front: Faults, store: S3Store, piece: FilePart
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT"])
-def test_an_upload_that_ended_begins_again(front: Faults, store: S3Store, piece: FilePart, method: str) -> None:
+def test_an_upload_that_ended_begins_again(front: Faults, store: S3Store, piece: FilePiece, method: str) -> None:
     front.add(Fault("refuse", method, "uploadId=", status=404, code="NoSuchUpload"))
     store.write("weights", piece)
     store.read_back("weights", piece.size, piece.sha256)
     assert store.abort_stale_uploads("", -60) == 0
 
 
-def test_after_damage_parts_are_checked_when_sent(front: Faults, store: S3Store, piece: FilePart) -> None:
+def test_after_damage_parts_are_checked_when_sent(front: Faults, store: S3Store, piece: FilePiece) -> None:
     for number in range(3):
         front.add(Fault("flip_sent", "PUT", r"partNumber=1\b"))
         store.write("weights", piece)
@@ -122,7 +122,9 @@ def test_after_damage_parts_are_checked_when_sent(front: Faults, store: S3Store,
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-def test_a_store_may_ask_for_an_md5(front: Faults, store: S3Store, tmp_path: Path, parts: int, piece: FilePart) -> None:
+def test_a_store_may_ask_for_an_md5(
+    front: Faults, store: S3Store, tmp_path: Path, parts: int, piece: FilePiece
+) -> None:
     if parts == 1:
         piece = piece_of(tmp_path / "weights", content(10))
     front.add(Fault("refuse", "PUT", "weights", status=400, code="MissingContentMD5"))
@@ -132,7 +134,7 @@ def test_a_store_may_ask_for_an_md5(front: Faults, store: S3Store, tmp_path: Pat
     store.prove("other", piece.size, piece.sha256)
 
 
-def test_a_completion_whose_answer_is_lost_is_done(front: Faults, store: S3Store, piece: FilePart) -> None:
+def test_a_completion_whose_answer_is_lost_is_done(front: Faults, store: S3Store, piece: FilePiece) -> None:
     front.add(Fault("drop_answer", "POST", "uploadId="))
     store.write("weights", piece)
     store.read_back("weights", piece.size, piece.sha256)
@@ -202,7 +204,7 @@ def test_waits_grow_and_are_random(
     ],
 )
 def test_after_the_patience_the_cause_is_named(
-    front: Faults, piece: FilePart, part: int, fault: Fault, cause: str, impatient: dict[str, Any]
+    front: Faults, piece: FilePiece, part: int, fault: Fault, cause: str, impatient: dict[str, Any]
 ) -> None:
     store = bucket_store(front.server, front.server.new_bucket(), port=front.port, part=part, **impatient)
     front.add(fault)

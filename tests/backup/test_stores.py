@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from grpo_train.backup.s3 import S3Store
-from grpo_train.backup.store import FilePart, ObjectStore, RateLimit, StoreError
+from grpo_train.backup.store import FilePiece, ObjectStore, RateLimit, StoreError
 from tests.support.clock import LeapingClock
 from tests.support.stores import KINDS, content, new_store, piece_of, whole
 
@@ -37,7 +37,7 @@ def test_a_piece_is_a_part_of_a_file(store: ObjectStore, tmp_path: Path) -> None
     data = content(50_000)
     (tmp_path / "log").write_bytes(data)
     part = data[1_000:41_000]
-    store.write("part", FilePart(tmp_path / "log", 1_000, 40_000, hashlib.sha256(part).hexdigest()))
+    store.write("part", FilePiece(tmp_path / "log", 1_000, 40_000, hashlib.sha256(part).hexdigest()))
     assert whole(store, "part") == part
 
 

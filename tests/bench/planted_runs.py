@@ -13,6 +13,7 @@ known then. What was trained under ROOT already is not trained again. Printed fo
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -74,10 +75,11 @@ def faults(root: Path) -> dict[str, Fault]:
 
 def command(root: Path, *words: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "grpo_train.cli", *words, "--root", str(root)],
+        [sys.executable, "-m", "grpo_train.cli", *words],
         capture_output=True,
         text=True,
         cwd=REPOSITORY,
+        env={**os.environ, "LOCALFS_ROOT": str(root)},
     )
     if done.returncode not in (0, 3):
         raise SystemExit(f"{' '.join(words)}: {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
@@ -135,7 +137,7 @@ def main(root: Path, runs: int) -> None:
     root.mkdir(parents=True, exist_ok=True)
     (root / "brief.py").write_text(REWARD)
     if not (root / "models" / "tiny").exists():
-        command(root, "tiny-model")
+        command(root, "tiny-model", "--out", str(root / "models" / "tiny"))
     print(f"{'fault':18}{'runs':>5}{'false':>6}{'missed':>7}{'onset':>7}  last words, wrong words", flush=True)
     for kind, fault in faults(root).items():
         began, false, missed, near, found = time.monotonic(), 0, 0, 0, 0

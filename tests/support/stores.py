@@ -15,7 +15,7 @@ import yaml
 from grpo_train.backup.backup_yaml import default_path
 from grpo_train.backup.folder import FolderStore
 from grpo_train.backup.s3 import S3Store
-from grpo_train.backup.store import FilePart, ObjectStore
+from grpo_train.backup.store import FilePiece, ObjectStore
 from tests.support.s3_servers import KEY_ID, SECRET, Server, access, server
 
 KINDS = ["folder", "rclone", "moto"]
@@ -84,10 +84,10 @@ def content(size: int, seed: int = 0) -> bytes:
     return hashlib.shake_128(seed.to_bytes(4, "big")).digest(size)
 
 
-def piece_of(path: Path, data: bytes) -> FilePart:
+def piece_of(path: Path, data: bytes) -> FilePiece:
     """A whole file with this content, as a piece."""
     path.write_bytes(data)
-    return FilePart(path, 0, len(data), hashlib.sha256(data).hexdigest())
+    return FilePiece(path, 0, len(data), hashlib.sha256(data).hexdigest())
 
 
 def whole(store: ObjectStore, key: str, start: int = 0) -> bytes:
