@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from remote.index import store
-from remote.index.answers import IndexAnswers
+from remote.index.answers import PRUNE_EVERY_S, IndexAnswers
 from remote.index.store import IndexStore
 from remote.protocol import RemoteError
+from tests.support.clock import TestClock
 from tests.support.index import Box, make_run
 
 
@@ -96,3 +97,16 @@ def test_the_index_used_longest_ago_is_removed(tmp_path: Path) -> None:
     times = sorted(int(folder.stat().st_mtime) for folder in place.iterdir())
     assert times == [0, 3]  # the oldest is in use
     assert box.whole("metrics", run="run1")["rows"] == 99
+
+
+def test_indexes_that_are_made_together_are_pruned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The verdicts on a list of runs make an index of each; pruning looks at every file of every index."""
+    box, clock, pruned = Box(tmp_path, tmp_path / "cache"), TestClock(), []
+    monkeypatch.setattr(store, "prune_indexes", pruned.append)
+    box.answers = IndexAnswers([tmp_path / "cache"], clock)
+    for number in range(4):
+        log_of(tmp_path, f"run{number}")
+        if number == 3:
+            clock.advance(PRUNE_EVERY_S)
+        box.whole("metrics", run=f"run{number}")
+        assert pruned == [tmp_path / "cache"] * (1 if number < 3 else 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from grpo_train.policy.loading import Policy
 from grpo_train.policy.locate import PolicyError
 from grpo_train.policy.logprobs import LogprobForward, pad_values
+from grpo_train.rollout import Completion
 from grpo_train.rollout.native.backend import NativeBackend
 from grpo_train.rollout.transformers_backend import TransformersBackend
 from grpo_train.tiny.architectures import Architecture, random_model
@@ -25,17 +27,22 @@ from tests.rollout.native.models import (
 )
 
 
+@cache
+def expected_greedy(architecture: Architecture, lora: bool) -> dict[tuple[int, ...], tuple[int, ...]]:
+    """Each prompt's completion, the same for both layouts."""
+    model = make_model(architecture, lora=lora, dtype=torch.float32)
+    return {tuple(prompt): greedy_by_transformers(model, prompt) for prompt in PROMPTS[::3]}
+
+
 @pytest.mark.usefixtures("layout")
 @pytest.mark.parametrize("lora", [False, True], ids=["base", "lora"])
 @pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "llama"])
 def test_greedy_equals_generate(architecture: Architecture, lora: bool) -> None:
     """One prompt at a time, and all in 5 slots, each of which several prompts use."""
-    model = make_model(architecture, lora=lora, dtype=torch.float32)
-    backend = NativeBackend(model, TOKENIZER)
-    unique = [PROMPTS[number] for number in range(0, 37, 3)]
-    expected = {tuple(prompt): greedy_by_transformers(model, prompt) for prompt in unique}
-    for prompt in unique:
-        assert [one.ids for one in generate(backend, [prompt], temperature=0.0)] == [expected[tuple(prompt)]]
+    backend = NativeBackend(make_model(architecture, lora=lora, dtype=torch.float32), TOKENIZER)
+    expected = expected_greedy(architecture, lora)
+    for prompt in expected:
+        assert [one.ids for one in generate(backend, [prompt], temperature=0.0)] == [expected[prompt]]
     found = generate(backend, temperature=0.0, batch_size=5)
     assert [one.ids for one in found] == [expected[tuple(prompt)] for prompt in PROMPTS]
     assert not any(one.logps for one in found)
@@ -48,11 +55,11 @@ def test_samples_equal_those_of_transformers(settings: dict[str, Any], stop: tup
     model = make_model("qwen3", lora=True)
     expected = generate(TransformersBackend(model, TOKENIZER, stop), **settings)
     assert len({len(one.ids) for one in expected}) > 4, "rows must leave at different times"
-    for size, every in ((0, 1), (5, 1), (5, 8), (7, 3), (1, 2), (36, 5)):
+    for size, every, count in ((0, 1, 37), (5, 8, 37), (7, 3, 37), (1, 2, 7), (36, 5, 37)):
         backend = NativeBackend(model, TOKENIZER, stop, look_every=every)
-        found = generate(backend, batch_size=size, **settings)
-        assert [(one.ids, one.finished) for one in found] == [(one.ids, one.finished) for one in expected]
-        for one, other in zip(found, expected, strict=True):
+        found = generate(backend, PROMPTS[:count], batch_size=size, **settings)
+        assert [(one.ids, one.finished) for one in found] == [(one.ids, one.finished) for one in expected[:count]]
+        for one, other in zip(found, expected[:count], strict=True):
             assert one.logps == pytest.approx(other.logps, abs=1e-6)
 
 
@@ -66,12 +73,19 @@ def test_order_and_neighbors_change_nothing() -> None:
     assert alone == together[:6]
 
 
+MANY = PROMPTS[:36] * 8
+
+
+@cache
+def many_by_transformers() -> list[Completion]:
+    return generate(TransformersBackend(make_model("qwen3", lora=True, dtype=torch.float32), TOKENIZER), MANY)
+
+
 @pytest.mark.usefixtures("layout")
 def test_float32_differs_at_boundaries_only() -> None:
     """Both backends draw from the same uniform numbers; a first difference has one within 1e-6 of a boundary."""
-    model = make_model("qwen3", lora=True, dtype=torch.float32)
-    prompts = PROMPTS[:36] * 8
-    mine, theirs = (generate(backend(model, TOKENIZER), prompts) for backend in (NativeBackend, TransformersBackend))
+    model, prompts, theirs = make_model("qwen3", lora=True, dtype=torch.float32), MANY, many_by_transformers()
+    mine = generate(NativeBackend(model, TOKENIZER), prompts)
     tokens = sum(len(one.ids) for one in theirs)
     different = [seed for seed, (a, b) in enumerate(zip(mine, theirs, strict=True)) if a.ids != b.ids]
     assert len(different) <= math.ceil(tokens / 10_000)

@@ -16,7 +16,7 @@ from tests.tui.views.box.test_screen import gpu_box
 from tests.tui.views.compare.test_screen import box as three_runs
 from tests.tui.views.logs.test_screen import window
 
-HELD = 200
+HELD = 60
 
 
 def full_box(client: FakeClient) -> None:
