@@ -34,7 +34,9 @@ from remote.protocol.backups import (
     SpareCheckpointsReply,
     SpareCheckpointsRequest,
 )
-from remote.protocol.operations import CheckWeightsReply, CheckWeightsRequest, ListWeightsReply, NoParameters, Row
+from remote.protocol.check import Row
+from remote.protocol.jobs import CheckWeightsReply, CheckWeightsRequest, ListWeightsReply
+from remote.protocol.operations import NoParameters
 
 EVERY_S = 5.0
 """An evaluation takes minutes; on a slow disk a reading takes long."""

@@ -35,8 +35,8 @@ from remote.agent import code, from_memory
 from remote.agent.box import BoxContext
 from remote.agent.engine import ask_engine, find_engine, running_version, training_device
 from remote.agent.sessions import Sessions
+from remote.protocol.box import DoctorReply, DoctorRequest
 from remote.protocol.frames import RemoteError
-from remote.protocol.operations import DoctorReply, DoctorRequest
 from remote.protocol.rows import Check
 
 MIN_FREE_BYTES = 5 * 10**9

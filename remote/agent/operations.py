@@ -40,20 +40,15 @@ from remote.agent.once import RequestRecord, once
 from remote.agent.sessions import Sessions
 from remote.agent.topics import RunTable, run_facts
 from remote.protocol import RemoteError
-from remote.protocol.operations import (
-    CapturePaneReply,
-    CapturePaneRequest,
+from remote.protocol.box import CapturePaneReply, CapturePaneRequest, ListSessionsReply
+from remote.protocol.check import Row
+from remote.protocol.jobs import ListConfigsReply, ListTasksReply, ReadConfigReply, ReadConfigRequest
+from remote.protocol.operations import NoParameters
+from remote.protocol.runs import (
     CompareEvaluationsReply,
     CompareEvaluationsRequest,
-    ListConfigsReply,
     ListRunsReply,
     ListRunsRequest,
-    ListSessionsReply,
-    ListTasksReply,
-    NoParameters,
-    ReadConfigReply,
-    ReadConfigRequest,
-    Row,
     ShowRunReply,
     ShowRunRequest,
 )

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeAlias, TypedDict
 
-from remote.protocol.check import Count, Label, Name, Quantity, Time, ValueRule
-from remote.protocol.jobs import CommandRequest, Text
-from remote.protocol.jobs import Count as Positive
+from remote.protocol.check import Count, Label, Name, Positive, Quantity, Row, Text, Time, ValueRule
+from remote.protocol.jobs import CommandRequest
 from remote.protocol.record import record
 
 Step: TypeAlias = Annotated[int, ValueRule("an integer of 0 or more", lambda value: value >= 0)]
-Row: TypeAlias = dict[str, Any]
 
 
 ALL_RUNS = "all-runs"

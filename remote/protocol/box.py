@@ -1,15 +1,16 @@
-"""Requests and replies about the machine (processor, memory, disks, GPUs), and the report of runs."""
+"""Requests and replies about the machine (doctor, processor, memory, disks, GPUs, sessions), and the report of runs."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import zlib
+from dataclasses import field
 from typing import Annotated, Any, TypeAlias, TypedDict
 
-from remote.protocol.check import ValueRule
+from remote.protocol.check import Positive, Row, Text, ValueRule
 from remote.protocol.frames import unpack
-from remote.protocol.logs import Bound, Row, Text
+from remote.protocol.logs import Bound
 from remote.protocol.record import record
 
 MAX_COLUMNS = 1_024
@@ -131,3 +132,33 @@ def unpack_page(reply: dict[str, Any]) -> dict[str, Any]:
     if not stream.eof:
         raise ValueError(f"'page' is cut off, or has more than {MAX_PAGE} bytes")
     return {**reply, "page": page}
+
+
+@record(frozen=True)
+class DoctorRequest:
+    """Checks of the box, and of the room for a run of a config where its text is given."""
+
+    config_text: str = ""
+    overrides: list[str] = field(default_factory=list)
+    """``section.key=value``, over the config's values."""
+
+
+class DoctorReply(TypedDict):
+    checks: list[Row]
+    """Check."""
+    ok: bool
+
+
+class ListSessionsReply(TypedDict):
+    sessions: list[Row]
+
+
+@record(frozen=True)
+class CapturePaneRequest:
+    session: Text
+    lines: Positive = 200
+
+
+class CapturePaneReply(TypedDict):
+    session: str
+    text: str

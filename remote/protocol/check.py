@@ -180,6 +180,9 @@ Name: TypeAlias = Annotated[
     str, ValueRule(f"1 to {NAME_LENGTH} printable characters", lambda v: bool(v) and _is_label(v))
 ]
 Quantity: TypeAlias = Annotated[float, ValueRule("a number within ±10^15", lambda value: abs(value) <= 1e15)]
+Row: TypeAlias = dict[str, Any]
+Text: TypeAlias = Annotated[str, ValueRule("a non-empty string", bool)]
+Positive: TypeAlias = Annotated[int, ValueRule("an integer of 1 or more", lambda value: value >= 1)]
 Count: TypeAlias = Annotated[float, ValueRule("a number from 0 to 10^15", lambda value: 0 <= value <= 1e15)]
 Metric: TypeAlias = float | Annotated[str, ValueRule("NaN or Infinity", lambda value: value in SPECIAL)]
 ConfigValue: TypeAlias = Label | float | bool | None

@@ -14,8 +14,7 @@ from types import MappingProxyType
 from typing import Any, TypedDict
 
 from grpo_train.run_dir.errors import UserError
-from remote.protocol.check import Quantity, matches
-from remote.protocol.jobs import Text
+from remote.protocol.check import Quantity, Text, matches
 from remote.protocol.record import record
 
 VERBS: Mapping[str, str] = MappingProxyType(

@@ -1,4 +1,4 @@
-"""Requests that start or change something on a box: runs, evaluations, questions, shells, TensorBoard, setup."""
+"""Requests that start or change something on a box: runs, evaluations, shells, setup; what a launch chooses from."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import field, fields, replace
 from typing import Annotated, Any, TypeAlias, TypedDict
 
 from grpo_train.run_dir.errors import did_you_mean
-from remote.protocol.check import SECRET, Label, Quantity, ValueRule
+from remote.protocol.check import SECRET, Label, Positive, Quantity, Row, Text, ValueRule
 from remote.protocol.copies import NOW, THEN
 from remote.protocol.frames import RemoteError
 from remote.protocol.record import record
@@ -91,8 +91,6 @@ def _is_option(value: Any) -> bool:
     return isinstance(value, str) and value.startswith("-") and value.isprintable() and not set(value) & set("\"'\\")
 
 
-Text: TypeAlias = Annotated[str, ValueRule("a non-empty string", bool)]
-Count: TypeAlias = Annotated[int, ValueRule("an integer of 1 or more", lambda value: value >= 1)]
 Fraction: TypeAlias = Annotated[float, ValueRule("a number above 0 and at most 1", lambda value: 0 < value <= 1)]
 Choice: TypeAlias = Annotated[str, ValueRule("then, now or empty", lambda value: value in ("", THEN, NOW))]
 NonNegative: TypeAlias = Annotated[float, ValueRule("a number of 0 or more", lambda value: value >= 0)]
@@ -128,7 +126,7 @@ class LaunchRequest(CommandRequest):
     """"" = named after the time."""
     ckpt: str = ""
     """Starting weights: an adapter or model directory, absolute or relative to the root."""
-    nproc: Count | None = None
+    nproc: Positive | None = None
     by: str = ""
     """Who asks, for the run's records."""
     slurm: list[str] = field(default_factory=list)
@@ -139,8 +137,8 @@ class LaunchRequest(CommandRequest):
 class ResumeRequest(CommandRequest):
     run: Text
     from_step: int | str = "latest"
-    additional_steps: Count | None = None
-    nproc: Count | None = None
+    additional_steps: Positive | None = None
+    nproc: Positive | None = None
     overrides: list[str] = field(default_factory=list)
     """``section.key=value``. Version 0.1.0 of the engine knows neither this nor ``nproc``."""
     confirmation: str = ""
@@ -156,8 +154,8 @@ class PlanResumeRequest:
 
     run: Text
     from_step: int | str = "latest"
-    additional_steps: Count | None = None
-    nproc: Count | None = None
+    additional_steps: Positive | None = None
+    nproc: Positive | None = None
     overrides: list[str] = field(default_factory=list)
 
 
@@ -176,12 +174,12 @@ class EvaluateRequest(CommandRequest):
     subset_frac: Fraction | None = None
     temperature: NonNegative | None = None
     """0 = greedy."""
-    batch_size: Count | None = None
-    max_completion_length: Count | None = None
-    num_samples: Count | None = None
-    num_problems: Count | None = None
-    nproc: Count | None = None
-    timeout: Count | None = None
+    batch_size: Positive | None = None
+    max_completion_length: Positive | None = None
+    num_samples: Positive | None = None
+    num_problems: Positive | None = None
+    nproc: Positive | None = None
+    timeout: Positive | None = None
 
     def __post_init__(self) -> None:
         if not self.run and not self.ckpt_path:
@@ -454,3 +452,43 @@ class PlaceEnvReply(TypedDict):
 @record(frozen=True)
 class SetUpRequest(CommandRequest):
     """Installs the engine of the checkout in a tmux session, or finds the one that is at it."""
+
+
+class ListConfigsReply(TypedDict):
+    configs: list[Row]
+    """name, size, modified."""
+    folder: str
+
+
+@record(frozen=True)
+class ReadConfigRequest:
+    name: Text
+    """A name that ``list_configs`` lists."""
+
+
+class ReadConfigReply(TypedDict):
+    name: str
+    text: str
+
+
+class ListTasksReply(TypedDict):
+    tasks: dict[str, str]
+    """Name to description."""
+
+
+class ListWeightsReply(TypedDict):
+    weights: list[Row]
+    """name, path (relative to the root), kind (``adapter`` or ``model``), modified."""
+
+
+@record(frozen=True)
+class CheckWeightsRequest:
+    path: Text
+    """A directory on the box, absolute or relative to the root."""
+
+
+class CheckWeightsReply(TypedDict):
+    path: str
+    kind: str
+    """``adapter``, ``model``, or "" where the directory cannot be used."""
+    problem: str

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Annotated, Any, TypeAlias, TypedDict
 
-from remote.protocol.check import ConfigValue, ValueRule
+from remote.protocol.check import ConfigValue, Row, Text, ValueRule
 from remote.protocol.frames import Cursor, RemoteError, pack, unpack
 from remote.protocol.record import record
 
@@ -46,8 +46,6 @@ X_AXES = ("step", "tokens", "time", "seconds")
 """``time``: seconds since the epoch; ``seconds``: duration of the steps so far, without the time between two stages."""
 UNREADABLE = "unreadable"
 
-Row: TypeAlias = dict[str, Any]
-Text: TypeAlias = Annotated[str, ValueRule("a non-empty string", bool)]
 Axis: TypeAlias = Annotated[str, ValueRule(f"one of {', '.join(X_AXES)}", lambda value: value in X_AXES)]
 Bound: TypeAlias = Annotated[float, ValueRule("a number within ±10^15", lambda value: abs(value) <= 1e15)]
 Width: TypeAlias = Annotated[int, ValueRule(f"an integer from 1 to {MAX_WIDTH}", lambda value: 1 <= value <= MAX_WIDTH)]

@@ -1,8 +1,7 @@
 """The table of operations: each request's parameters, its reply, and whether it changes state.
 
-Agent, client and app all read this table. To add a request: its types in the file of its subject beside this one
-(some of runs and sessions are here), a row here, a handler in the file of its subject in :mod:`remote.agent`, and its
-line in :mod:`remote.agent.operations`.
+Agent, client and app all read this table. To add a request: its types in the file of its subject beside this one, a row
+here, a handler in the file of its subject in :mod:`remote.agent`, and its line in :mod:`remote.agent.operations`.
 
 A request that changes state has an ``idempotency_key``: a repeated key changes nothing and gets the first answer, so a
 request with a key may be sent again after a broken link. ``recall`` asks what became of it, and starts nothing.
@@ -11,8 +10,8 @@ request with a key may be sent again after a broken link. ``recall`` asks what b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, fields
-from typing import Annotated, Any, TypeAlias, TypedDict
+from dataclasses import fields
+from typing import Any
 
 from remote.protocol.backups import (
     ArchiveRequest,
@@ -40,29 +39,38 @@ from remote.protocol.backups import (
 from remote.protocol.box import (
     BoxFactsReply,
     BoxFactsRequest,
+    CapturePaneReply,
+    CapturePaneRequest,
+    DoctorReply,
+    DoctorRequest,
     GpuHistoryReply,
     GpuHistoryRequest,
+    ListSessionsReply,
     ReportReply,
     ReportRequest,
     unpack_gpu_history,
     unpack_page,
 )
-from remote.protocol.check import ValueRule
+from remote.protocol.check import Row
 from remote.protocol.grants import GrantReply
 from remote.protocol.jobs import (
     AskReply,
     AskRequest,
     CancelAnswerReply,
     CancelAnswerRequest,
+    CheckWeightsReply,
+    CheckWeightsRequest,
     CloseAskReply,
     CloseAskRequest,
-    Count,
     EvaluateRequest,
     JobReply,
     KillReply,
     KillRequest,
     LaunchReply,
     LaunchRequest,
+    ListConfigsReply,
+    ListTasksReply,
+    ListWeightsReply,
     OpenAskReply,
     OpenAskRequest,
     OpenShellReply,
@@ -73,6 +81,8 @@ from remote.protocol.jobs import (
     PlaceEnvRequest,
     PlanResumeReply,
     PlanResumeRequest,
+    ReadConfigReply,
+    ReadConfigRequest,
     ResumeReply,
     ResumeRequest,
     SendLineReply,
@@ -80,7 +90,6 @@ from remote.protocol.jobs import (
     SetUpRequest,
     StopReply,
     StopRequest,
-    Text,
 )
 from remote.protocol.logs import (
     LevelChangesReply,
@@ -115,167 +124,24 @@ from remote.protocol.logs import (
 )
 from remote.protocol.record import record
 from remote.protocol.runs import (
+    CompareEvaluationsReply,
+    CompareEvaluationsRequest,
+    ListRunsReply,
+    ListRunsRequest,
     NoteReply,
     NoteRequest,
     RunFactsReply,
     RunFactsRequest,
+    ShowRunReply,
+    ShowRunRequest,
     VerdictReply,
     VerdictRequest,
 )
-
-MAX_COMPARED = 32
-"""Runs that one is compared with."""
-Others: TypeAlias = Annotated[
-    list[Text], ValueRule(f"a list of 1 to {MAX_COMPARED} run names", lambda value: 1 <= len(value) <= MAX_COMPARED)
-]
-Steps: TypeAlias = Annotated[list[int], ValueRule("a list of at most 64 steps", lambda value: len(value) <= 64)]
-Row: TypeAlias = dict[str, Any]
-
-
-# --------------------------------------------------------------------------------------------------------- requests
 
 
 @record(frozen=True)
 class NoParameters:
     """A request without parameters."""
-
-
-@record(frozen=True)
-class ListRunsRequest:
-    verdicts: bool = False
-    """Wait for the verdicts on the runs."""
-
-
-@record(frozen=True)
-class DoctorRequest:
-    """Checks of the box, and of the room for a run of a config where its text is given."""
-
-    config_text: str = ""
-    overrides: list[str] = field(default_factory=list)
-    """``section.key=value``, over the config's values."""
-
-
-@record(frozen=True)
-class ShowRunRequest:
-    run: Text
-    verdict: bool = False
-    """Add the verdict on the run to its summary."""
-
-
-@record(frozen=True)
-class CompareEvaluationsRequest:
-    """Evaluated steps of ``others`` against the same steps of ``run``, on the problems that both have."""
-
-    run: Text
-    others: Others
-    steps: Steps = field(default_factory=list)
-    """Empty = all that are evaluated."""
-
-
-@record(frozen=True)
-class ReadConfigRequest:
-    name: Text
-    """A name that ``list_configs`` lists."""
-
-
-@record(frozen=True)
-class CheckWeightsRequest:
-    path: Text
-    """A directory on the box, absolute or relative to the root."""
-
-
-@record(frozen=True)
-class CapturePaneRequest:
-    session: Text
-    lines: Count = 200
-
-
-# ---------------------------------------------------------------------------------------------------------- replies
-
-
-class DoctorReply(TypedDict):
-    checks: list[Row]
-    """Check."""
-    ok: bool
-
-
-class ListRunsReply(TypedDict):
-    runs: list[Row]
-    """As the ``runs`` topic has them."""
-
-
-class _ShowRunReply(TypedDict):
-    run: str
-    layout: str
-    """``run``, or ``rl_runs`` for the older layout, which can only be listed and evaluated."""
-    path: str
-    """Relative to the root."""
-    summary: Row
-    status: Row
-    launch: Row
-    config_text: str
-    checkpoints: list[Row]
-    """step, complete, problem, aliases, path, saved_at."""
-    evaluations: list[Row]
-    events: list[Row]
-    superseded: dict[str, list[Any]]
-    """Log file to the byte ranges that a resume from an earlier step replaced."""
-
-
-class ShowRunReply(_ShowRunReply, total=False):
-    workflow: Row
-    """``stages`` (names in order), ``done`` (how many), ``failed`` (names); {} without a ``workflow.json``."""
-    baselines: list[Row]
-    """Models evaluated without a run on the datasets of its evaluations; rows as those."""
-    config_problem: str
-    """Why ``config_text`` is empty although the run has a config; "" without a problem."""
-
-
-class CompareEvaluationsReply(TypedDict):
-    comparisons: list[Row]
-    """ComparisonRow."""
-    problems: list[str]
-    """Why a step is not compared."""
-
-
-class ListConfigsReply(TypedDict):
-    configs: list[Row]
-    """name, size, modified."""
-    folder: str
-
-
-class ReadConfigReply(TypedDict):
-    name: str
-    text: str
-
-
-class ListTasksReply(TypedDict):
-    tasks: dict[str, str]
-    """Name to description."""
-
-
-class ListWeightsReply(TypedDict):
-    weights: list[Row]
-    """name, path (relative to the root), kind (``adapter`` or ``model``), modified."""
-
-
-class CheckWeightsReply(TypedDict):
-    path: str
-    kind: str
-    """``adapter``, ``model``, or "" where the directory cannot be used."""
-    problem: str
-
-
-class ListSessionsReply(TypedDict):
-    sessions: list[Row]
-
-
-class CapturePaneReply(TypedDict):
-    session: str
-    text: str
-
-
-# ------------------------------------------------------------------------------------------------------------ table
 
 
 @record(frozen=True)

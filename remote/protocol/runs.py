@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import Annotated, Any, TypeAlias, TypedDict
 
 from grpo_train.run_dir.identity import MAX_NOTE
-from remote.protocol.check import ConfigValue, Count, Label, Metric, Name, Quantity, Time, ValueRule
+from remote.protocol.check import ConfigValue, Count, Label, Metric, Name, Quantity, Row, Text, Time, ValueRule
 from remote.protocol.jobs import ChangeRequest
 from remote.protocol.logs import Names
 from remote.protocol.record import record
@@ -152,8 +152,6 @@ class RunFacts(_RunFacts, total=False):
     metrics: dict[str, Metric]
 
 
-Text: TypeAlias = Annotated[str, ValueRule("a non-empty string", bool)]
-Row: TypeAlias = dict[str, Any]
 Note: TypeAlias = Annotated[
     str, ValueRule(f"a text of at most {MAX_NOTE} characters", lambda value: len(value) <= MAX_NOTE)
 ]
@@ -207,3 +205,73 @@ class NoteReply(TypedDict):
     run: str
     note: str
     """As it is kept, on one line."""
+
+
+MAX_COMPARED = 32
+"""Runs that one is compared with."""
+Others: TypeAlias = Annotated[
+    list[Text], ValueRule(f"a list of 1 to {MAX_COMPARED} run names", lambda value: 1 <= len(value) <= MAX_COMPARED)
+]
+Steps: TypeAlias = Annotated[list[int], ValueRule("a list of at most 64 steps", lambda value: len(value) <= 64)]
+
+
+@record(frozen=True)
+class ListRunsRequest:
+    verdicts: bool = False
+    """Wait for the verdicts on the runs."""
+
+
+class ListRunsReply(TypedDict):
+    runs: list[Row]
+    """As the ``runs`` topic has them."""
+
+
+@record(frozen=True)
+class ShowRunRequest:
+    run: Text
+    verdict: bool = False
+    """Add the verdict on the run to its summary."""
+
+
+class _ShowRunReply(TypedDict):
+    run: str
+    layout: str
+    """``run``, or ``rl_runs`` for the older layout, which can only be listed and evaluated."""
+    path: str
+    """Relative to the root."""
+    summary: Row
+    status: Row
+    launch: Row
+    config_text: str
+    checkpoints: list[Row]
+    """step, complete, problem, aliases, path, saved_at."""
+    evaluations: list[Row]
+    events: list[Row]
+    superseded: dict[str, list[Any]]
+    """Log file to the byte ranges that a resume from an earlier step replaced."""
+
+
+class ShowRunReply(_ShowRunReply, total=False):
+    workflow: Row
+    """``stages`` (names in order), ``done`` (how many), ``failed`` (names); {} without a ``workflow.json``."""
+    baselines: list[Row]
+    """Models evaluated without a run on the datasets of its evaluations; rows as those."""
+    config_problem: str
+    """Why ``config_text`` is empty although the run has a config; "" without a problem."""
+
+
+@record(frozen=True)
+class CompareEvaluationsRequest:
+    """Evaluated steps of ``others`` against the same steps of ``run``, on the problems that both have."""
+
+    run: Text
+    others: Others
+    steps: Steps = field(default_factory=list)
+    """Empty = all that are evaluated."""
+
+
+class CompareEvaluationsReply(TypedDict):
+    comparisons: list[Row]
+    """ComparisonRow."""
+    problems: list[str]
+    """Why a step is not compared."""

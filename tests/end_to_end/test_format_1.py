@@ -10,7 +10,7 @@ import pytest
 
 from remote.agent.box import BoxContext
 from remote.agent.operations import show_run
-from remote.protocol.operations import ShowRunRequest
+from remote.protocol.runs import ShowRunRequest
 from tests.support.data import FIXTURES
 from tests.support.engine import grpo_train, rows, run_of
 

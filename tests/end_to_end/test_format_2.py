@@ -21,7 +21,7 @@ from grpo_tui.files import Preferences
 from remote.agent.box import BoxContext
 from remote.agent.operations import list_runs, show_run
 from remote.boxes import Box, load_boxes
-from remote.protocol.operations import ListRunsRequest, ShowRunRequest
+from remote.protocol.runs import ListRunsRequest, ShowRunRequest
 from tests.support.data import FIXTURES
 from tests.support.engine import resume_here, rows, run_of, steps_logged, without_time
 

@@ -19,7 +19,7 @@ from remote.agent.operations import show_run
 from remote.agent.topics import RunTable
 from remote.protocol import encode_parts
 from remote.protocol.check import mismatch
-from remote.protocol.operations import ShowRunReply, ShowRunRequest
+from remote.protocol.runs import ShowRunReply, ShowRunRequest
 from tests.support.agent import RawAgent
 from tests.support.damage import CONTENTS, FILES, NOT_FILES, arbitrary_json
 from tests.support.patience import PATIENCE

@@ -12,7 +12,7 @@ import pytest
 from grpo_train.run_dir import StatusWriter, create_run
 from remote.agent.box import BoxContext
 from remote.agent.doctor import CHECKS, doctor
-from remote.protocol.operations import DoctorRequest
+from remote.protocol.box import DoctorRequest
 from tests.support.backups import make_run, set_state
 
 

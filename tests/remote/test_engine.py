@@ -16,8 +16,8 @@ from remote.agent.doctor import doctor
 from remote.agent.engine import installed_version
 from remote.boxes import Box
 from remote.events import BoxGreeted
+from remote.protocol.box import DoctorRequest
 from remote.protocol.frames import OLDEST, UNKNOWN, EngineVersion
-from remote.protocol.operations import DoctorRequest
 from tests.support.agent import connected
 
 

@@ -10,7 +10,8 @@ import pytest
 from grpo_train.run_dir import write_manifest
 from remote.agent.box import BoxContext
 from remote.agent.checkpoints import check_weights, list_weights
-from remote.protocol.operations import CheckWeightsRequest, NoParameters
+from remote.protocol.jobs import CheckWeightsRequest
+from remote.protocol.operations import NoParameters
 
 
 @pytest.fixture
