@@ -12,6 +12,7 @@ from typing import Any
 
 from grpo_train.algorithm.noise_scale import GradientNoiseScale
 from grpo_train.config.schema import Config
+from grpo_train.run_dir.display import percent
 from grpo_train.sandbox.results import TOO_WEAK
 
 Record = dict[str, Any]
@@ -22,6 +23,8 @@ LEVELS = ("alarm", "warning", "info")
 """Worst first."""
 ESS_WARN, ESS_ALARM = 0.5, 0.3
 DEAD_GROUPS = 0.5
+NO_SIGNAL = 0.9
+"""Share of dead groups up to which a run whose groups are mostly all correct still learns from the others."""
 TRUNCATED = 0.2
 MISMATCH_KL = 0.01
 NEAR_ZERO = 1e-3
@@ -68,37 +71,39 @@ def _gradient(metrics: Mapping[str, Any], config: Config) -> Iterator[Record]:
     unit = "sequence" if correction.startswith("sequence") else "token"
     ess = _value(metrics, f"ess/{unit}", 1.0)
     if ess < ESS_WARN:
-        message = f"effective sample size is {_percent(ess)} of the {unit}s: the policy has drifted from the sampler"
+        message = f"effective sample size is {percent(ess)} of the {unit}s: the policy has drifted from the sampler"
         yield _record("alarm" if ess < ESS_ALARM else "warning", "low_ess", message, ess=ess)
     kl = _value(metrics, "mismatch/kl", 0.0)
     if kl > MISMATCH_KL and config.rollout.top_p == 1 and config.rollout.top_k == 0:
         outside = _value(metrics, "mismatch/outside_0.9_1.1", 0.0)
         fix = "set algorithm.rollout_correction to correct for it" if correction == "none" else "corrected for"
-        message = (
-            f"sampler and trainer disagree (KL {kl:.3g}, {_percent(outside)} of tokens differ by over 10 %); {fix}"
-        )
+        message = f"sampler and trainer disagree (KL {kl:.3g}, {percent(outside)} of tokens differ by over 10 %); {fix}"
         yield _record("warning", "sampler_mismatch", message, kl=kl, share=outside)
 
 
 def _groups(metrics: Mapping[str, Any]) -> Iterator[Record]:
     if (unscored := _value(metrics, "groups/unscored", 0.0)) > 0:
-        message = f"no reward function applied to {_percent(unscored)} of the groups"
+        message = f"no reward function applied to {percent(unscored)} of the groups"
         yield _record("alarm", "unscored_groups", message, share=unscored)
     dead = _value(metrics, "frac_reward_zero_std", 0.0)
     if dead > DEAD_GROUPS:
         reasons = {"all correct": "all_correct", "all wrong": "all_wrong", "equal rewards": "all_equal"}
         shares = {name: _value(metrics, f"groups/{key}", 0.0) for name, key in reasons.items()}
-        why = ", ".join(f"{_percent(share)} {name}" for name, share in shares.items() if share)
-        message = f"{_percent(dead)} of the groups carry no signal" + (f" ({why})" if why else "")
-        yield _record("warning", "dead_groups", message, share=dead)
+        why = ", ".join(f"{percent(share)} {name}" for name, share in shares.items() if share)
+        message = f"{percent(dead)} of the groups carry no signal" + (f" ({why})" if why else "")
+        is_good = dead < NO_SIGNAL and shares["all correct"] > dead / 2
+        yield _record("info" if is_good else "warning", "dead_groups", message, share=dead)
 
 
 def _completions(metrics: Mapping[str, Any]) -> Iterator[Record]:
     if (truncated := _value(metrics, "completions/clipped_ratio", 0.0)) > TRUNCATED:
-        message = f"{_percent(truncated)} of the completions are truncated; raise rollout.max_completion_length"
+        fix = "raise rollout.max_completion_length"
+        if _value(metrics, "groups/all_wrong", 0.0) > DEAD_GROUPS:
+            fix = "read them: a higher limit does not help a policy that no longer ends its answers"
+        message = f"{percent(truncated)} of the completions are truncated; {fix}"
         yield _record("warning", "truncated_completions", message, share=truncated)
     if (valid := _value(metrics, "code_game/valid", 1.0)) < VALID_PROGRAMS:
-        message = f"only {_percent(valid)} of the programs follow the game's rules; see the reasons in the rollouts"
+        message = f"only {percent(valid)} of the programs follow the game's rules; see the reasons in the rollouts"
         yield _record("warning", "invalid_programs", message, share=valid)
 
 
@@ -111,11 +116,11 @@ def _hacking(metrics: Mapping[str, Any]) -> Iterator[Record]:
         message = "a program's output contains the secret canary: the sandbox leaks. Stop the run"
         yield _record("alarm", "sandbox_leak", message, share=leaked)
     if (hardcoded := _value(metrics, "hacking/hardcoded", 0.0)) > HARDCODED:
-        share = _percent(hardcoded)
+        share = percent(hardcoded)
         message = f"{share} of the completions pass the visible tests and fail the hidden ones: hard-coded answers?"
         yield _record("warning", "hardcoded_answers", message, share=hardcoded)
     if (multiple := _value(metrics, "hacking/multiple_answers", 0.0)) > MULTIPLE_ANSWERS:
-        message = f"{_percent(multiple)} of the completions give several answers"
+        message = f"{percent(multiple)} of the completions give several answers"
         yield _record("warning", "multiple_answers", message, share=multiple)
     prefix = "sandbox/denied_"
     denied = {key.removeprefix(prefix): _value(metrics, key, 0.0) for key in metrics if key.startswith(prefix)}
@@ -128,15 +133,15 @@ def _hacking(metrics: Mapping[str, Any]) -> Iterator[Record]:
 def _self_play(metrics: Mapping[str, Any], config: Config) -> Iterator[Record]:
     """Known failure modes of self-play."""
     if (invalid := _value(metrics, "self_play/invalid_rate", 0.0)) > ILLEGAL_MOVES:
-        message = f"{_percent(invalid)} of the games end with an illegal move"
+        message = f"{percent(invalid)} of the games end with an illegal move"
         yield _record("warning", "illegal_moves", message, share=invalid)
     silent = _value(metrics, "self_play/no_reasoning", 0.0)
     if silent > NO_REASONING and config.task.template != "compact":
-        message = f"{_percent(silent)} of the turns have no reasoning: the policy is unlearning it"
+        message = f"{percent(silent)} of the turns have no reasoning: the policy is unlearning it"
         yield _record("warning", "no_reasoning", message, share=silent)
     if (same := _value(metrics, "self_play/same_opening", 0.0)) > SAME_OPENING:
         message = (
-            f"{_percent(same)} of the games start with the same moves: little exploration. Try a lower learning rate"
+            f"{percent(same)} of the games start with the same moves: little exploration. Try a lower learning rate"
         )
         yield _record("warning", "same_opening", message, share=same)
 
@@ -152,10 +157,6 @@ def _notes(metrics: Mapping[str, Any], config: Config, noise_scale: GradientNois
 
 def _record(level: str, code: str, message: str, **numbers: float) -> Record:
     return {"code": code, "level": level, "message": message, **numbers}
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:.0f} %"
 
 
 def _value(metrics: Mapping[str, Any], key: str, default: float) -> float:

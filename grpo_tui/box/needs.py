@@ -294,7 +294,7 @@ class Needs:
         for row in store.live_runs():
             if row.alarm and (age := store.row_age(row)) is not None:
                 name = names.get(row.name, row.name)
-                words = "".join(c for c in row.alarm.partition(":")[0] if not c.isdigit())
+                words = "".join(c for c in row.alarm.partition(":")[0] if not (c.isdigit() or c in "<>"))
                 key = f"alarm {row.name} {row.started} {words}"
                 yield Need(key, store.now() - age, "bad", row.name, f"{name} at step {row.step}", one_line(row.alarm))
 

@@ -163,7 +163,30 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], list[tuple[str, str, str]
     "dead groups": (
         {"frac_reward_zero_std": 0.75, "groups/all_correct": 0.5, "groups/all_wrong": 0.25},
         {},
-        [("warning", "dead_groups", "75 % of the groups carry no signal (50 % all correct, 25 % all wrong)")],
+        [("info", "dead_groups", "75 % of the groups carry no signal (50 % all correct, 25 % all wrong)")],
+    ),
+    "all wrong": (
+        {"frac_reward_zero_std": 0.75, "groups/all_correct": 0.25, "groups/all_wrong": 0.5},
+        {},
+        [("warning", "dead_groups", "75 % of the groups carry no signal (25 % all correct, 50 % all wrong)")],
+    ),
+    "a collapse": (
+        {
+            "frac_reward_zero_std": 0.999,
+            "groups/all_correct": 0.0,
+            "groups/all_wrong": 0.999,
+            "completions/clipped_ratio": 1.0,
+        },
+        {},
+        [
+            ("warning", "dead_groups", ">99 % of the groups carry no signal (>99 % all wrong)"),
+            (
+                "warning",
+                "truncated_completions",
+                "100 % of the completions are truncated; read them: a higher limit does not help a policy that no "
+                "longer ends its answers",
+            ),
+        ],
     ),
     "truncation": (
         {"completions/clipped_ratio": 0.3},
