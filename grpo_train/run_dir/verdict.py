@@ -38,6 +38,8 @@ LOW_ROWS = 8
 """Rows from which on a fall is not a dip."""
 BEFORE = 20
 """Rows whose median is the level before a change."""
+FALLING = 3
+"""Last rows whose median says that a run may be falling."""
 DECLINE = 8
 """Rows that a fall may take."""
 LOST = 0.4
@@ -200,7 +202,7 @@ def judge(evidence: Evidence) -> RunVerdict | None:
     for find in (_collapsed, _diverging, _suspicious, _no_signal, _flat, _improving, _done):
         found = find(run)
         if found is not None:
-            return found
+            return None if found.tone == "good" and _is_falling(run.reward) else found
     return None
 
 
@@ -631,6 +633,15 @@ def _improving(run: _Run) -> RunVerdict | None:
     if len(recent) < run.count and trend <= error and not _is_good(run, recent):
         return None  # what it gained was long ago
     return _better(run, "improving")
+
+
+def _is_falling(values: Column) -> bool:
+    """Whether the last rows are as low as after a collapse: too few rows to call it one, and no success."""
+    if len(values) < 2 * LOW_ROWS:
+        return False
+    before, last = median(values[-BEFORE - LOW_ROWS : -LOW_ROWS]), median(values[-FALLING:])
+    floor = min(0.0, min(values))
+    return before - last >= max(LOST * (before - floor), CLEAR * noise(values[:-LOW_ROWS])) > 0
 
 
 def _better(run: _Run, word: str) -> RunVerdict | None:
