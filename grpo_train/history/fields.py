@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_train.history.record import RunRecord
-from grpo_train.run_dir.display import duration, fraction, metric_value, money, setting, state_label
+from grpo_train.run_dir.display import duration, fraction, metric_text, metric_value, money, setting, state_label
 from grpo_train.run_dir.files import utc_from
 
 ALIASES = {
@@ -17,6 +17,8 @@ ALIASES = {
     "run": "name", "start": "launched", "eval": "eval.accuracy",
 }  # fmt: skip
 """Short names."""
+ACCURACIES = ("accuracy", "best", "ci_low", "ci_high")
+"""Columns of an evaluation that are shares of its problems."""
 PREFIXES = ("cfg.", "eval.", "max.", "min.", "last.")
 DEFAULT = ("name", "box", "state", "step", "reward", "held_out", "took", "cost", "backup", "launched")
 
@@ -123,12 +125,16 @@ def _evaluated(record: RunRecord, name: str) -> float | None:
 
 def field_text(record: RunRecord, name: str) -> str:
     """The value of a field for people; "" without one."""
-    value = field_value(record, name)
+    value, name = field_value(record, name), ALIASES.get(name, name)
     if value is None:
         return ""
-    if (field := FIELDS.get(ALIASES.get(name, name))) is not None and field.text is not str:
+    if (field := FIELDS.get(name)) is not None and field.text is not str:
         return field.text(value)
-    return setting(value)
+    prefix, _, rest = name.partition(".")
+    if prefix == "eval" and rest.rpartition(".")[2] in ACCURACIES:
+        return fraction(value)
+    metric = rest if prefix in ("last", "min", "max") else name
+    return metric_text(metric, value) if field is None and record.metric(metric) is not None else setting(value)
 
 
 def plain_value(record: RunRecord, name: str) -> Any:

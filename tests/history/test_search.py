@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from grpo_train.history.cost import Prices
+from grpo_train.history.fields import field_text
 from grpo_train.history.listing import find, listing_json, one_of, to_csv
 from grpo_train.history.record import RunRecord
 from grpo_train.run_dir.errors import UserError
@@ -107,6 +108,13 @@ def test_unknown_column_names_the_nearest() -> None:
 def test_a_named_field_becomes_a_column() -> None:
     assert find(RECORDS, "max.loss>0.5")[1][-1] == "max.loss"
     assert find(RECORDS, "", "name, run.seed")[1] == ["name", "run.seed"]
+
+
+def test_a_quantity_has_one_notation_under_each_of_its_names() -> None:
+    one = record("one", reward=1.61, accuracy=0.62, metrics={"reward": [1.61, 0.1, 1.7]})
+    assert [field_text(one, name) for name in ("reward", "last.reward", "max.reward")] == ["1.610", "1.610", "1.700"]
+    assert [field_text(one, name) for name in ("held_out", "eval.best", "eval.gsm8k_r1.accuracy")] == [".620"] * 3
+    assert [field_text(one, name) for name in ("lr", "eval.n", "cfg.run.seed", "step")] == ["1e-5", "100", "1", "10"]
 
 
 def test_json_and_csv_have_plain_values() -> None:
