@@ -104,7 +104,8 @@ def _row_line(row: TrainLogRow, before: TrainLogRow | None, width: int, palette:
         value, style = fields[key], "" if key in _FIRST else palette["muted"]
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             text_of_value = f"{metric_text(key, float(value)):<7}"
-            style = palette["reward"] if key == "reward" else style
+            if key == "reward":  # 0 is not good
+                style = palette["reward" if value > 0 else "bad" if value < 0 else "muted"]
         else:
             text_of_value = one_line(str(value)[:24])
             style = palette["bad"] if value in ("NaN", "Infinity", "-Infinity") else style

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from grpo_train.run_dir.display import metric_value
 from grpo_tui.kit.lists import LinesPanel
 from tests.tui.conftest import Start, logs_of
 from tests.tui.fake import FakeClient, learning_box
@@ -23,6 +24,21 @@ async def test_new_lines_do_not_move_the_reader(start: Start) -> None:
         assert panel.render_line(0).text == top
         await session.press("end")
         await session.until(lambda: panel._anchor is None and "step 120" in session.text())
+
+
+@pytest.mark.parametrize(("reward", "tone"), [(1.5, "chart-reward"), (0.0, "grpo-muted"), (-0.5, "error")])
+async def test_only_a_positive_reward_is_green(start: Start, reward: float, tone: str) -> None:
+    def script(client: FakeClient) -> None:
+        rows = [{**row, "reward": reward} for row in train_rows(87)]
+        learning_box(client).files[f"{LOGS}/train_log.jsonl"] = jsonl(rows)
+
+    async with start(script, wait="87/200") as session:
+        panel = session.app.screen.query_one("#log", LinesPanel)
+        await session.until(lambda: panel._end == 87)
+        line = panel.source.line(86, 80, panel.palette)
+        found = line.plain.index(f" {metric_value(reward)} ") + 1
+        (style,) = (span.style for span in line.spans if span.start == found)
+        assert style == session.app.theme_variables[tone]
 
 
 async def test_dropped_lines_do_not_move_the_reader(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
