@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.cells import cell_len
 from textual import events
 from textual.content import Content
 
 from grpo_train.history.cost import dollars
 from grpo_train.run_dir.display import duration
 from grpo_tui.actions import Action, Situation, key_label
-from grpo_tui.box.formatting import byte_size, counted, money, one_line, shortened
+from grpo_tui.box.formatting import byte_size, counted, ending, money, one_line, shortened
 from grpo_tui.box.store import Store, cost, eta
 from grpo_tui.kit.panel import TONES, Line
 from remote.events import Link
@@ -23,6 +24,8 @@ from remote.events import Link
 MUTED = "$text-muted"
 SHORTEST_REASON, LONGEST_REASON, PRICE = 14, 60, 10
 """Cells of why the box cannot be terminated, and of the price beside it."""
+REASON = 5
+"""Cells about the reason of a broken link."""
 FULL = 0.05
 """A disk with a smaller share left is pointed out."""
 part = Content.assemble
@@ -59,9 +62,14 @@ class HeaderBar(Line):
             part(" ", ("grpo", "bold $primary"), ("-tui", "bold $secondary"), " ", ("│", "$grpo-faint"), " "),
             part((store.box, "bold"), "  ", (f"{dot} {label}", TONES[tone])),
         ]
+        lost = one_line(store.link.detail) if store.link.state is Link.LOST else ""
         if store.link.state in (Link.LOST, Link.STALE) and store.live_runs():
             left.append(part(("; runs continue", MUTED)))
-        lost = store.link.detail if store.link.state is Link.LOST else ""
+            if sum(one.cell_length for one in left) + cell_len(lost) + REASON > width:  # why it broke says more
+                left.pop()
+        room = width - sum(one.cell_length for one in left) - REASON
+        if cell_len(lost) > room:  # its end says most: it begins with the address
+            lost = f"…{ending(lost, max(0, room - 1))}"
         if warning := lost or problem or store.warning():
             left.append(part("  ", (f"▲ {one_line(warning)}", "$warning")))
         said = part(*left)

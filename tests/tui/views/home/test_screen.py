@@ -105,6 +105,14 @@ async def test_lost_link_does_not_end_the_run(start: Start) -> None:
         assert not session.client.asked_for("stop")
 
 
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_why_the_link_broke_is_on_the_screen(start: Start, size: tuple[int, int]) -> None:
+    async with start(wait="87/200", size=size) as session:
+        session.client.on_event(LinkChanged(Link.LOST, "192.0.2.10:22: No route to host", retry_in_s=14.0))
+        text = await session.until_text("link lost 0 s ago, retrying in 14 s", "No route to host")
+        assert ("; runs continue  ▲ 192.0.2.10:22: No route" in text) == (size[0] > 80)
+
+
 @pytest.mark.parametrize("size", [(60, 16), (240, 70)])
 async def test_home_fits_every_size(start: Start, size: tuple[int, int]) -> None:
     async with start(size=size, wait="87/200") as session:
