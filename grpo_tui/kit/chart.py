@@ -23,7 +23,7 @@ from grpo_tui.box.asking import NOT_READ, seconds_waited
 from grpo_tui.box.charts import CHARTS, ChartEvents, Gap, Placed, RunLook, accuracies, gaps_of
 from grpo_tui.box.curves import Curve, Curves, Mark, left_out, percentiles
 from grpo_tui.box.events import AlarmRule, RunEvent
-from grpo_tui.box.formatting import counted, extreme_labels, power_labels, tick_labels
+from grpo_tui.box.formatting import extreme_labels, power_labels, tick_labels
 from grpo_tui.box.store import Store
 from grpo_tui.kit.panel import Panel, from_markup
 from grpo_tui.kit.plot import (
@@ -262,9 +262,8 @@ class CurveChart(ChartMouse):
     def refresh_titles(self) -> None:
         title = from_markup("$metric", metric=self.metric) + self.newest()
         if self.is_log:
-            hidden = sum(mark.low <= 0 for curve in self.drawn_curves() for mark in curve.marks)
-            text = f", {counted(hidden, 'column')} ≤ 0" if hidden else ""
-            title += from_markup(" [$text-muted]log$hidden[/]", hidden=text)
+            has_others = any(mark.low <= 0 for curve in self.drawn_curves() for mark in curve.marks)
+            title += from_markup(f" [$text-muted]log{', only values > 0' * has_others}[/]")
         if self.is_clipped:
             title += from_markup(" [$warning]$what[/]", what=self._hidden or "clipped")
         if self._base:

@@ -135,6 +135,16 @@ async def test_without_a_price_there_is_no_cost(start: Start) -> None:
         await session.until_text("x: step")
 
 
+async def test_a_logarithmic_axis_says_that_values_are_left_out(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        screen = await charts(session)
+        await session.until_text("grad_norm  last 0.211 → log ─")
+        await session.press("down", "down", "down")
+        assert screen.metric == "loss"
+        await session.press("equals_sign")
+        await session.until_text("log, only values > 0 ─")
+
+
 async def test_an_axis_is_clipped_and_says_so(start: Start) -> None:
     async with start(wait="87/200", paints=True) as session:
         screen = await charts(session)
