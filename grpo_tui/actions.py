@@ -85,6 +85,11 @@ class Action:
         return self.do.startswith(("show_filter", "ask_for"))
 
     @property
+    def takes_text(self) -> bool:
+        """Whether what it opens is typed into at once: such a line, or a dialog with one."""
+        return self.opens_line or self.id in ("note", "send_line")
+
+    @property
     def keys(self) -> list[str]:
         """Its keys; the key bar shows the first."""
         return [key.strip() for key in self.key.split(",")]
@@ -468,7 +473,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("attach_session", "a", "attach", "Box", "attach", disconnected, scope="box"),
     Action("open_shell", "n", "shell", "Box", "open_shell", not_writable, scope="box"),
     Action("copy_attach", "y", "copy", "Box", "copy_attach", in_bar=False, scope="box"),
-    Action("send_line", "i", "send line", "Box", "send_line", not_writable, scope="box"),
+    Action("send_line", "i", "send line", "Box", "send_line", not_writable, scope="box", opens_form=True),
     Action("spare", "d", "what can go", "Box", "list_spare", disconnected, scope="box"),
     Action("set_up", "S", "set up", "Box", "set_up", not_writable, in_bar=False, scope="box"),
     Action("box_open", "enter", "open", "Box", "open_focused", in_bar=False, scope="box"),

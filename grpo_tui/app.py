@@ -371,7 +371,7 @@ class GrpoApp(Desk):
             what = f"{run} is not in the list" if (run := self.store.selected) else "no run is in the list"
             reason = f"{what}; {self.key('back')} shows all runs"
         if reason:
-            if action.opens_line:
+            if action.takes_text:
                 self.held_keys.drop()
             run = self.store.selected or "" if on_selection else ""
             self.say(reason, f"{action.label}: not available", "warning", run=run, answers=True)

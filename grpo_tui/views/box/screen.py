@@ -215,6 +215,7 @@ class BoxScreen(ViewScreen):
         """Send a line to the session under the cursor (asks first)."""
         session = self.session
         if not session:
+            self.app.held_keys.drop()
             self.app.warn("this box has no tmux session")
             return
         line = await self.app.show_dialog(LineScreen(session))
@@ -286,6 +287,7 @@ class LineScreen(TextDialog[str]):
 
     def on_mount(self) -> None:
         self.query_one("#answer").focus()
+        self.call_after_refresh(self.app.release_keys)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()

@@ -74,6 +74,29 @@ async def test_keys_after_a_prompt_that_did_not_open_are_dropped(start: Start) -
         await session.until(lambda: session.app.views.name == "rollouts", "a key after a pause")
 
 
+async def test_what_arrives_with_the_key_of_a_line_for_a_session_is_typed_into_it(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        await session.press("5")
+        for typed in ("i", *"sK"):
+            session.app.post_message(events.Key(typed, typed))
+        await session.until(lambda: getattr(session.app.focused, "value", "") == "sK", "the text")
+
+
+@pytest.mark.parametrize(("view", "key", "why"), [("1", "t", "--readonly"), ("5", "i", "no tmux session")])
+async def test_text_for_a_dialog_that_did_not_open_is_dropped(start: Start, view: str, key: str, why: str) -> None:
+    def without_sessions(client: FakeClient) -> None:
+        learning_box(client).sessions = []
+
+    async with start(without_sessions, wait="87/200", readonly=view == "1") as session:
+        await session.press(view)
+        for typed in (key, *"s2?"):
+            session.app.post_message(events.Key(typed, typed))
+        await session.until(lambda: why in session.messages())
+        await session.press("enter", "4")
+        await session.until(lambda: session.app.views.name == "logs", "the first key after enter")
+        assert "not available" not in session.messages().replace("note: not available", "")
+
+
 async def test_refused_request_is_a_dialog(start: Start) -> None:
     def refuse(client: FakeClient, params: dict) -> dict:  # type: ignore[type-arg]
         raise RemoteError("disk", "the disk is full [0 bytes left]", "free some space")
