@@ -17,7 +17,7 @@ from grpo_train.report.curves import Curve
 from grpo_train.report.report import Event
 from grpo_train.report.text import escape, number_text
 from grpo_train.report.train_log import Floats
-from grpo_train.run_dir.curves import SHARES, apart, decimals_of, log_ticks, ticks
+from grpo_train.run_dir.curves import LOGARITHMIC, SHARES, apart, decimals_of, log_ticks, ticks
 
 WIDTH, HEIGHT = 360, 168
 LEFT, RIGHT, TOP, BOTTOM = 48, 14, 10, 20
@@ -25,8 +25,8 @@ LETTER = 10
 """Height and width of a letter."""
 SAME = 1e-9
 """Values that differ by less than this share of them are one value and its rounding."""
-LOGARITHMIC = 1000
-"""Largest value by smallest, from which the axis is logarithmic."""
+ORDERS = 1000
+"""Largest value by smallest, from which any axis is logarithmic."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,14 @@ def chart_svg(chart: ChartBlock) -> str:
 
 
 def is_logarithmic(name: str, curves: Sequence[tuple[str, Curve]]) -> bool:
-    """Whether the axis is logarithmic: no share of a whole, all values positive, over several orders of magnitude."""
+    """Whether the axis is logarithmic: of positive values, if the app draws the metric so, or over several orders of
+    magnitude; not of shares of a whole."""
     if SHARES.fullmatch(name):
         return False
     lows = [float(curve.low.min()) for _, curve in curves if len(curve.low)]
     highs = [float(curve.high.max()) for _, curve in curves if len(curve.high)]
-    return bool(lows) and min(lows) > 0 and max(highs) / min(lows) >= LOGARITHMIC
+    is_wide = bool(lows) and min(lows) > 0 and max(highs) / min(lows) >= ORDERS
+    return is_wide or (name in LOGARITHMIC and bool(lows) and min(lows) > 0 and max(highs) > min(lows))
 
 
 def points_svg(points: PointsBlock) -> str:

@@ -21,6 +21,8 @@ from typing import NamedTuple
 
 SHARES = re.compile(r"(task/[^/]+/)?(accuracy(/.*)?|ess/.*|groups/.*|frac_.*|completions/clipped_ratio)")
 """Metrics that are shares of a whole. Those of a few per cent (``clip_ratio``, ``mismatch``) keep their own axis."""
+LOGARITHMIC = ("grad_norm",)
+"""Metrics whose axis is logarithmic at first, as far as their values are positive."""
 RAW, LIGHT, STRONG = LEVELS = ("raw", "light", "strong")
 DENSE = 2
 """Values a column up to which they are a line; of more, their range is a band."""

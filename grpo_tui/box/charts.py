@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from grpo_train.run_dir.curves import LEVELS, RAW, SHARES
+from grpo_train.run_dir.curves import LEVELS, LOGARITHMIC, RAW, SHARES
 from grpo_train.run_dir.display import CRASH, EVENT_WORDS
 from grpo_train.run_dir.files import to_float
 from grpo_tui.box.curves import AXES, Curves, Mark, Window
@@ -76,8 +76,6 @@ DEFAULT = (
 """Shown first, as far as the run logs them."""
 FLAT_SHARE = 0.005
 """Range of a share below which its line is level on the axis from 0 to 1."""
-LOGARITHMIC = ("grad_norm",)
-"""Whose y axis is logarithmic at first."""
 ELAPSED = "elapsed"
 """The axis of the time since the start of each of several runs; ``time`` is the time of day."""
 AXIS_NAMES = {"step": "step", "tokens": "tokens", "time": "time", "seconds": "cost"}

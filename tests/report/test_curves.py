@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_train.report.blocks import ChartBlock
-from grpo_train.report.curves import LARGEST, reduce
+from grpo_train.report.curves import LARGEST, MAIN, reduce
 from grpo_train.report.report import Event
 from grpo_train.report.samples import FAR, NEAR, _Rollouts, pick
-from grpo_train.report.svg import HEIGHT, chart_svg
+from grpo_train.report.svg import HEIGHT, chart_svg, is_logarithmic
 from grpo_train.report.train_log import Metric
 from grpo_train.run_dir.curves import DENSE, LEVELS
+from grpo_tui.box.charts import PlotView
 
 values = st.one_of(st.floats(-1e6, 1e6), st.floats(), st.sampled_from([math.nan, math.inf, -math.inf, 0.0]))
 logs = st.lists(st.tuples(st.integers(1, 9), values), min_size=1, max_size=60)
@@ -100,6 +101,13 @@ def test_a_tick_has_the_digits_of_its_value(name: str, values: list[float], labe
     curve = reduce(Metric(name, np.array([1.0, 2.0]), np.array(values)), 1, 2, 100, "raw")
     found = y_labels(chart_svg(ChartBlock(name, [("", curve)], 1, 2)))
     assert {*labels} <= {text for _, text in found}
+
+
+def test_the_app_and_the_report_have_one_rule_of_axes() -> None:
+    curve = reduce(metric_of([(1, 0.18), (1, 1.6), (1, 0.2)]), 1, 3, 100, "raw")
+    for name in MAIN:
+        assert is_logarithmic(name, [("", curve)]) == (name in PlotView().logarithmic), name
+    assert not is_logarithmic("grad_norm", [("", reduce(metric_of([(1, 0.0), (1, 1.0)]), 1, 2, 100, "raw"))])
 
 
 def test_signs_of_events_do_not_overlap() -> None:
