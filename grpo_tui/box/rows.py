@@ -159,11 +159,13 @@ def failure_title(command: str, run: str, code: int) -> str:
 
 
 class HeldOut(NamedTuple):
-    """Result of the last evaluated checkpoint."""
+    """Result of the last evaluated checkpoint, and of the best one."""
 
     accuracy: float
     dataset: str
     step: int
+    best: float | None = None
+    best_step: int | None = None
 
 
 class BackupState(NamedTuple):
@@ -187,6 +189,10 @@ class SlurmJob(NamedTuple):
     reason: str
     """Why it is pending."""
     requeues: int
+
+
+def _held_out(row: dict[str, Any]) -> HeldOut:
+    return HeldOut(row["accuracy"], row["dataset"], int(row["step"]), row.get("best"), _integer(row.get("best_step")))
 
 
 @dataclass(frozen=True)
@@ -294,7 +300,7 @@ class RunRow:
             verdict=RunVerdict.from_json(row.get("verdict")),
             reason=row.get("reason") or "",
             note=" ".join((row.get("note") or "").split()),
-            held_out=HeldOut(held["accuracy"], held["dataset"], int(held["step"])) if held else None,
+            held_out=_held_out(held) if held else None,
             backup=BackupState(
                 backup["destination"], backup["same_disk"], int(backup["step"]), int(backup["behind"]), backup["time"]
             )

@@ -239,6 +239,11 @@ def _held_out(cells: Cells, row: RunRow) -> str:
     return f"{fraction(row.held_out.accuracy)} {dataset[:DATASET_WIDTH]}"
 
 
+def _best_held_out(cells: Cells, row: RunRow) -> str:
+    found = row.held_out
+    return "" if found is None or found.best is None else f"{fraction(found.best)} at {found.best_step}"
+
+
 def _best(cells: Cells, row: RunRow) -> str:
     trend = cells.trends.of(row.name)
     if trend is None or trend.best is None:
@@ -318,6 +323,9 @@ KNOWN = {
         Column(
             "held_out_step", "at step", 7, lambda c, r: str(r.held_out.step) if r.held_out else "",
             lambda c, r: r.held_out.step if r.held_out else None,
+        ),
+        Column(
+            "best_held_out", "best held-out", 10, _best_held_out, lambda c, r: r.held_out.best if r.held_out else None
         ),
         Column("best", "best avg", 10, _best, _best_value),
         Column(

@@ -277,7 +277,7 @@ class RunList:
             return [column(name) for name in self.columns]
         names = list(DEFAULT)
         names[names.index("trend") : names.index("trend")] = ["best", "last"]
-        names.insert(names.index("held_out") + 1, "held_out_step")
+        names[names.index("held_out") + 1 : names.index("held_out") + 1] = ["held_out_step", "best_held_out"]
         found = [column(name) for name in names] + ([column(BACKUP)] if self._has_backups else [])
         found += [column(key, KEY_RANK) for key in self.names.keys[:MOST_KEY_COLUMNS]]
         return [*found, column("note")]

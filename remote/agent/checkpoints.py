@@ -43,7 +43,8 @@ EVERY_S = 5.0
 
 
 class HeldOutResults:
-    """Run name to ``{"accuracy", "dataset", "step"}`` of its last evaluated checkpoint."""
+    """Run name to ``{"accuracy", "dataset", "step", "best", "best_step"}``: its last evaluated checkpoint, and the best
+    one on that dataset."""
 
     def __init__(self, root: Path, clock: Clock) -> None:
         self._folder, self._clock = root / "eval_runs", clock
@@ -91,7 +92,8 @@ def _signature(folder: Path) -> object:
 
 
 def _result(folder: Path) -> tuple[str, dict[str, Any] | None]:
-    """The run of an evaluation, and its result at the highest step; no result where nothing can be read."""
+    """The run of an evaluation, and its results at the highest step and at the best one; none where nothing can be
+    read."""
     try:
         status = read_json(folder / "status.json", MAX_RUN_FILE_BYTES, finite=True) or {}
         rows = read_table(folder)
@@ -100,14 +102,19 @@ def _result(folder: Path) -> tuple[str, dict[str, Any] | None]:
     run = status.get("training_run")
     if not isinstance(run, str):
         return "", None
-    best: dict[str, Any] | None = None
-    dataset = folder.name.removeprefix(f"{run}_")[:255]
+    found: dict[int, float] = {}
     for row in rows:
         accuracy = _number(row.get("accuracy"))
         step = int(row["step"]) if len(row["step"]) <= 15 else None
-        if accuracy is not None and step is not None and (best is None or step >= best["step"]):
-            best = {"accuracy": accuracy, "dataset": dataset, "step": step}
-    return run, best
+        if accuracy is not None and step is not None:
+            found[step] = accuracy
+    if not found:
+        return run, None
+    last, best = max(found), max(sorted(found), key=found.__getitem__)
+    dataset = folder.name.removeprefix(f"{run}_")[:255]
+    return run, {
+        "accuracy": found[last], "dataset": dataset, "step": last, "best": found[best], "best_step": best,
+    }  # fmt: skip
 
 
 def _number(text: object) -> float | None:

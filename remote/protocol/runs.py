@@ -22,12 +22,17 @@ class RunError(TypedDict, total=False):
     console_tail: list[str]
 
 
-class HeldOut(TypedDict):
-    """Result of the last checkpoint of a run that was evaluated."""
-
+class _HeldOut(TypedDict):
     accuracy: float
     dataset: Label
     step: Count
+
+
+class HeldOut(_HeldOut, total=False):
+    """Result of the last checkpoint of a run that was evaluated, and of the best one."""
+
+    best: float
+    best_step: Count
 
 
 class BackupState(TypedDict):

@@ -90,11 +90,12 @@ def test_the_list_has_the_newest_held_out_accuracy(box: BoxContext) -> None:
     folder = box.root / "eval_runs" / "a_gsm8k"
     folder.mkdir(parents=True)
     (folder / "status.json").write_text(to_json({"training_run": "a", "state": "finished"}))
-    lines = "step,name,status,accuracy\n10,step_10,ok,0.5\n20,step_20,ok,0.75\n30,step_30,failed,\n"
+    lines = "step,name,status,accuracy\n10,step_10,ok,0.8\n20,step_20,ok,0.75\n30,step_30,failed,\n"
     (folder / checkpoints.TABLE).write_text(lines)
     assert "held_out" not in table.rows()[0], "looked for a moment ago"
     clock.advance(checkpoints.EVERY_S)
-    assert table.rows()[0]["held_out"] == {"accuracy": 0.75, "dataset": "gsm8k", "step": 20}
+    found = {"accuracy": 0.75, "dataset": "gsm8k", "step": 20, "best": 0.8, "best_step": 10}
+    assert table.rows()[0]["held_out"] == found
     (folder / checkpoints.TABLE).write_text("rubbish")
     clock.advance(checkpoints.EVERY_S)
     assert "held_out" not in table.rows()[0]

@@ -118,6 +118,10 @@ RUN: dict[str, dict[str, Callable[[Cells, RunRow], Any]]] = {
     "trend": {"trend": lambda c, r: found.arrow if (found := c.trends.of(r.name)) is not None else None},
     "held_out": {"held_out": _value("held_out"), "held_out_dataset": _held_out},
     "held_out_step": {"held_out_step": _value("held_out_step")},
+    "best_held_out": {
+        "best_held_out": _value("best_held_out"),
+        "best_held_out_step": lambda c, r: r.held_out.best_step if r.held_out is not None else None,
+    },
     "best": {
         "best_reward": _value("best"),
         "best_step": lambda c, r: found.best_step if (found := c.trends.of(r.name)) is not None else None,

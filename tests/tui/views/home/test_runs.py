@@ -254,12 +254,12 @@ async def test_a_live_run_is_never_out_of_sight(start: Start) -> None:
 @pytest.mark.parametrize(("size", "shown"), [((80, 24), False), ((200, 60), True)])
 async def test_the_list_fills_its_width(start: Start, size: tuple[int, int], shown: bool) -> None:
     def noted(client: FakeClient) -> None:
-        held_out = {"accuracy": 0.712, "dataset": "gsm8k", "step": 100}
+        held_out = {"accuracy": 0.712, "dataset": "gsm8k", "step": 100, "best": 0.979, "best_step": 40}
         learning_box(client).runs[1].update(note="the one to beat", held_out=held_out)
 
     async with start(noted, size=size, wait="87/200") as session:
         await session.until_text("avg reward")
-        wanted = (" best", " at step", " note", "the one to beat")
+        wanted = (" best", " at step", " .979 at 40", " note", "the one to beat")
         if shown:
             await session.until_text(*wanted)
         else:
