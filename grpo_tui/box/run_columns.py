@@ -241,7 +241,9 @@ def _held_out(cells: Cells, row: RunRow) -> str:
 
 def _best_held_out(cells: Cells, row: RunRow) -> str:
     found = row.held_out
-    return "" if found is None or found.best is None else f"{fraction(found.best)} at {found.best_step}"
+    if found is None or found.best is None or found.best_step is None:
+        return ""
+    return f"{fraction(found.best)} at {found.best_step}"
 
 
 def _best(cells: Cells, row: RunRow) -> str:
@@ -321,7 +323,7 @@ KNOWN = {
             "held_out", "held-out", 6, _held_out, lambda c, r: r.held_out.accuracy if r.held_out else None, is_left=True
         ),
         Column(
-            "held_out_step", "at step", 7, lambda c, r: str(r.held_out.step) if r.held_out else "",
+            "held_out_step", "at step", 6, lambda c, r: str(r.held_out.step) if r.held_out else "",
             lambda c, r: r.held_out.step if r.held_out else None,
         ),
         Column(

@@ -80,7 +80,7 @@ ROW: dict[str, Any] = {
     "step_seconds": 1.5, "logged_at": "2026-11-22T08:00:00Z", "started_at": None, "updated_at": "2026-11-22T08:00:00Z",
     "run_seconds": 60.0, "stage": "train", "exit_code": 1, "restarts": 0, "nproc": 2, "device": "CPU",
     "stop_asked": False, "launched_at": "2026-11-22T08:00:00Z", "note": "best", "alarm": "loss is NaN",
-    "held_out": {"accuracy": 0.5, "dataset": "x", "step": 3},
+    "held_out": {"accuracy": 0.5, "dataset": "x", "step": 3, "best": 0.6, "best_step": 2},
     "error": {"code": "internal", "summary": "boom", "rank": 1, "signal": "SIGKILL", "console_tail": ["a", "b"]},
 }  # fmt: skip
 FIRST = {"run": "first", "state": "running", "step": 1}

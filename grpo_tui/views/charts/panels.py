@@ -11,7 +11,7 @@ from rich.text import Text
 from textual.content import Content
 from textual.message import Message
 
-from grpo_train.run_dir.display import metric_text, setting, signed
+from grpo_train.run_dir.display import metric_text, percent, setting, signed
 from grpo_train.run_dir.files import to_float
 from grpo_tui.box.asking import NOT_READ, asking_words
 from grpo_tui.box.charts import ChartsView
@@ -381,7 +381,7 @@ def _groups(row: Mapping[str, Any], prompts: object, samples: object) -> tuple[s
     ):
         share = to_float(row.get(key))
         if share is not None and math.isfinite(share) and (share or total != completions):
-            parts.append(f"{share * total:.0f} {words}" if total else f"{share:.0%} {words}")
+            parts.append(f"{share * total:.0f} {words}" if total else f"{percent(share, '')} {words}")
     if (ratio := to_float(row.get("mismatch/ratio_max"))) is not None and metric_value(ratio) != "1.000":
         parts.append(f"largest ratio {metric_value(ratio)}")
     return f"{groups} groups × {samples}: " if completions else "groups: ", ", ".join(parts)

@@ -8,6 +8,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 from concurrent.futures import Future
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -133,6 +134,27 @@ async def test_without_a_price_there_is_no_cost(start: Start) -> None:
         await charts(session)
         await session.press("x", "x")
         await session.until_text("x: step")
+
+
+async def test_the_band_stays_behind_the_line(start: Start) -> None:
+    """Of many values a column: no cell of the line is a hole in the band."""
+    random = Random(1)
+    rows = [{"step": step, "reward": random.random()} for step in range(1, 4_001)]
+
+    def script(client: FakeClient) -> None:
+        learning_box(client).files[f"{LOGS}/train_log.jsonl"] = jsonl(rows)
+
+    async with start(script, wait="4000/200", paints=True) as session:
+        await session.press("2")
+        screen = session.app.views.charts
+        chart = next(one for one in screen.query(CurveChart))
+        await session.until(
+            lambda: chart.metric == "reward" and chart.curve and chart.curve.count == len(rows) and chart._strips
+        )
+        band, line = (chart.get_component_rich_style(f"chart--{name}").color for name in ("raw", "line"))
+        styles = [cell.style for strip in chart._strips for cell in strip if cell.style and cell.style.color == line]
+        assert styles
+        assert all(style.bgcolor == band for style in styles)
 
 
 async def test_a_logarithmic_axis_says_that_values_are_left_out(start: Start) -> None:
