@@ -293,6 +293,10 @@ MAX_DEPTH = 12
 MAX_ROWS = 5_000
 
 
+SUPERSEDED = "superseded"
+"""Of a resume: ranges of bytes, which come last."""
+
+
 def fields(text: str) -> list[str] | None:
     """One line per field of a JSON object, and more for a text of several lines; None for anything else.
 
@@ -301,7 +305,10 @@ def fields(text: str) -> list[str] | None:
     if not text.startswith("{"):
         return None
     try:
-        rows = _rows(json.loads(text), 0)
+        found = json.loads(text)
+        if SUPERSEDED in found:
+            found[SUPERSEDED] = found.pop(SUPERSEDED)
+        rows = _rows(found, 0)
     except (ValueError, RecursionError):
         rows = _of_cut(text)
     return rows[:MAX_ROWS] if rows else None

@@ -26,6 +26,13 @@ def test_a_row_is_indented() -> None:
     assert fields("{'a': 1}") is None
 
 
+def test_what_a_resume_changed_comes_before_ranges_of_bytes() -> None:
+    row = {"event": "resumed", "superseded": {"train_log.jsonl": [1, 2]}, "changes": {"run.seed": [1, 2]}}
+    found = fields(json.dumps(row)) or []
+    assert found[:3] == ["event: resumed", "changes:", "  run.seed: [1, 2]"]
+    assert found[3] == "superseded:"
+
+
 def test_a_text_cannot_steer_the_terminal() -> None:
     assert fields(json.dumps({"a\x1b[31m": "\x1b]52;c;eA==\x07\u202e"})) == ["a: ·"]
 
