@@ -146,6 +146,8 @@ class StandingSource(CompareSource):
         if run.row is None:
             return Text("–")
         glyph, word, tone = run.row.label
+        if tone != "bad" and (verdict := run.row.verdict) is not None and verdict.tone != "good":
+            return Text(f"{verdict.mark} {verdict.word}", style=palette[verdict.tone])
         return Text(f"{glyph} {word}", style=palette[tone] if tone in ("good", "bad", "warn") else "")
 
     def _errors(self, width: int, palette: Palette) -> list[Text]:

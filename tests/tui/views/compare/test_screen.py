@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from grpo_train.run_dir.verdict import RunVerdict
 from grpo_tui.views.compare.chart import CompareChart
 from grpo_tui.views.compare.screen import CompareScreen
 from remote import gate
@@ -117,6 +118,18 @@ async def test_the_tables_say_what_differs(start: Start) -> None:
         await session.until(lambda: not session.app.store.connected)
         session.app.store.link_since -= 720
         await session.until(lambda: session.text().count("link lost 12 m ago") == 6, "the age in header and panels")
+
+
+async def test_a_collapse_is_not_a_mere_end(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        box(client)
+        for row in client.runs:
+            if row["run"] in (FINISHED, CRASHED):
+                row["verdict"] = RunVerdict("collapsed", 41, 50, "reward", 1.84, 0.0).to_json()
+
+    async with start(script, wait="87/200") as session:
+        await compare(session)
+        await session.until_text("now                ● running  ▼ collapsed  ✖ crashed")
 
 
 async def test_runs_are_pinned_and_dropped(start: Start) -> None:
