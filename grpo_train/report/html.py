@@ -17,7 +17,8 @@ from markupsafe import Markup
 from grpo_train.report.blocks import ChartBlock, Name, Page
 from grpo_train.report.curves import Curve
 from grpo_train.report.svg import chart_svg, is_logarithmic, points_svg, x_places
-from grpo_train.report.text import number_text, script_json, visible
+from grpo_train.report.text import script_json, visible
+from grpo_train.run_dir.display import metric_text
 
 HERE = Path(__file__).parent
 
@@ -75,7 +76,9 @@ class _Charts:
         gaps = sum(len(curve.gaps) for _, curve in chart.curves)
         if gaps:
             notes.append(f"{gaps:,} not finite")
-        last = "  ".join(f"{letter}\u00a0{number_text(c.final)}".strip() for letter, c in chart.curves if len(c.mean))
+        last = "  ".join(
+            f"{letter}\u00a0{metric_text(chart.name, c.final)}".strip() for letter, c in chart.curves if len(c.mean)
+        )
         return {
             "number": len(self.charts) - 1,
             "last": last,

@@ -17,7 +17,8 @@ from grpo_train.report.blocks import (
     TableBlock,
 )
 from grpo_train.report.curves import trend
-from grpo_train.report.text import code, code_block, number_text, plain_markdown
+from grpo_train.report.text import code, code_block, plain_markdown
+from grpo_train.run_dir.display import metric_text
 
 
 def to_markdown(page: Page) -> str:
@@ -56,9 +57,8 @@ def _charts(block: ChartsBlock) -> Iterator[str]:
         for letter, curve in chart.curves:
             if len(curve.mean):
                 numbers = (curve.final, float(curve.low.min()), float(curve.high.max()))
-                rows.append(
-                    [*([letter] if lettered else []), Name(chart.name), trend(curve), *map(number_text, numbers)]
-                )
+                texts = [metric_text(chart.name, number) for number in numbers]
+                rows.append([*([letter] if lettered else []), Name(chart.name), trend(curve), *texts])
     head = [*(["run"] if lettered else []), "metric", "trend", "last", "lowest", "highest"]
     yield from _table(head, rows, frozenset(range(len(head) - 4, len(head))))
 

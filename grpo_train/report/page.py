@@ -305,7 +305,7 @@ def _completion(sample: PickedSample) -> CompletionBlock:
     facts = [f"step {sample.step:,}"]
     for key, label in (("reward", "reward"), ("advantage", "advantage"), ("length", "tokens")):
         if (value := to_float(row.get(key))) is not None:
-            facts.append(f"{label} {number_text(value)}")
+            facts.append(f"{label} {number_text(value) if key == 'length' else metric_value(value)}")
     facts += [f"{key} {str(row[key])[:200]}" for key in ("reason", "answer", "gold") if row.get(key) not in (None, "")]
     prompt, completion = (str(row.get(key) or "") for key in ("prompt", "completion"))
     return CompletionBlock(

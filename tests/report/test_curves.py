@@ -13,13 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grpo_train.report.blocks import ChartBlock
+from grpo_train.report.blocks import ChartBlock, ChartsBlock, Page
 from grpo_train.report.curves import LARGEST, MAIN, reduce
+from grpo_train.report.html import to_html
+from grpo_train.report.markdown import to_markdown
 from grpo_train.report.report import Event
 from grpo_train.report.samples import FAR, NEAR, _Rollouts, pick
 from grpo_train.report.svg import HEIGHT, chart_svg, is_logarithmic
 from grpo_train.report.train_log import Metric
 from grpo_train.run_dir.curves import DENSE, LEVELS
+from grpo_train.run_dir.display import metric_text
 from grpo_tui.box.charts import PlotView
 
 values = st.one_of(st.floats(-1e6, 1e6), st.floats(), st.sampled_from([math.nan, math.inf, -math.inf, 0.0]))
@@ -108,6 +111,20 @@ def test_the_app_and_the_report_have_one_rule_of_axes() -> None:
     for name in MAIN:
         assert is_logarithmic(name, [("", curve)]) == (name in PlotView().logarithmic), name
     assert not is_logarithmic("grad_norm", [("", reduce(metric_of([(1, 0.0), (1, 1.0)]), 1, 2, 100, "raw"))])
+
+
+def test_quantities_are_written_as_in_the_app() -> None:
+    wanted = {"reward": (1.5, "1.500"), "accuracy": (1019 / 1024, ".995"), "learning_rate": (0.002, "2e-3")}
+    charts = [
+        ChartBlock(name, [("", reduce(metric_of([(1, 0.0), (1, value)]), 1, 2, 100, "raw"))], 1, 2)
+        for name, (value, _) in wanted.items()
+    ]
+    page = Page("", "", [ChartsBlock(charts)], "")
+    html, table = to_html(page), to_markdown(page)
+    for name, (value, text) in wanted.items():
+        assert metric_text(name, value) == text
+        assert f"| {text} |" in table
+        assert f">{text}<" in html
 
 
 def test_signs_of_events_do_not_overlap() -> None:
