@@ -68,6 +68,13 @@ def test_unusable_files_are_explained(home: Path, text: str, message: str) -> No
     assert SECRET not in str(caught.value)
 
 
+def test_a_file_that_is_no_text_is_named(home: Path) -> None:
+    path = written(home / "keys", "")
+    path.write_bytes(b"\xffAWS_ACCESS_KEY_ID")
+    with pytest.raises(AccessError, match=f"{path}: not a text file"):
+        read_access(path)
+
+
 def test_missing_files_are_named(home: Path) -> None:
     for path in (home / "none.env", home):
         with pytest.raises(AccessError, match=str(path)):

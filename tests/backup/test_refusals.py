@@ -244,7 +244,7 @@ def test_headers_that_are_not_as_promised() -> None:
     found = [retry_after(ClientError({"ResponseMetadata": {"HTTPHeaders": {"retry-after": text}}}, "x"))
              for text in ("2", "999", "-1", "Wed, 21 Oct 2026 07:28:00 GMT")]  # fmt: skip
     assert found == [2.0, 120.0, 0.0, 0.0]
-    assert {_time_of(text).day for text in ("2026-11-03T00:00:00Z", "20261103 000000Z")} == {3}
+    assert {_time_of(text).day for text in ("2026-11-03T00:00:00Z", "3 Nov 2026 00:00:00Z")} == {3}
 
 
 @pytest.mark.parametrize(("status", "page"), [(200, b"<html>log in</html>"), (200, b""), (200, b"{}"), (302, b"")])

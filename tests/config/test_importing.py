@@ -258,6 +258,11 @@ def test_a_script_is_read() -> None:
     assert config.model.adapter == "lora"
 
 
+def test_a_value_that_is_no_yaml_is_a_text() -> None:
+    _, config = of_verl("actor_rollout_ref.model.path=[models/mine")
+    assert config.model.backbone == "[models/mine"
+
+
 def test_a_variable_that_is_not_set_is_named() -> None:
     draft = import_config(SCRIPT.replace("MODEL=", "OTHER="), "run.sh")
     assert draft.not_translated == ["model_name_or_path: $MODEL is a variable that the script does not set; "
@@ -277,6 +282,7 @@ def test_a_variable_that_is_not_set_is_named() -> None:
         ("nothing here\n", "f: no options found; expected a YAML config of TRL or verl"),
         ("trl grpo --seed " + 200_000 * "1", "f, line 1: 200,016 characters, which is not a script's line"),
         ("a: [1\n", "f, line 2: invalid YAML"),
+        ("a: 1\nb: 2026-13-45\n", "f, line 2: invalid YAML: not a valid timestamp"),
         ("trainer: {nnodes: 1}\n", "actor_rollout_ref.rollout.n: 1 completion per prompt has no group"),
         ("hub_token: hf_abcdefghijklmnopqrstuvwxyz012345\n", "f, line 1: "),
     ],

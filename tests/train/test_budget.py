@@ -8,16 +8,18 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, MambaConfig
 
 from grpo_train.config import ConfigError, load_config
 from grpo_train.platforms.memory import QWEN2_5, activation_bytes, activation_bytes_per_token
-from grpo_train.policy import memory
+from grpo_train.policy import loading, memory
 from grpo_train.policy.logprobs import LogprobForward
 from grpo_train.policy.memory import RowLimit
 from grpo_train.rollout.native.backend import NativeBackend
 from grpo_train.train import budget as budgets
 from grpo_train.train.budget import SMALLEST, TokenBudget, TokenCost, budget_of
 from grpo_train.train.distributed import World
+from tests.rollout.native.models import TOKENIZER
 from tests.rollout.native.recorder import Recorder
 from tests.support.engine import assert_same_run, config_text, resume_here, rows, run_of, train_here, write_micro
 
@@ -238,3 +240,10 @@ def test_recordings_stay_between_steps(root: Path, monkeypatch: pytest.MonkeyPat
     assert [kept for _, kept, _ in counts] == [False, True, True, True]
     assert all(before for before, _, _ in counts)
     assert [shapes > 0 for *_, shapes in counts] == [True, True, False, False]
+
+
+def test_a_shape_that_is_not_known_has_no_estimate() -> None:
+    """A Mamba has no heads."""
+    model = AutoModelForCausalLM.from_config(MambaConfig(vocab_size=64, hidden_size=16, num_hidden_layers=1))
+    policy = loading.Policy(model, TOKENIZER, CPU, "mamba")
+    assert budgets._estimate(load_config(config_text()), policy) is None
