@@ -536,10 +536,10 @@ def _no_signal(run: _Run) -> RunVerdict | None:
         row -= 1
     shares = {way: median(_filled(run.column(name))[row:] or [0.0]) for way, name in WAYS.items() if run.has(name)}
     how = max(shares, key=lambda way: shares[way]) if shares else "equal"
-    if how == "all correct" and run.given.is_finished:
+    cause, at = run.cause(run.step(row))
+    if how == "all correct" and run.given.is_finished and not cause:  # by learning, not by a change
         return None
     before = median(values[:row]) if row else values[0]
-    cause, at = run.cause(run.step(row))
     return RunVerdict(
         "no signal", run.step(row), run.step(row), DEAD_GROUPS, before, median(values[row:]), cause, at, how
     )

@@ -122,6 +122,14 @@ def test_no_signal_says_which_way(column: str, how: str) -> None:
     assert found.text == f"97 % of groups have equal rewards, mostly {how}, since step {found.since}"
 
 
+@pytest.mark.parametrize(("changes", "expected"), [({"rollout.temperature": [1, 0.01]}, "no signal"), ({}, "done")])
+def test_all_correct_at_the_end_is_no_signal_only_after_a_change(changes: dict[str, Any], expected: str) -> None:
+    dead = curve(90, lambda step: 0.3 if step <= 40 else 1.0, noise=0.0)
+    metrics = {"frac_reward_zero_std": dead, "groups/all_correct": dead, "accuracy": [0.97] * 90}
+    events = [{**RESUMED, "changes": changes}]
+    assert word(verdict(curve(90, rising), metrics=metrics, events=events, is_finished=True)) == expected
+
+
 def test_a_slow_rise_is_not_flat() -> None:
     level = curve(200, lambda step: 0.5)
     assert word(verdict(level[:60])) == ""
