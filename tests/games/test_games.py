@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from grpo_train.games import GAMES, OPPONENTS, Match, MatchRules, State
 from grpo_train.games import kuhn_poker as kuhn
 from grpo_train.games.base import answer_of
-from grpo_train.games.negotiation import NegotiationState
+from grpo_train.games.negotiation import NegotiationState, _allowed
 from grpo_train.tiny.tokenizer import make_tokenizer
 from tests.support.engine import REPOSITORY
 from tests.support.games import reachable
@@ -253,3 +253,15 @@ def test_random_matches_finish(name: str) -> None:
     lengths = [len(played(name, seed).moves) for seed in range(300)]
     assert max(lengths) <= longest
     assert {played(name, seed).ending for seed in range(50)} == {"finished"}
+
+
+@pytest.mark.parametrize(("one", "two", "expected"), [
+    ((1, 0), (2, 3), True),
+    ((1, 0), (2, 0), False),
+    ((5, 0), (0, 2), False),
+])  # fmt: skip
+def test_a_negotiation_is_about_kinds_that_somebody_wants(
+    one: tuple[int, int], two: tuple[int, int], expected: bool
+) -> None:
+    """Each kind has value to a side, one to both."""
+    assert _allowed(one, two) is expected

@@ -487,5 +487,5 @@ def _total(widths: Sequence[int], columns: Sequence[int] | range) -> int:
 
 def _lines(table: Table, widths: Sequence[int], columns: Sequence[int] | range) -> list[Text]:
     """Lines of some columns."""
-    shown = [Sized(str(column), widths[column], is_left=True) for column in columns]
+    shown = [Sized(str(column), widths[column]) for column in columns]
     return [row_text(shown, [line[column] if column < len(line) else Text() for column in columns]) for line in table]

@@ -98,3 +98,12 @@ def test_questions_of_a_command_in_a_pipe() -> None:
         program.close()
     assert program.text.endswith("True 12 secret\r\n")
     assert program.text.count("secret") == 1, "a password is not shown"
+
+
+@pytest.mark.parametrize(("command", "other"), [("get", "put"), ("put", "get")])
+def test_help_has_examples_of_its_command(command: str, other: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    text = capsys.readouterr().out
+    assert f"grpo-tui {command} " in text.partition("examples:")[2]
+    assert f"grpo-tui {other} " not in text

@@ -154,6 +154,15 @@ async def test_a_filter_of_the_step(start: Start) -> None:
         assert len(line) == 120
 
 
+async def test_a_closed_filter_leaves_the_keys_to_what_it_found(start: Start) -> None:
+    async with start(wait="87/200") as session:
+        screen = await rollouts(session)
+        await session.press("slash", *"wrong", "enter")
+        await session.until(lambda: screen.query_one("#groups").has_focus, "the groups")
+        await session.press("slash", "escape")
+        await session.until(lambda: screen.query_one("#steps").has_focus, "the steps")
+
+
 async def test_discarded_groups_are_marked(start: Start) -> None:
     def script(client: FakeClient) -> None:
         learning_box(client)
