@@ -112,7 +112,7 @@ def test_unknown_architecture_is_a_problem() -> None:
     ],
 )
 def test_architecture_rules(architecture: str, capability: tuple[int, int], fits: bool) -> None:
-    assert runs_on((architecture,), capability) == fits
+    assert runs_on(("gfx90a", architecture), capability) == fits, "after one that is not NVIDIA's"
 
 
 def test_more_processes_than_gpus() -> None:

@@ -35,6 +35,13 @@ def metric_of(log: list[tuple[int, float]]) -> Metric:
     return Metric("m", np.cumsum(np.array(steps, dtype=float)), np.array(numbers, dtype=float))
 
 
+@pytest.mark.parametrize("smoothing", LEVELS)
+def test_a_constant_metric_has_a_constant_line(smoothing: str) -> None:
+    """Whatever the number of values in its columns."""
+    curve = reduce(metric_of([(1 + n % 3, 2.5) for n in range(500)]), 0, 1000, 20, smoothing)
+    assert curve.line.tolist() == pytest.approx([2.5] * len(curve.line))
+
+
 @given(logs, st.integers(1, 30), st.sampled_from(LEVELS))
 def test_extremes_and_means_are_those_of_the_data(log: list[tuple[int, float]], width: int, smoothing: str) -> None:
     metric = metric_of(log)

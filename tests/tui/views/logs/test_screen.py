@@ -139,6 +139,7 @@ async def test_search_finds_the_next_match(start: Start) -> None:
         assert window(session).current.marks == ((0, 10),)  # type: ignore[union-attr]
         await session.press("N")
         await session.until_text("match 1 of 2", "line 2,500 of 5,000")
+        assert "earlier match" not in session.messages()
         await session.press("N")
         await session.until(lambda: "no earlier match; n goes back" in session.messages())
         await session.press("n")
