@@ -13,7 +13,6 @@ from grpo_train.backup.record import BackupRecord
 from grpo_train.backup.snapshot import walk_files
 from grpo_train.config.yaml_text import read_plain_config
 from grpo_train.policy.locate import PolicyError, base_of_checkpoint, resolve_backbone
-from grpo_train.rewards.signatures import TRL_PREFIX
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.manifest import MANIFEST, sha256
 from grpo_train.run_dir.safe_json import Unreadable
@@ -71,10 +70,12 @@ def _own_files(section: Any) -> Iterator[str]:
     values = section if isinstance(section, dict) else {}
     rewards = values.get("rewards")
     names = [values.get(key) for key in ("name", "grader", "loss_type", "backend")]
-    for name in (*names, *(rewards if isinstance(rewards, list) else ())):
-        file = name.rpartition(":")[0].removeprefix(TRL_PREFIX) if isinstance(name, str) else ""
-        if file.endswith(".py"):
-            yield file
+    named = (*names, *(rewards if isinstance(rewards, list) else ()))
+    files = [name.rpartition(":")[0] for name in named if isinstance(name, str)]
+    if own := [file for file in files if file.endswith(".py")]:
+        from grpo_train.rewards.signatures import TRL_PREFIX  # with the schema of configs, a third of a second
+
+        yield from (file.removeprefix(TRL_PREFIX) for file in own)
 
 
 def _sources(run: RunDir, config: dict[str, Any]) -> Iterator[str]:

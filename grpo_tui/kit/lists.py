@@ -130,9 +130,9 @@ class VirtualPanel(StoreView, ScrollView, can_focus=True):
             self.refresh(*(Region(0, y, width, 1) for y in changed))
 
     def render_line(self, y: int) -> Strip:
-        width = self.scrollable_content_region.width
-        made_of = self._painted_from(y, self.rich_style)
-        before, text, style = self.line_at(y, self.rich_style)
+        width, panel_style = self.scrollable_content_region.width, self.rich_style
+        made_of = self._painted_from(y, panel_style)
+        before, text, style = self.line_at(y, panel_style)
         self._painted[y] = made_of or _composed(before, text, style, width)
         text.truncate(width - sum(segment.cell_length for segment in before), overflow="ellipsis", pad=True)
         if text.style:  # Text.render ignores it

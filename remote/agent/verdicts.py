@@ -76,8 +76,12 @@ class Verdicts:
             with self._lock:
                 if is_known:
                     self._judged[run] = made_of, found
+                else:
+                    self._queue.setdefault(run, made_of)  # behind the others
                 pause = max(LIVE_EVERY_S, SHARE * (ended - began)) if is_known else AGAIN_S
                 self._not_before[run] = ended + pause
+            if not is_known:
+                self._clock.sleep(AGAIN_S)
 
     def _judge(self, run: str) -> tuple[bool, dict[str, Any] | None]:
         """Whether the verdict is known, and it; a run that cannot be read has none until it changes."""

@@ -168,6 +168,10 @@ class Shelf(Generic[Index]):
         """Whether an index is in progress."""
         return bool(self._in_progress)
 
+    def is_busy_beside(self, root: Path, run: Path, follow_links: bool) -> bool:
+        """Whether the index of another run is in progress."""
+        return bool(self._in_progress.keys() - {(str(root), str(run), follow_links)})
+
     def work(self, goes_on: Callable[[], bool]) -> None:
         """Extend the index that was asked for last while ``goes_on()``.
 
@@ -186,6 +190,8 @@ MAX_PROBED = 8
 """Logs in progress whose probes are kept."""
 
 
+LATER = {"is_known": False, "verdict": None}
+"""No verdict yet. Those on a list of runs wait for an index in progress, which somebody may be waiting for."""
 SEARCH_S = 0.25
 """Of one page of a search."""
 Handler = Callable[[Index, "OpenLog | None", Any], dict[str, Any]]
@@ -247,6 +253,8 @@ class IndexAnswers:
             return found
         if op in self._of_rollouts:
             return _answer(self._rollouts, self._of_rollouts[op], root, run, follow_links, request)
+        if op == "verdict" and self._train_logs.is_busy_beside(root, run, follow_links):
+            return {"run": request.run, **LATER}
         return _answer(self._train_logs, self._of_train_logs[op], root, run, follow_links, request)
 
     def _snapshot(self, index: TrainLogIndex, source: OpenLog | None) -> KnownColumns:
@@ -310,7 +318,7 @@ class IndexAnswers:
 
 def _verdict(index: TrainLogIndex, source: OpenLog | None, request: VerdictRequest) -> dict[str, Any]:
     if source is not None and not index.whole:
-        return {"is_known": False, "verdict": None}
+        return {**LATER}
     rows = KnownColumns(index, None)
     found = judge_run(index.run, rows.column(STEP), rows.column)
     return {"is_known": True, "verdict": found and found.to_json()}

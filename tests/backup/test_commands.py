@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -216,3 +218,9 @@ def test_archive_and_prune_from_a_shell(root: Path, disk: Path) -> None:
     again = run_json("archive", "one", root=root)
     assert (again["path"], again["backup"]["is_new"]) == (moved["path"], False), "as after a kill"
     assert moved["verified"]["damaged"] == []
+
+
+def test_a_backup_starts_without_the_schema_of_configs() -> None:
+    code = "import sys, grpo_train.cli.tidy, grpo_train.backup.take; print('grpo_train.config.schema' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

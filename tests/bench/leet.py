@@ -15,6 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import psutil
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.bench.index import METRICS, cpu, loads, row, write_run
@@ -44,8 +46,7 @@ for _ in sys.stdin:
 
 def processes(pid: int) -> list[int]:
     """A process and its descendants."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [pid, *(one for child in children for one in processes(int(child)))]
+    return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
 
 
 def used(pid: int) -> float:

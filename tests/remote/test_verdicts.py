@@ -12,9 +12,11 @@ from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.files import append_jsonl
 from grpo_train.run_dir.verdict import RunVerdict, verdict_of
 from remote.agent import index
+from remote.index import answers
 from remote.protocol import RemoteError
 from tests.support.agent import RawAgent
 from tests.support.histories import make_run
+from tests.support.index import Box
 
 CHANGES = {"optimizer.learning_rate": [1e-4, 2e-3]}
 
@@ -71,6 +73,22 @@ def test_a_shell_waits_for_verdicts(root: Path, collapsed: RunDir) -> None:
     assert shown["verdict"] == found
     assert "verdict" not in agent.request("show_run", run="fallen")["result"]["summary"]
     agent.close()
+
+
+def test_verdicts_wait_for_an_index_in_progress(
+    root: Path, collapsed: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody may be waiting for its curves."""
+    row = b'{"step": 1, "reward": 1.0, "text": "' + b"x" * 100 + b'"}\n'
+    (make_run(root, "long", steps=1).logs / "train_log.jsonl").write_bytes(row * 10_000)
+    monkeypatch.setattr(answers, "BUDGET_S", 0.0)
+    box = Box(root, tmp_path / "cache")
+    assert box.ask("metrics", "long")["state"] == "coarse"
+    assert box.ask("verdict", "fallen") == {"run": "fallen", "is_known": False, "verdict": None}
+    assert not box.ask("verdict", "long")["is_known"], "which extends its index"
+    while box.answers.is_busy:
+        box.answers.work(lambda: True)
+    assert box.ask("verdict", "fallen")["verdict"]["word"] == "collapsed"
 
 
 def test_a_log_that_cannot_be_indexed_leaves_the_list_whole(
