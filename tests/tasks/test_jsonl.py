@@ -297,7 +297,9 @@ def test_user_grader_gets_the_whole_row(tmp_path: Path) -> None:
     task = load(file, grader=f"{tmp_path / 'own.py'}:even")
     assert task.problem("test", 0).answer == '{"any": "thing"}'
     assert [answered(task, number).reason for number in ("14", "15")] == ["ok", "wrong"]
-    assert not answered(task, "14", truncated=True).correct
+    assert [answered(task, number).formatted for number in ("14", "15")] == [True, True]
+    cut = answered(task, "14", truncated=True)
+    assert (cut.correct, cut.formatted) == (False, False)
     failed = answered(task, "crash")
     assert (failed.correct, failed.reason, failed.metrics) == (False, "grader_error", {"grader/failed": 1.0})
     assert failed.facts == {"grader_error": "KeyError: 'crash'"}
