@@ -153,6 +153,22 @@ def test_panes_of_the_user_are_theirs(ask: Ask, tmux: Tmux, evaluation: tuple[st
         ask("kill", session="eval_x")
 
 
+def test_a_repeated_kill_ends_only_the_process_that_it_found(ask: Ask, root: Path, evaluation: tuple[str, str]) -> None:
+    """The agent was killed before it wrote down its answer; meanwhile another evaluation has the session."""
+    answer = ask("kill", session="eval_x", idempotency_key="k")
+    (record,) = (root / "training_runs").glob(".requests-*/kill-*.jsonl")
+    record.write_text("".join(line for line in record.read_text().splitlines(True) if '"reply"' not in line))
+    eventually(lambda: session(ask, "eval_x")["dead"])
+    ask("evaluate", ckpt_path="/models/x")
+    eventually(lambda: not session(ask, "eval_x")["dead"])
+    assert (
+        ask("kill", session="eval_x", idempotency_key="k")
+        == answer
+        == {"session": "eval_x", "left": [], "forced": False}
+    )
+    assert not session(ask, "eval_x")["dead"]
+
+
 def test_what_runs_in_place_of_ours_is_not_ours(ask: Ask, tmux: Tmux, evaluation: tuple[str, str]) -> None:
     tmux("respawn-pane", "-k", "-t", evaluation[0], "cat")
     pid = tmux("display-message", "-p", "-t", evaluation[0], "#{pane_pid}")
