@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.files import append_jsonl
 from grpo_train.run_dir.verdict import RunVerdict, verdict_of
 from remote.agent import index
+from remote.agent.verdicts import LIVE_EVERY_S, Verdicts
 from remote.index import answers
 from remote.protocol import RemoteError
 from tests.support.agent import RawAgent
+from tests.support.clock import TestClock
 from tests.support.histories import make_run
 from tests.support.index import Box
 
@@ -73,6 +76,22 @@ def test_a_shell_waits_for_verdicts(root: Path, collapsed: RunDir) -> None:
     assert shown["verdict"] == found
     assert "verdict" not in agent.request("show_run", run="fallen")["result"]["summary"]
     agent.close()
+
+
+def test_a_live_run_is_judged_again_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, clock = [], TestClock()
+
+    def answer(box: Any, op: str, run: str, params: dict[str, Any]) -> dict[str, Any]:
+        asked.append(run)
+        return {"is_known": True, "verdict": None}
+
+    monkeypatch.setattr(index, "request", answer)
+    found = Verdicts(SimpleNamespace(clock=clock))  # type: ignore[arg-type]
+    for step, pause, times in ((1, 0.0, 1), (2, 0.0, 1), (3, LIVE_EVERY_S - 1, 1), (4, 1.0, 2), (4, LIVE_EVERY_S, 2)):
+        clock.advance(pause)
+        found.results([{"run": "one", "layout": "run", "state": "running", "step": step}])
+        found.join(60.0)
+        assert len(asked) == times, f"step {step}"
 
 
 def test_verdicts_wait_for_an_index_in_progress(
