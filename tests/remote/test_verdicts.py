@@ -20,6 +20,7 @@ from tests.support.agent import RawAgent
 from tests.support.clock import TestClock
 from tests.support.histories import make_run
 from tests.support.index import Box
+from tests.support.patience import PATIENCE
 
 CHANGES = {"optimizer.learning_rate": [1e-4, 2e-3]}
 
@@ -90,7 +91,7 @@ def test_a_live_run_is_judged_again_after_a_pause(monkeypatch: pytest.MonkeyPatc
     for step, pause, times in ((1, 0.0, 1), (2, 0.0, 1), (3, LIVE_EVERY_S - 1, 1), (4, 1.0, 2), (4, LIVE_EVERY_S, 2)):
         clock.advance(pause)
         found.results([{"run": "one", "layout": "run", "state": "running", "step": step}])
-        found.join(60.0)
+        found.join(60 * PATIENCE)
         assert len(asked) == times, f"step {step}"
 
 
