@@ -103,11 +103,8 @@ class ObjectReader:
                 if length >= wanted:
                     return _Range(buffer, length, size, etag)
                 backoff.wait(self._requests.place.url, f"{self._requests.place.endpoint} answers too few bytes")
-            except (
-                BotoCoreError,
-                HTTPError,
-                OSError,
-            ) as error:  # a cut body (tests/soak/test_s3_repeats.py)
+            except (BotoCoreError, HTTPError, OSError) as error:
+                # a body that ends early (tests/soak/test_s3_repeats.py)
                 backoff.wait(self._requests.place.url, cause_of(error, self._requests.place.endpoint))
             finally:
                 body.close()
