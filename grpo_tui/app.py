@@ -109,6 +109,8 @@ class GrpoApp(Desk):
             self.theme = wanted
         self._cache = AnswerCache(options.cache, now=now) if options.cache is not None else None
         self._set_box(options.box)
+        self._silent: Screen[Any] | None = None
+        """The screen that shows no message, and there is none: nothing to look up on it."""
         self.views: Views = Views(self)
         self._make_model_command = make_model_command
         self.memory = Memory(self, self.views)
@@ -400,8 +402,13 @@ class GrpoApp(Desk):
         self.push_screen(MessageScreen(title, message, hint))
 
     def show_message(self) -> None:
-        for line in self.screen.query(StatusLine) if self.screen_stack else ():
-            line.tick()
+        if not self.screen_stack:
+            return
+        silent = self.screen if self.messages.shown() is None else None
+        if silent is None or silent is not self._silent:
+            for line in self.screen.query(StatusLine):
+                line.tick()
+        self._silent = silent
 
     def action_show_messages(self) -> None:
         from grpo_tui.dialogs.messages import MessagesScreen

@@ -17,7 +17,7 @@ from grpo_train.backup.snapshot import RUNS, Home, Snapshot, StoredFile
 from grpo_train.backup.snapshots import evaluation_homes, homes, homes_named, read_manifest
 from grpo_train.backup.store import ObjectStore, StoreError
 from grpo_train.history.database import Database, News
-from grpo_train.history.news import news_of, scan_metrics
+from grpo_train.history.news import news_of, read_curves
 from grpo_train.run_dir import TABLE, RunDir, list_evaluations
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.identity import NOTE_FILE, OLDER_LAYOUT, older_identity
@@ -168,12 +168,14 @@ def _news(
         run = found.run
         row = _older_row(home, snapshot) if home.kind == OLDER_LAYOUT else _row(run, snapshot, found.state)
         text = read_bytes(run.config_file, MAX_RUN_FILE_BYTES)
+        metrics, verdict = read_curves(run)
         news = news_of(
             box, root, row,
             config_text=None if text is None else text.decode(errors="replace"),
             evaluations=list_evaluations(run.root, run.name),
             events=[event for _, event in run.events()],
-            metrics=scan_metrics(run),
+            metrics=metrics,
+            verdict=verdict,
             signature=signature,
         )  # fmt: skip
     assert news is not None

@@ -8,7 +8,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -247,13 +247,17 @@ def _prices(file: sqlite3.Connection) -> dict[str, Prices]:
 
 
 def _write_run(file: sqlite3.Connection, news: News) -> None:
-    known = file.execute("SELECT box, root, updated_at FROM runs WHERE identity = ?", (news.identity,)).fetchone()
+    known = file.execute(
+        "SELECT box, root, updated_at, summary FROM runs WHERE identity = ?", (news.identity,)
+    ).fetchone()
     updated_at = str((news.summary or {}).get("updated_at") or "")
     if known is None:
         insert = "INSERT INTO runs (identity, box, root, name) VALUES (?, ?, ?, ?)"
         file.execute(insert, (news.identity, news.box, news.root, news.name))
     elif known[:2] != (news.box, news.root) and _is_older(news, known[1], updated_at, known[2] or ""):
         return
+    if known is not None and news.summary is not None:
+        news = replace(news, summary=_with_verdict(news.summary, json.loads(known[3] or "{}")))
     texts = {
         key: None if (value := getattr(news, key)) is None else json.dumps(value, ensure_ascii=False)
         for key in ("summary", "metrics", "evaluations", "events")
@@ -276,6 +280,12 @@ def _write_run(file: sqlite3.Connection, news: News) -> None:
         copied = "SELECT 1 FROM evaluated WHERE identity = ? AND dataset = ? AND start = ? AND box != ?"
         if file.execute(copied, (*of, news.box)).fetchone() is None:
             file.execute("REPLACE INTO evaluated VALUES (?, ?, ?, ?, ?)", (news.box, *of, stop))
+
+
+def _with_verdict(summary: Mapping[str, Any], known: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A summary with the verdict that is known of the same steps: a list is sent before its verdicts are made."""
+    same = all(summary.get(key) == known.get(key) for key in ("state", "step", "started_at"))
+    return {"verdict": known["verdict"], **summary} if same and "verdict" in known else summary
 
 
 def _is_older(news: News, known_root: str, updated_at: str, known_at: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 from grpo_train.history.record import RunRecord
 from grpo_train.run_dir.display import duration, fraction, metric_text, metric_value, money, setting, state_label
 from grpo_train.run_dir.files import utc_from
+from grpo_train.run_dir.verdict import VERDICTS
 
 ALIASES = {
     "task": "cfg.task.name", "model": "cfg.model.backbone", "lr": "cfg.optimizer.learning_rate", "held-out": "held_out",
@@ -20,7 +21,7 @@ ALIASES = {
 ACCURACIES = ("accuracy", "best", "ci_low", "ci_high")
 """Columns of an evaluation that are shares of its problems."""
 PREFIXES = ("cfg.", "eval.", "max.", "min.", "last.")
-DEFAULT = ("name", "box", "state", "step", "reward", "held_out", "took", "cost", "backup", "launched")
+DEFAULT = ("name", "box", "state", "verdict", "step", "reward", "held_out", "took", "cost", "backup", "launched")
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ FIELDS = {
         Field("box", "box, by its name in boxes.yaml", lambda r: r.box or None),
         Field("root", "directory of runs on the box", lambda r: r.root),
         Field("state", "as last heard", lambda r: r.state, lambda v: " ".join(state_label(v)[:2])),
+        Field("verdict", "as last heard", lambda r: r.verdict and r.verdict.word, lambda v: f"{VERDICTS[v][0]} {v}"),
         Field("step", "last step", lambda r: r.number("step")),
         Field("total_steps", "steps it is to run", lambda r: r.number("total_steps")),
         Field("reward", "of the last step", lambda r: r.number("reward"), metric_value),

@@ -18,6 +18,7 @@ from grpo_train.run_dir.configs import config_values
 from grpo_train.run_dir.files import stat_of, time_of, to_float
 from grpo_train.run_dir.identity import NOTE
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, leave_out, read_bytes
+from grpo_train.run_dir.verdict import CurvesRead, RunVerdict, judge_run
 
 BATCH = 100
 """Runs that are written at once."""
@@ -32,6 +33,7 @@ def news_of(
     evaluations: Iterable[Mapping[str, Any]] | None = None,
     events: Iterable[Mapping[str, Any]] | None = None,
     metrics: Iterable[Mapping[str, Any]] | None = None,
+    verdict: RunVerdict | None = None,
     signature: str | None = None,
 ) -> News | None:
     """News from a row of a list of runs, and what else is known; None for a row without an identity."""
@@ -46,7 +48,7 @@ def news_of(
         box,
         root,
         name,
-        summary=kept_summary(row),
+        summary=kept_summary(row if verdict is None else {**row, "verdict": verdict.to_json()}),
         config=None if config_text is None else config_values(config_text),
         metrics=None if metrics is None else metric_ends(metrics),
         evaluations=found,
@@ -136,6 +138,7 @@ def _read(box: str, root: Path, run: RunDir, row: Mapping[str, Any], signature: 
     except (OSError, Unreadable) as error:  # another account's
         return str(error)
     try:
+        metrics, verdict = read_curves(run)
         found = news_of(
             box,
             str(root),
@@ -143,7 +146,8 @@ def _read(box: str, root: Path, run: RunDir, row: Mapping[str, Any], signature: 
             config_text=text,
             evaluations=list_evaluations(run.root, run.name),
             events=[event for _, event in run.events()],
-            metrics=scan_metrics(run),
+            metrics=metrics,
+            verdict=verdict,
             signature=signature,
         )
     except (OSError, Unreadable) as error:  # another account's; removed in the meantime
@@ -159,10 +163,12 @@ def _read_older(box: str, root: Path, row: Mapping[str, Any], signature: str) ->
     return found or str((row.get("error") or {}).get("summary") or "unreadable")
 
 
-def scan_metrics(run: RunDir) -> list[dict[str, Any]]:
-    """Last, lowest and highest value of each metric of a run, as rows of a ``metrics`` reply have them."""
+def read_curves(run: RunDir) -> tuple[list[dict[str, Any]], RunVerdict | None]:
+    """Last, lowest and highest value of each metric of a run, as rows of a ``metrics`` reply have them; its verdict."""
     found: dict[str, dict[str, Any]] = {}
+    read = CurvesRead()
     for row in run.read_log("train_log.jsonl"):
+        read.add(row)
         for name, value in row.items():
             if name in ("step", "time") or (number := to_float(value)) is None:
                 continue
@@ -171,7 +177,7 @@ def scan_metrics(run: RunDir) -> list[dict[str, Any]]:
             if math.isfinite(number):
                 known["min"] = number if known["min"] is None else min(known["min"], number)
                 known["max"] = number if known["max"] is None else max(known["max"], number)
-    return list(found.values())
+    return list(found.values()), judge_run(run, read.steps, read.columns.__getitem__)
 
 
 def _backup_word(state: Any) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from grpo_train.history.cost import Gain, Prices, gain_of
 from grpo_train.run_dir import LIVE_STATES
 from grpo_train.run_dir.files import number_in, time_of, to_float
+from grpo_train.run_dir.verdict import RunVerdict
 
 MAX_EVENTS = 50
 KEPT_EVENTS = (
@@ -21,7 +22,7 @@ KEPT_EVENTS = (
 EVENT_FIELDS = ("event", "step", "time", "from_step", "by", "device", "mode", "url", "op", "why")
 SUMMARY = (
     "state", "host", "step", "total_steps", "reward", "step_seconds", "logged_at", "updated_at", "launched_at",
-    "sweep", "started_at", "run_seconds", "restarts", "nproc", "device", "note", "error", "layout",
+    "sweep", "started_at", "run_seconds", "restarts", "nproc", "device", "note", "error", "layout", "verdict",
 )  # fmt: skip
 """Fields of a row of a list of runs that are kept."""
 MISSING = object()
@@ -81,6 +82,11 @@ class RunRecord:
     @property
     def state(self) -> str:
         return str(self.summary.get("state") or "")
+
+    @cached_property
+    def verdict(self) -> RunVerdict | None:
+        """As last heard."""
+        return RunVerdict.from_json(self.summary.get("verdict"))
 
     @property
     def is_live(self) -> bool:
@@ -182,10 +188,12 @@ class RunRecord:
 
 
 def kept_summary(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What is kept of a row of a list of runs."""
+    """What is kept of a row of a list of runs. Raises TypeError, ValueError for a verdict that is none."""
     found = {key: row[key] for key in SUMMARY if row.get(key) not in (None, "")}
     if isinstance(error := found.get("error"), Mapping):
         found["error"] = str(error.get("summary") or "")[:500]
+    if (verdict := RunVerdict.from_json(found.pop("verdict", None))) is not None:
+        found["verdict"] = verdict.to_json()
     return found
 
 

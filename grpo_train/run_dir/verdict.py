@@ -63,12 +63,18 @@ RISEN = 5.0
 """Standard errors by which a run is better than at its start …"""
 EARLY = 30
 """… and at this many rows twice as many: the noise of a few rows is not known well."""
+RISEN_HELD_OUT = 3.0
+"""Standard errors by which two evaluations in a row are better than the first."""
 FLAT_ROWS = 80
 """Fewest rows that are flat …"""
 FLAT_SHARE = 0.58
 """… and their share of the run: a plateau in the middle is not the end of it."""
-FLAT_ERRORS = 1.0
-"""Standard errors by which both halves of flat rows differ at most."""
+OLD_ERRORS = 3.0
+"""Standard errors by which as many last rows as are flat must rise where a run was better long ago."""
+FLAT_RISE = 0.5
+"""Standard errors that flat rows rise at most, …"""
+FLAT_ERRORS = 1.25
+"""… and by which their halves differ at most."""
 UNSEEN = 0.1
 """Largest standard error of a rise, as a share of the level, at which flat rows say anything."""
 NEAR_EVENT = 5
@@ -186,12 +192,13 @@ class RunVerdict:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any] | None) -> RunVerdict | None:
-        """Of ``to_json()``; None without one, and for a word of a later version."""
+        """Of ``to_json()``; None without one, and for a word of a later version. Raises TypeError, ValueError."""
         if row is None or row.get("word") not in VERDICTS:
             return None
         found = cls(**{one.name: row[one.name] for one in fields(cls) if one.name in row})
-        steps = (int(found.since), int(found.until), int(found.cause_step))
-        return replace(found, since=steps[0], until=steps[1], cause_step=steps[2])
+        since, until, cause_step = int(found.since), int(found.until), int(found.cause_step)
+        values = (float(found.before), float(found.after))
+        return replace(found, since=since, until=until, cause_step=cause_step, before=values[0], after=values[1])
 
 
 def judge(evidence: Evidence) -> RunVerdict | None:
@@ -208,15 +215,25 @@ def judge(evidence: Evidence) -> RunVerdict | None:
 
 def verdict_of(run: RunDir) -> RunVerdict | None:
     """The verdict on a run on this disk. Its logs are read whole; lines that cannot be read are left out."""
-    steps: list[float] = []
-    columns: dict[str, list[float]] = {name: [] for name in METRICS}
+    read = CurvesRead()
     for row in run.read_log("train_log.jsonl"):
+        read.add(row)
+    return judge_run(run, read.steps, read.columns.__getitem__)
+
+
+class CurvesRead:
+    """What a verdict needs of the rows of a log, taken one by one."""
+
+    def __init__(self) -> None:
+        self.steps: list[float] = []
+        self.columns: dict[str, list[float]] = {name: [] for name in METRICS}
+
+    def add(self, row: Mapping[str, Any]) -> None:
         if (step := to_float(row.get("step"))) is None or not math.isfinite(step):
-            continue
-        steps.append(step)
-        for name, values in columns.items():
+            return
+        self.steps.append(step)
+        for name, values in self.columns.items():
             values.append(math.nan if (value := to_float(row.get(name))) is None else value)
-    return judge_run(run, steps, columns.__getitem__)
 
 
 def judge_run(run: RunDir, steps: Sequence[float], column: Callable[[str], Sequence[float]]) -> RunVerdict | None:
@@ -564,7 +581,7 @@ def _flat(run: _Run) -> RunVerdict | None:
     for end in (count, int(count * 0.92), int(count * 0.84), int(count * 0.76)):
         length = max((one for one in _lengths(least, end) if _is_level(values[end - one : end], spread)), default=0)
         since = values[end:]
-        if not length or _is_good(run, values[end - length :]):
+        if not length or _is_good(run, values[end - length :]) or _risen_held_out(run, end - length):
             continue
         level = _mean(values[end - length : end])
         if len(since) >= 5 and _mean(since) > level + 2 * _error(values[end - length :], len(since)):
@@ -585,7 +602,7 @@ def _is_level(values: Column, spread: float) -> bool:
     half = len(values) // 2
     halves = abs(_mean(values[half:]) - _mean(values[:half]))
     scale = max(abs(_mean(values)), spread)
-    return -2 * error <= trend <= 0 and halves <= FLAT_ERRORS * error and error <= UNSEEN * scale
+    return -2 * error <= trend <= FLAT_RISE * error and halves <= FLAT_ERRORS * error and error <= UNSEEN * scale
 
 
 def _lengths(least: int, count: int) -> Iterator[int]:
@@ -628,11 +645,24 @@ def _mean(values: Column) -> float:
 def _improving(run: _Run) -> RunVerdict | None:
     if run.given.is_finished:
         return None
-    recent = run.reward[-_least_flat(run) :]
+    least = _least_flat(run)
+    recent = run.reward[-least:]
     trend, error = _line(recent)
-    if len(recent) < run.count and trend <= error and not _is_good(run, recent):
-        return None  # what it gained was long ago
-    return _better(run, "improving")
+    if len(recent) < run.count and trend <= OLD_ERRORS * error and not _is_good(run, recent):
+        return _risen_held_out(run, run.count - least)  # what the reward gained was long ago
+    return _better(run, "improving") or _risen_held_out(run, 0)
+
+
+def _risen_held_out(run: _Run, row: int, word: str = "improving") -> RunVerdict | None:
+    """Held-out accuracy is better than at a row: in self-play both sides improve, and the reward tells nothing."""
+    found = [one for one in run.given.evaluations if one.step >= run.step(row)]
+    if len(found) < 3:
+        return None
+    first, later = found[0], found[-2:]
+    error = math.hypot(first.error, max(one.error for one in later))
+    if min(one.accuracy for one in later) - first.accuracy < RISEN_HELD_OUT * error:
+        return None
+    return RunVerdict(word, first.step, later[-1].step, HELD_OUT, first.accuracy, later[-1].accuracy)
 
 
 def _is_falling(values: Column) -> bool:
@@ -660,7 +690,7 @@ def _done(run: _Run) -> RunVerdict | None:
     if not run.given.is_finished:
         return None
     values = run.reward
-    found = _better(run, "done")
+    found = _better(run, "done") or _risen_held_out(run, 0, "done")
     if found is None and _is_good(run, values[-BEFORE:]):
         found = RunVerdict(
             "done", run.step(0), run.step(run.count - 1), "reward", _mean(values[:5]), _mean(values[-5:])

@@ -39,6 +39,14 @@ def test_a_query_over_a_root(root: Path) -> None:
     assert [row["name"] for row in found(root, "error:memory max.loss=1")] == ["night-2"]
 
 
+def test_a_run_has_its_verdict(root: Path) -> None:
+    make_run(root, "fallen", reward=1.8, steps=60, fallen=41)
+    (row,) = found(root, "verdict:collapsed")
+    assert (row["name"], row["state"], row["verdict"]) == ("fallen", "finished", "collapsed")
+    lines = command_here("history", root=root).stdout.splitlines()
+    assert [line.split()[0] for line in lines if "▼ collapsed" in line] == ["fallen"]
+
+
 def test_changes_of_the_root_are_seen(root: Path) -> None:
     assert len(found(root)) == 3
     run = make_run(root, "later", reward=0.2)

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from grpo_train.history.database import Database, HistoryError, News
+from grpo_train.history.record import kept_summary
 from grpo_train.run_dir.files import utc_from
+from tests.support.histories import COLLAPSED
 from tests.support.patience import PATIENCE
 
 T = 1_790_000_000.0
@@ -38,6 +40,23 @@ def test_an_older_copy_changes_nothing(tmp_path: Path) -> None:
     database.write([news(box="a", at=100)])
     (record,) = database.records()
     assert (record.box, record.summary["run_seconds"]) == ("b", 300)
+
+
+def test_a_list_without_verdicts_keeps_what_is_known_of_the_same_step(tmp_path: Path) -> None:
+    database = Database(tmp_path / "h.sqlite")
+    row = {"state": "finished", "step": 60}
+    verdict = COLLAPSED.to_json()
+    for summary, known in (({**row, "verdict": verdict}, COLLAPSED), (row, COLLAPSED), ({**row, "step": 70}, None)):
+        database.write([News("aa", "a", "/r", "demo", summary=kept_summary(summary))])
+        (record,) = database.records()
+        assert record.verdict == known
+
+
+@pytest.mark.parametrize("verdict", [{"word": "collapsed"}, {**COLLAPSED.to_json(), "since": "soon"}])
+def test_a_verdict_that_is_none_is_refused(verdict: dict[str, object]) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        kept_summary({"state": "finished", "verdict": verdict})
+    assert "verdict" not in kept_summary({"verdict": {"word": "of a later version"}})
 
 
 def test_a_moved_run_keeps_its_hours_on_both_boxes(tmp_path: Path) -> None:

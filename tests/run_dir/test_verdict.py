@@ -140,6 +140,26 @@ def test_a_slow_rise_is_not_flat() -> None:
     assert word(verdict(curve(200, lambda step: 0.95), metrics=mastered, is_finished=True)) == "done"
 
 
+def test_what_was_gained_long_ago_is_no_improvement() -> None:
+    for seed in range(20):
+        gained = curve(300, lambda step: min(step, 60) / 100, seed=seed)
+        assert word(verdict(gained[:70], total_steps=300)) == "improving"
+        assert all(word(verdict(gained[:rows], total_steps=300)) != "improving" for rows in range(270, 301, 5))
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "expected"), [((0.2, 0.3, 0.4, 0.55, 0.6), "improving"), ((0.4, 0.41, 0.39, 0.4, 0.4), "flat")]
+)
+def test_self_play_improves_where_its_held_out_accuracy_does(accuracies: tuple[float, ...], expected: str) -> None:
+    """Both sides of a game improve: the reward is level."""
+    level = curve(200, lambda step: 0.5)
+    evaluations = [HeldOutAccuracy(40 * place, value, 200) for place, value in enumerate(accuracies, 1)]
+    found = verdict(level, evaluations=evaluations, total_steps=200)
+    assert word(found) == expected
+    finished = word(verdict(level, evaluations=evaluations, is_finished=True))
+    assert finished == ("done" if expected == "improving" else "flat")
+
+
 def test_too_few_rows_or_none() -> None:
     assert verdict([]) is None
     assert verdict([1.0, 0.0]) is None

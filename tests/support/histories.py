@@ -9,10 +9,12 @@ from typing import Any
 from grpo_train.history.database import Database, News
 from grpo_train.run_dir import RunDir, create_run
 from grpo_train.run_dir.files import append_jsonl, to_json, utc_from
+from grpo_train.run_dir.verdict import RunVerdict
 
 BEGAN = 1_790_000_000.0
 """When the first run was launched; each takes an hour."""
 HOUR = 3600.0
+COLLAPSED = RunVerdict("collapsed", 41, 50, "reward", 1.84, 0.31)
 
 
 def make_run(
@@ -25,10 +27,14 @@ def make_run(
     steps: int = 10,
     reward: float = 0.5,
     config: str = "",
+    fallen: int | None = None,
     accuracy: tuple[float, ...] = (),
     **status: Any,
 ) -> RunDir:
-    """A run that ran once, and was evaluated on gsm8k at as many steps as there are accuracies."""
+    """A run that ran once, and was evaluated on gsm8k at as many steps as there are accuracies.
+
+    ``fallen``: the step from which on its reward is 0.
+    """
     run = create_run(root, {"argv": [name], "time": utc_from(began)}, name)
     ended = began + hours * HOUR
     run.config_file.write_text(
@@ -43,6 +49,8 @@ def make_run(
         for step in range(1, steps + 1):
             at = began + hours * HOUR * step / steps
             share = reward * step / steps if step < steps else reward
+            if fallen is not None and step >= fallen:
+                share = 0.0
             row = {
                 "step": step,
                 "time": utc_from(at),
@@ -118,7 +126,8 @@ def fill_history(file: Path, now: float, box: str = "h200-a", run: str = "run_gs
                  spans=[(now - 26 * HOUR, now - 22.5 * HOUR)], config={"optimizer.learning_rate": 1e-4}),
             news("c" * 16, "a100-old", "night-2026-11-02", "finished", 52.0, 6.0, reward=1.4, backup="complete",
                  evaluations=evaluations(0.38, 0.52), events=[failed], spans=[(now - 52 * HOUR, now - 46 * HOUR)],
-                 config={"tracking.wandb": "auto", "task.name": "math"}, summary={"note": "before the prompt changed"}),
+                 config={"tracking.wandb": "auto", "task.name": "math"},
+                 summary={"note": "before the prompt changed", "verdict": COLLAPSED.to_json()}),
             news("d" * 16, "disk", "selfplay", "lost", 90.0, 2.0, reward=0.2, root="file:///mnt/backups",
                  backup="complete", parent="b" * 16, config={"task.name": "connect4"}),
         ]

@@ -139,7 +139,7 @@ class HistoryTable(TablePanel):
             return []
         rows = answer.rows
         first, *others = (
-            Sized(name, min(WIDEST, size), place, name, not is_right)
+            Sized(name, min(WIDEST, size), place if name != self.sorted_by[0] else FIRM, name, not is_right)
             for place, (name, size, is_right) in enumerate(zip(rows.columns, rows.widths, rows.right, strict=True))
         )
         return fit(first, others, width, min(first.width, FIRST_LEAST), min(first.width, FIRST_WANTED), FIRM)
@@ -155,11 +155,20 @@ class HistoryTable(TablePanel):
         answer = self._view.answer
         assert answer is not None
         texts = dict(zip(answer.rows.columns, answer.rows.cells[index], strict=True))
+        record = answer.records[index] if answer.records else None
         for column in columns:
-            is_state = column.id == "state" and answer.records
-            tone = state_label(answer.records[index].state)[2] if is_state else ""
+            tone = _tone(record, column.id) if record is not None else ""
             style = self.get_component_rich_style(f"history--{tone}", partial=True) if tone else ""
             yield texts[column.id], style
+
+
+def _tone(record: RunRecord, column: str) -> str:
+    """Of a cell; "" = none. A run in trouble is not shown in green because it has ended."""
+    verdict = record.verdict
+    if column == "verdict":
+        return verdict.tone if verdict is not None else ""
+    tone = state_label(record.state)[2] if column == "state" else ""
+    return "rest" if tone == "good" and verdict is not None and verdict.tone != "good" else tone
 
 
 class HistoryDetails(Panel):
@@ -195,6 +204,10 @@ class HistoryDetails(Panel):
                 tone = "$error" if label == "error" else "$foreground"
                 lines.insert(1, Content.from_markup(f"[$text-muted]$label[/][{tone}]$text[/]",
                                                     label=f"{label:<9}", text=text))  # fmt: skip
+        if (verdict := record.verdict) is not None:
+            markup = f"[$text-muted]$label[/][{TONES[verdict.tone]}]$word[/]  $text"
+            word = f"{verdict.mark} {verdict.word}"
+            lines.insert(1, Content.from_markup(markup, label=f"{'verdict':<9}", word=word, text=verdict.text))
         width, height = self.size
         return Content("\n").join([line.truncate(max(1, width), ellipsis=True) for line in lines[: max(1, height)]])
 

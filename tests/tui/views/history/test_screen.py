@@ -12,6 +12,7 @@ from grpo_tui import cli
 from grpo_tui.dialogs.runs import TrackingScreen
 from grpo_tui.files import Options
 from grpo_tui.views.history.model import HistoryQuery
+from grpo_tui.views.history.panels import HistoryTable
 from grpo_tui.views.history.screen import RecordScreen
 from remote.boxes import Box
 from remote.gate import reply
@@ -62,6 +63,20 @@ async def test_the_table_is_that_of_the_command(start: Start, file: Path, capsys
         assert answer is not None
         assert list(answer.rows.columns) == header.split(",")
         assert names(session) == [line.partition(",")[0] for line in lines]
+
+
+async def test_a_collapsed_run_is_not_green(start: Start, file: Path) -> None:
+    async with start(history=file, wait="87/200") as session:
+        await shown(session)
+        table = session.app.screen.query_one(HistoryTable)
+        columns = table.columns(300)
+        cells = {
+            column.id: (str(text), style)
+            for column, (text, style) in zip(columns, table.cells(names(session).index(GONE), columns), strict=True)
+        }
+        tones = {tone: table.get_component_rich_style(f"history--{tone}", partial=True) for tone in ("rest", "bad")}
+        assert cells["state"] == ("✔ finished", tones["rest"])
+        assert cells["verdict"] == ("▼ collapsed", tones["bad"])
 
 
 async def test_the_cursor_starts_at_the_selected_run(start: Start, file: Path) -> None:
