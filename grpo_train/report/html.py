@@ -58,7 +58,7 @@ def _hash(text: str) -> Markup:
 
 
 class _Charts:
-    """Draws charts, and collects their numbers for the script."""
+    """Draws charts, and collects what the script shows of them."""
 
     def __init__(self) -> None:
         self._columns: list[list[list[float]]] = []
@@ -66,7 +66,8 @@ class _Charts:
         self.charts: list[list[dict[str, Any]]] = []
 
     def data(self) -> Markup:
-        """``columns``: [[first step, last step, x], …] of each; ``charts``: their series, which name columns."""
+        """``columns``: [[first step, last step, x], …] of each; ``charts``: their series, which name columns; a text
+        for each column."""
         return Markup(script_json({"columns": self._columns, "charts": self.charts}))
 
     def figure(self, chart: ChartBlock) -> dict[str, Any]:
@@ -93,11 +94,10 @@ class _Charts:
         if key not in self._known:
             self._known[key] = len(self._columns)
             self._columns.append(columns)
-        found: dict[str, Any] = {"letter": letter, "columns": self._known[key], "mean": _numbers(curve.mean)}
-        if not letter and any(first != last for first, last, _ in columns):
-            found |= {"low": _numbers(curve.low), "high": _numbers(curve.high)}
-        return found
-
-
-def _numbers(values: Any) -> list[float]:
-    return [int(short) if (short := float(f"{value:.4g}")) == int(short) else short for value in values.tolist()]
+        means, lows, highs = (
+            [metric_text(chart.name, value) for value in values.tolist()]
+            for values in (curve.mean, curve.low, curve.high)
+        )
+        spans = ["" if letter or low == high else f" ({low} to {high})" for low, high in zip(lows, highs, strict=True)]
+        texts = [mean + span for mean, span in zip(means, spans, strict=True)]
+        return {"letter": letter, "columns": self._known[key], "texts": texts}

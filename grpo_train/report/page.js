@@ -11,11 +11,6 @@
   }));
   let current = null;
 
-  const shown = (value) => {
-    const size = Math.abs(value);
-    if (Number.isInteger(value)) return value.toLocaleString("en-US");
-    return size >= 1e6 || size < 1e-3 ? value.toExponential(2) : String(Number(value.toPrecision(4)));
-  };
   const columnsOf = (series) => data.columns[series.columns];
 
   // The column that holds a step, else the nearest one.
@@ -43,8 +38,7 @@
           place = x;
           words.push(first === last ? `step ${first.toLocaleString("en-US")}:` : `steps ${first.toLocaleString("en-US")}–${last.toLocaleString("en-US")}:`);
         }
-        words.push(`${each.letter}\u00a0${shown(each.mean[at])}`.trim());
-        if (each.low && each.low[at] !== each.high[at]) words.push(`(${shown(each.low[at])} to ${shown(each.high[at])})`);
+        words.push(`${each.letter}\u00a0${each.texts[at]}`.trim());
       }
       if (place === null) continue;
       line.setAttribute("x1", place);

@@ -13,6 +13,7 @@ from grpo_train.report.html import to_html
 from grpo_train.report.page import lay_out
 from grpo_train.report.report import make_report
 from grpo_train.run_dir import RunDir
+from grpo_train.run_dir.display import metric_text
 from tests.support.browser import Browser, needs_chromium
 from tests.support.engine import rows
 
@@ -60,9 +61,7 @@ def test_crosshair_shows_the_logged_values(two_runs: Path, tmp_path: Path, brows
     browser.run('document.querySelector("figure").focus()')
     for row in logged:
         browser.press("ArrowRight")
-        step, value = browser.run(OUTPUTS)[0].split(": ")
-        assert step == f"step {row['step']}"
-        assert float(value) == pytest.approx(row["reward"], rel=1e-3)
+        assert browser.run(OUTPUTS)[0] == f"step {row['step']}: {metric_text('reward', row['reward'])}"
     assert set(browser.run(SHOWN)) == {"visible"}
     browser.press("Escape")
     assert browser.run(OUTPUTS) == resting
