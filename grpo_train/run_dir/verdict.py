@@ -63,8 +63,10 @@ RISEN = 5.0
 """Standard errors by which a run is better than at its start …"""
 EARLY = 30
 """… and at this many rows twice as many: the noise of a few rows is not known well."""
-RISEN_HELD_OUT = 3.0
-"""Standard errors by which two evaluations in a row are better than the first."""
+RISEN_HELD_OUT = 4.0
+"""Standard errors by which held-out accuracy rises where a run is better by it alone …"""
+LEVEL_HELD_OUT = 2.0
+"""… and up to which it does not speak against a flat reward."""
 FLAT_ROWS = 80
 """Fewest rows that are flat …"""
 FLAT_SHARE = 0.58
@@ -581,7 +583,7 @@ def _flat(run: _Run) -> RunVerdict | None:
     for end in (count, int(count * 0.92), int(count * 0.84), int(count * 0.76)):
         length = max((one for one in _lengths(least, end) if _is_level(values[end - one : end], spread)), default=0)
         since = values[end:]
-        if not length or _is_good(run, values[end - length :]) or _risen_held_out(run, end - length):
+        if not length or _is_good(run, values[end - length :]) or _held_out_rise(run, end - length) > LEVEL_HELD_OUT:
             continue
         level = _mean(values[end - length : end])
         if len(since) >= 5 and _mean(since) > level + 2 * _error(values[end - length :], len(since)):
@@ -649,20 +651,27 @@ def _improving(run: _Run) -> RunVerdict | None:
     recent = run.reward[-least:]
     trend, error = _line(recent)
     if len(recent) < run.count and trend <= OLD_ERRORS * error and not _is_good(run, recent):
-        return _risen_held_out(run, run.count - least)  # what the reward gained was long ago
-    return _better(run, "improving") or _risen_held_out(run, 0)
+        return _better_held_out(run, "improving", run.count - least)  # what the reward gained was long ago
+    return _better(run, "improving") or _better_held_out(run, "improving")
 
 
-def _risen_held_out(run: _Run, row: int, word: str = "improving") -> RunVerdict | None:
-    """Held-out accuracy is better than at a row: in self-play both sides improve, and the reward tells nothing."""
+def _better_held_out(run: _Run, word: str, row: int = 0) -> RunVerdict | None:
+    """Held-out accuracy rises from a row on while the reward may not: in self-play both sides improve."""
+    if run.count < FLAT_ROWS or _held_out_rise(run, row) < RISEN_HELD_OUT:
+        return None
+    found = run.given.evaluations
+    first = next(one for one in found if one.step >= run.step(row))
+    return RunVerdict(word, first.step, found[-1].step, HELD_OUT, first.accuracy, found[-1].accuracy)
+
+
+def _held_out_rise(run: _Run, row: int) -> float:
+    """How much the line of least squares of held-out accuracy rises from a row on, in standard errors."""
     found = [one for one in run.given.evaluations if one.step >= run.step(row)]
     if len(found) < 3:
-        return None
-    first, later = found[0], found[-2:]
-    error = math.hypot(first.error, max(one.error for one in later))
-    if min(one.accuracy for one in later) - first.accuracy < RISEN_HELD_OUT * error:
-        return None
-    return RunVerdict(word, first.step, later[-1].step, HELD_OUT, first.accuracy, later[-1].accuracy)
+        return 0.0
+    middle = _mean([float(one.step) for one in found])
+    error = math.hypot(*((one.step - middle) * one.error for one in found))
+    return sum((one.step - middle) * one.accuracy for one in found) / error if error else 0.0
 
 
 def _is_falling(values: Column) -> bool:
@@ -690,7 +699,7 @@ def _done(run: _Run) -> RunVerdict | None:
     if not run.given.is_finished:
         return None
     values = run.reward
-    found = _better(run, "done") or _risen_held_out(run, 0, "done")
+    found = _better(run, "done") or _better_held_out(run, "done")
     if found is None and _is_good(run, values[-BEFORE:]):
         found = RunVerdict(
             "done", run.step(0), run.step(run.count - 1), "reward", _mean(values[:5]), _mean(values[-5:])
