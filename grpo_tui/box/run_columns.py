@@ -178,7 +178,11 @@ DATASET_WIDTH = 12
 NOTE_WIDTH = 30
 """Cells that a note takes from other columns; it gets more where there is room."""
 KEY_RANK = 9
-"""Of the columns of the keys that differ: the configuration says more than the cost, and less than the trend."""
+"""Of the columns of the first keys that differ: they say more than the best reward, and less than the cost, …"""
+TELLING_KEYS = 3
+"""… and how many these are; …"""
+LAST_RANK = 13
+"""… the others come behind the note."""
 DEFAULT = ("state", "verdict", "step", "eta", "reward", "trend", "held_out", "took", "cost", "age")
 
 

@@ -30,7 +30,9 @@ from grpo_tui.box.run_columns import (
     DEFAULT,
     KEY_RANK,
     KNOWN,
+    LAST_RANK,
     MOST_KEY_COLUMNS,
+    TELLING_KEYS,
     Cells,
     Column,
     Names,
@@ -279,7 +281,8 @@ class RunList:
         names[names.index("trend") : names.index("trend")] = ["best", "last"]
         names[names.index("held_out") + 1 : names.index("held_out") + 1] = ["held_out_step", "best_held_out"]
         found = [column(name) for name in names] + ([column(BACKUP)] if self._has_backups else [])
-        found += [column(key, KEY_RANK) for key in self.names.keys[:MOST_KEY_COLUMNS]]
+        keys = self.names.keys[:MOST_KEY_COLUMNS]
+        found += [column(key, KEY_RANK if place < TELLING_KEYS else LAST_RANK) for place, key in enumerate(keys)]
         return [*found, column("note")]
 
     def widths(self, cells: Cells) -> Mapping[str, int]:
