@@ -396,18 +396,25 @@ def _fallen(run: _Run, metric: str, values: Column) -> RunVerdict | None:
         return None
     if _dipped_before(values[:onset], middle, count - onset):
         return None
-    if _holds_held_out(run, run.step(onset)):
+    if _was_dead(run, split) or _holds_held_out(run, run.step(onset)):
         return None
     done = _first_low(values, onset, count, after + fall / 10 + spread)
     cause, at = run.cause(run.step(onset))
     return RunVerdict("collapsed", run.step(onset), run.step(done), metric, before, after, cause, at)
 
 
+def _was_dead(run: _Run, row: int) -> bool:
+    """Whether hardly a group had a signal before a row: a few lucky rewards were no level that can be lost."""
+    if not run.has(DEAD_GROUPS):
+        return False
+    return median(_filled(run.column(DEAD_GROUPS))[max(0, row - BEFORE // 2) : row]) >= DEAD
+
+
 def _holds_held_out(run: _Run, onset: int) -> bool:
     """Whether held-out accuracy is as before after the reward fell: the prompts became harder, not the run worse."""
     before = [one for one in run.given.evaluations if one.step < onset]
-    after = [one for one in run.given.evaluations if one.step >= onset + DECLINE]
-    if not before or len(after) < 2:
+    after = [one for one in run.given.evaluations if one.step > onset]
+    if not before or len(after) < 2 or after[-1].step < onset + DECLINE:
         return False
     first, last = before[-1], after[-1]
     return last.accuracy > first.accuracy - 2 * math.hypot(first.error, last.error)
