@@ -77,6 +77,8 @@ FLAT_RISE = 0.5
 """Standard errors that flat rows rise at most, …"""
 FLAT_ERRORS = 1.25
 """… and by which their halves differ at most."""
+ENDS = (0.96, 0.92, 0.88, 0.84, 0.8, 0.76, 0.7)
+"""Shares of the rows at whose end a run may have been flat where it is no better since."""
 UNSEEN = 0.1
 """Largest standard error of a rise, as a share of the level, at which flat rows say anything."""
 NEAR_EVENT = 5
@@ -587,7 +589,7 @@ def _flat(run: _Run) -> RunVerdict | None:
     values, count = run.reward, run.count
     least = _least_flat(run)
     spread = _mean(_filled(run.column("reward_std"))) if run.has("reward_std") else 0.0
-    for end in (count, int(count * 0.92), int(count * 0.84), int(count * 0.76)):
+    for end in (count, *(int(count * share) for share in ENDS)):
         length = max((one for one in _lengths(least, end) if _is_level(values[end - one : end], spread)), default=0)
         since = values[end:]
         if not length or _is_good(run, values[end - length :]) or _held_out_rise(run, end - length) > LEVEL_HELD_OUT:
