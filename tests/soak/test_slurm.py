@@ -29,7 +29,7 @@ from tests.support.engine import (
     train_here,
     wait_for,
 )
-from tests.support.slurm import Slurm, missing, running_cluster, wait_for_row
+from tests.support.slurm import Slurm, missing, running_cluster, wait_for_end, wait_for_row
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
@@ -78,7 +78,7 @@ def test_a_preempted_run_ends_bit_for_bit_as_an_undisturbed_one(cluster: Slurm, 
         wait_for(lambda: steps_logged(run)[-1:] > [2], "steps")
         preempted(cluster, recorder, "run", job)
         assert (run.read_status() or {})["state"] in ("requeued", "starting", "running")
-        wait_for_row(recorder, "run", lambda row: row["state"] == "finished")
+        wait_for_end(recorder, "run")
     asked = [(event["event"], event.get("by")) for _, event in run.events()]
     assert asked.count(("stop_asked", PREEMPTED)) == 1
     assert ("resumed", None) in asked
@@ -115,7 +115,7 @@ def test_a_save_that_takes_too_long_resumes_from_the_last_checkpoint(
         trainers = find_by_run_id(run_id_of(run.path))
         with held(trainers):
             preempted(cluster, recorder, "run", job)
-        wait_for_row(recorder, "run", lambda row: row["state"] == "finished")
+        wait_for_end(recorder, "run")
     resumed = [event["from_step"] for _, event in run.events() if event["event"] == "resumed"]
     assert len(resumed) == 1
     assert resumed[0] % 2 == 0
@@ -135,7 +135,7 @@ def test_a_job_whose_node_fails_continues_on_another(cluster: Slurm, make_root: 
             cluster.start_now(job)
             row = wait_for_row(recorder, "run", lambda row: row["state"] == "running" and "job" in row)
             assert (row["job"]["requeues"], row["job"]["nodes"] != node) == (1, True)
-            wait_for_row(recorder, "run", lambda row: row["state"] == "finished")
+            wait_for_end(recorder, "run")
         finally:
             cluster.repair(node)
     assert_same_run(undisturbed(root, text), run, 200)
@@ -157,12 +157,12 @@ def test_the_controller_may_restart(cluster: Slurm, make_root: Callable[[], Path
 def test_two_nodes_train_as_two_processes_on_one_machine(cluster: Slurm, make_root: Callable[[], Path]) -> None:
     root, text = make_root(), config_text(run__total_steps=40, run__save_every=100)
     with login_node(cluster, root, nodes=2) as (client, recorder):
-        error = ask_refused(client, config_text=text, nproc=2, slurm=["nodes=3"])
+        error = ask_refused(client, config_text=text, nproc=3, slurm=["nodes=3"])
         assert "Node count" in error.message
         ask(client, "launch", config_text=text, run_name="run", nproc=2)
         row = wait_for_row(recorder, "run", lambda row: row["state"] == "running" and "job" in row)
         assert row["job"]["nodes"] == "node[1-2]"
-        wait_for_row(recorder, "run", lambda row: row["state"] == "finished")
+        wait_for_end(recorder, "run")
     config = root / "config.yaml"
     config.write_text(text)
     grpo_train("train", "--cfg", config, "--nproc", 2, "--run-name", "one", root=root, timeout=300)
@@ -183,5 +183,5 @@ def test_accounting_refuses_a_launch_without_an_account(tmp_path: Path, make_roo
         assert "Invalid account" in error.message
         assert not (root / "training_runs").exists()
         ask(client, "launch", config_text=text, run_name="run", slurm=[f"account={slurm_accounting.ACCOUNT}"])
-        wait_for_row(recorder, "run", lambda row: row["state"] == "finished")
+        wait_for_end(recorder, "run")
         eventually(lambda: "COMPLETED" in cluster.run("sacct", "--noheader", "--format=State"))

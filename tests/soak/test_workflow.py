@@ -186,7 +186,7 @@ def test_a_killed_workflow_equals_an_undisturbed_one(make_root: Any, tmux: None,
     assert_same_run(run, straight, STEPS)
     expected = [stage.name for stage in all_stages(load_config(run.config_file.read_text()))]
     assert read_workflow(run)["done"] == expected
-    assert read_workflow(run)["failed"] == []
+    assert read_workflow(run)["failed"] == {}
     seen = {row["stage"] for row in rows(run, "events.jsonl") if row["event"] == "stage_done"}
     assert seen <= set(expected), "a supervisor that is killed after a stage may have no time to log it"
     assert find_by_run_id(run_id_of(run.path)) == []

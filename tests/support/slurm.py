@@ -247,6 +247,14 @@ def wait_for_row(recorder: Recorder, run: str, fits: Callable[[dict[str, Any]], 
     return row
 
 
+def wait_for_end(recorder: Recorder, run: str) -> None:
+    """Wait until a run has finished, as long as it makes progress."""
+    row = wait_for_row(recorder, run, lambda row: True)
+    while row["state"] != "finished":
+        step = row["step"]
+        row = wait_for_row(recorder, run, lambda row: row["state"] == "finished" or row["step"] != step)  # noqa: B023
+
+
 def _wait(condition: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
     eventually(condition, timeout_s, f"SLURM: {what}", rest_s=0.1)  # each look is a process
 
