@@ -157,7 +157,8 @@ def test_the_controller_may_restart(cluster: Slurm, make_root: Callable[[], Path
 def test_two_nodes_train_as_two_processes_on_one_machine(cluster: Slurm, make_root: Callable[[], Path]) -> None:
     root, text = make_root(), config_text(run__total_steps=40, run__save_every=100)
     with login_node(cluster, root, nodes=2) as (client, recorder):
-        error = ask_refused(client, config_text=text, nproc=3, slurm=["nodes=3"])
+        larger = config_text(rollout__buffer_size=6)
+        error = ask_refused(client, config_text=larger, nproc=3, slurm=["nodes=3"])
         assert "Node count" in error.message
         ask(client, "launch", config_text=text, run_name="run", nproc=2)
         row = wait_for_row(recorder, "run", lambda row: row["state"] == "running" and "job" in row)
