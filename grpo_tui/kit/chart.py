@@ -144,6 +144,8 @@ LEAST_WITH_SIGNS = 3
 value."""
 LEAST_BETWEEN, LOW = 2, 6
 """Fewest rows between the labels of an extreme and a tick; 1 in a plot of at most LOW rows."""
+GUIDE = "┈"
+"""Of the lines at the labels of the y axis, in a plot of more than LOW rows."""
 LEAST_WITH_HIGHEST = 40
 """Cells of a chart whose frame has room for the highest value."""
 
@@ -157,7 +159,7 @@ class CurveChart(ChartMouse):
     """Whether a drag selects a range."""
     COMPONENT_CLASSES: ClassVar = {
         "chart--raw", "chart--line", "chart--axis", "chart--gap", "chart--empty", "chart--cross", "chart--event",
-        "chart--alarm",
+        "chart--alarm", "chart--guide",
     }  # fmt: skip
 
     DEFAULT_CSS = "".join(
@@ -357,7 +359,7 @@ class CurveChart(ChartMouse):
         if columns < 4:
             return self._empty(width, height, self.rich_style)
         self._view = view
-        names = ("raw", "line", "axis", "gap", "cross", "event", "alarm")
+        names = ("raw", "line", "axis", "gap", "cross", "event", "alarm", "guide")
         styles = {name: self.rich_style + self.get_component_rich_style(f"chart--{name}") for name in names}
         bold = Style(bold=True)
         cells = [[(" ", styles["raw"])] * columns for _ in range(rows + has_row)]
@@ -377,8 +379,10 @@ class CurveChart(ChartMouse):
         drawn = [(line, self.line_style(line.look, line.name), *line.bitmaps(view, columns, rows)) for line in lines]
         for *_, band in drawn:
             put(self._dots(band), styles["raw"])
+        for row in labels if rows > LOW else ():
+            put([(row, at, GUIDE) for at in range(columns) if cells[row][at][0] == " "], styles["guide"])
         for row in self._limits(view, rows):
-            put([(row, at, "-") for at in range(0, columns, 2) if cells[row][at][0] == " "], styles["alarm"])
+            put([(row, at, "-") for at in range(0, columns, 2) if cells[row][at][0] in " " + GUIDE], styles["alarm"])
         put([(rows // 2, at, glyph) for at, glyph in bands_of(gaps, view, columns).items()], styles["axis"])
         if self.crosshair is not None:
             put([(row, column_of(self.crosshair, view, columns), "│") for row in range(len(cells))], styles["cross"])
