@@ -207,7 +207,7 @@ class KeptAnswers:
         """Keeps an answer in the history only."""
         self._box = _name_of(box)
         self._runs_kept = 0.0
-        self._states: dict[str, Any] = {}
+        self._states: dict[str, tuple[Any, Any]] = {}
         self._asked: dict[str, object] = {}
 
     def keep(self, op: str, params: dict[str, Any], answer: dict[str, Any]) -> None:
@@ -217,8 +217,9 @@ class KeptAnswers:
             self._cache.put(self._box, op, params, answer)
 
     def keep_runs(self, runs: list[dict[str, Any]]) -> None:
-        """Keep the list of runs, at once where a state changed: an end is announced again otherwise."""
-        states = {run["run"]: run.get("state") for run in runs}
+        """Keep the list of runs, at once where a state or a verdict changed: an end is announced again otherwise, and
+        a list whose runs are all over is not sent again after its verdicts."""
+        states = {run["run"]: (run.get("state"), (run.get("verdict") or {}).get("word")) for run in runs}
         if monotonic() - self._runs_kept >= KEEP_RUNS_S or states != self._states:
             self._runs_kept, self._states = monotonic(), states
             self.keep(RUNS, {}, {"runs": runs})

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from grpo_tui.box.kept import FILE, AnswerCache
+from grpo_tui.box.kept import FILE, AnswerCache, KeptAnswers
+from remote.boxes import Box
 from remote.gate import reply
 from remote.protocol.logs import unpack_series
 from tests.support.any_json import RESULTS
+from tests.support.histories import COLLAPSED
 
 RUNS: dict[str, Any] = {"runs": [{"run": "a", "state": "finished", "step": 3}]}
 
@@ -111,3 +113,13 @@ def test_two_programs_use_one_file(tmp_path: Path) -> None:
         program.join()
     cache = AnswerCache(tmp_path)
     assert all(cache.get(box, "runs", {"n": index}) for box in ("a", "b") for index in range(30))
+
+
+def test_a_list_is_kept_at_once_where_a_state_or_a_verdict_changed() -> None:
+    kept: list[list[dict[str, Any]]] = []
+    answers = KeptAnswers(Box("local", kind="local"), None, lambda op, params, answer: kept.append(answer["runs"]))
+    row = {"run": "a", "state": "finished", "step": 3, "verdict": None}
+    judged = {**row, "verdict": COLLAPSED.to_json()}
+    for runs in ([row], [row], [judged], [judged], [{**judged, "state": "running"}]):
+        answers.keep_runs(runs)
+    assert kept == [[row], [judged], [{**judged, "state": "running"}]]
