@@ -71,6 +71,19 @@ def test_a_dip_that_recovers_is_not_a_collapse() -> None:
         assert word(verdict(dipped[:rows])) in ("improving", ""), rows
 
 
+def test_a_few_lucky_rewards_are_no_level() -> None:
+    lucky = curve(60, lambda step: 0.06 if step <= 30 else 0.0, noise=0.001)
+    assert word(verdict(lucky, metrics={"frac_reward_zero_std": [0.5] * 60})) == "collapsed"
+    assert word(verdict(lucky, metrics={"frac_reward_zero_std": [0.97] * 60})) == "no signal"
+
+
+def test_two_evaluations_since_a_fall_tell_harder_prompts() -> None:
+    fallen = curve(61, lambda step: 1.0 if step <= 40 else 0.05)
+    for accuracies, expected in (((0.5, 0.5, 0.5), ""), ((0.5, 0.1, 0.1), "collapsed")):
+        evaluations = [HeldOutAccuracy(step, share, 500) for step, share in zip((40, 45, 55), accuracies, strict=True)]
+        assert word(verdict(fallen, evaluations=evaluations)) == expected
+
+
 def test_harder_prompts_are_not_a_collapse() -> None:
     fallen = curve(80, lambda step: rising(step) if step <= 40 else 0.9)
     held = [HeldOutAccuracy(step, 0.6, 500) for step in (20, 40, 60, 80)]

@@ -15,6 +15,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -250,9 +251,12 @@ def wait_for_row(recorder: Recorder, run: str, fits: Callable[[dict[str, Any]], 
 def wait_for_end(recorder: Recorder, run: str) -> None:
     """Wait until a run has finished, as long as it makes progress."""
     row = wait_for_row(recorder, run, lambda row: True)
+
+    def has_moved(before: int, row: dict[str, Any]) -> bool:
+        return row["state"] == "finished" or row["step"] != before
+
     while row["state"] != "finished":
-        step = row["step"]
-        row = wait_for_row(recorder, run, lambda row: row["state"] == "finished" or row["step"] != step)  # noqa: B023
+        row = wait_for_row(recorder, run, partial(has_moved, row["step"]))
 
 
 def _wait(condition: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
