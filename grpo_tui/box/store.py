@@ -565,7 +565,7 @@ def eta(store: Store, row: RunRow | None) -> float | None:
     """Seconds until the last step of a run at its current pace, or None."""
     if row is None or not row.is_live or row.total_steps is None or row.shown_state == "stopping":
         return None
-    if store.recalled_at is not None:
+    if store.recalled_at is not None or not store.connected:
         return None
     pace = store.step_seconds(row)
     return None if pace is None else max(0, row.total_steps - step_of(store, row)) * pace

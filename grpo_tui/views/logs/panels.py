@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual.content import Content
 from textual.message import Message
@@ -94,6 +95,8 @@ class LogFilesPanel(ListPanel):
             value = f"{row.size:,}{'+' if window.leveled < 1 else ''}"
         else:
             value = "" if row.size is None else byte_size(row.size)
+        if row.kind == "file" and len(mark) + cell_len(row.text) + 1 + len(value) > width:
+            value = ""  # a name is worth more than its size
         room = max(1, width - len(mark) - len(value) - 1)
         text = Text(no_wrap=True)
         text.append(mark, style=self.get_component_rich_style("files--open", partial=True))

@@ -138,6 +138,8 @@ def test_eta_and_cost() -> None:
     assert math.isclose(cost, 2.49 * 3602 / 3600)
     store.price_per_hour = None
     assert progress.cost(store, store.run) is None
+    store.apply(LinkChanged(Link.LOST, "silence", retry_in_s=4.0))
+    assert progress.eta(store, store.run) is None, "nobody knows how far it is"
 
 
 def test_clock_skew_is_corrected() -> None:

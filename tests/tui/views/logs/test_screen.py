@@ -131,6 +131,14 @@ async def test_levels_are_counted_and_shown_alone(start: Start) -> None:
         assert screen.query_one(LogLinesPanel).has_focus
 
 
+async def test_a_name_takes_the_room_of_its_size(start: Start) -> None:
+    async with start(long_box, size=(80, 24), wait="87/200") as session:
+        await logs(session)
+        text = session.text()
+        assert "kB" in text.partition("▸console.log ")[2].partition("│")[0]
+        assert " completions.jsonl " in text, "a name that would be cut"
+
+
 async def test_search_finds_the_next_match(start: Start) -> None:
     async with start(long_box, wait="87/200") as session:
         await logs(session)
