@@ -51,7 +51,7 @@ def main() -> int:
     set_umask()
     root = Path(arguments[arguments.index("--root") + 1])
     assert os.environ["LOCALFS_ROOT"] == str(root)
-    if command in ("eval", "backup"):
+    if command in ("eval", "backup", "generate"):
         time.sleep(600)
     name = arguments[0] if command == "supervise" else arguments[arguments.index("--training-run") + 1]
     run = open_run(root, name)
