@@ -18,6 +18,7 @@ ALIASES = {
     "run": "name", "start": "launched", "eval": "eval.accuracy",
 }  # fmt: skip
 """Short names."""
+BEST = ("best", "best_step")
 ACCURACIES = ("accuracy", "best", "ci_low", "ci_high")
 """Columns of an evaluation that are shares of its problems."""
 PREFIXES = ("cfg.", "eval.", "max.", "min.", "last.")
@@ -69,6 +70,7 @@ FIELDS = {
         Field("total_steps", "steps it is to run", lambda r: r.number("total_steps")),
         Field("reward", "of the last step", lambda r: r.number("reward"), metric_value),
         Field("held_out", "accuracy of the last evaluated step", _held_out, fraction),
+        Field("held_out_step", "the last evaluated step", lambda r: (_last_evaluated(r) or {}).get("step")),
         Field(
             "gain", "held-out accuracy gained since the first evaluation", lambda r: r.gain and r.gain.gained, fraction
         ),
@@ -116,11 +118,13 @@ def field_value(record: RunRecord, name: str) -> Any:
 
 
 def _evaluated(record: RunRecord, name: str) -> float | None:
-    """A column of the last evaluated step; ``best`` is the highest accuracy."""
+    """A column of the last evaluated step; ``best`` is the highest accuracy, ``best_step`` the step that has it."""
     dataset, _, column = name.rpartition(".")
     evaluations = [one for one in record.evaluations if one["rows"] and dataset in ("", one["dataset"])]
-    if column == "best":
-        return max((row["accuracy"] for one in evaluations for row in one["rows"]), default=None)
+    if column in BEST:
+        rows = [row for one in evaluations for row in one["rows"]]
+        best: dict[str, float] = max(rows, key=lambda row: row["accuracy"], default={})
+        return best.get("accuracy" if column == "best" else "step")
     last: dict[str, float] = max((one["rows"][-1] for one in evaluations), key=lambda row: row["step"], default={})
     return last.get(column)
 
@@ -159,6 +163,6 @@ def known_names(records: Iterable[RunRecord]) -> list[str]:
         found |= dict.fromkeys(record.metrics)
         for one in record.evaluations:
             for row in one["rows"][-1:]:
-                found |= dict.fromkeys(f"eval.{column}" for column in [*row, "best"])
-                found |= dict.fromkeys(f"eval.{one['dataset']}.{column}" for column in [*row, "best"])
+                found |= dict.fromkeys(f"eval.{column}" for column in [*row, *BEST])
+                found |= dict.fromkeys(f"eval.{one['dataset']}.{column}" for column in [*row, *BEST])
     return list(found)

@@ -30,7 +30,16 @@ from grpo_train.report.samples import PickedSample
 from grpo_train.report.text import number_text, shorten, shorten_start
 from grpo_train.report.train_log import Metric
 from grpo_train.run_dir.curves import RAW
-from grpo_train.run_dir.display import EVENT_WORDS, fraction, metric_text, metric_value, percent, signed, state_label
+from grpo_train.run_dir.display import (
+    EVENT_WORDS,
+    fraction,
+    metric_text,
+    metric_value,
+    percent,
+    setting,
+    signed,
+    state_label,
+)
 from grpo_train.run_dir.files import to_float
 
 COLUMNS = 240
@@ -96,9 +105,9 @@ def _head(report: Report) -> Iterator[Block]:
     for run in report.runs:
         where = f"{_label(run)}: " if run.letter else ""
         if run.verdict is not None:
-            yield NoteBlock(
-                f"{where}{run.verdict.mark} {run.verdict.word}: {run.verdict.text}", LEVELS[run.verdict.tone]
-            )
+            level = LEVELS[run.verdict.tone]  # has a sign of its own
+            mark = "" if level else f"{run.verdict.mark} "
+            yield NoteBlock(f"{where}{mark}{run.verdict.word}: {run.verdict.text}", level)
         error = (run.summary.get("error") or {}).get("summary")
         if error and run.summary["state"] != "unreadable":
             yield NoteBlock(f"{where}{error}", "alarm")
@@ -325,21 +334,26 @@ def _configuration(report: Report) -> Iterator[Block]:
         yield NoteBlock("No config can be read.")
     elif report.is_comparison:
         different = differences(report.runs)
-        rows = [[Name(key), *(Name("–" if v is None else v) for v in values)] for key, values in different.items()]
+        rows = [_settings(key, *values) for key, values in different.items()]
         if rows:
             yield TableBlock(["key", *(run.letter for run in report.runs)], rows)
-        same = [[Name(k), Name(v)] for k, v in report.runs[0].config.items() if k not in different]
+        same = [_settings(*item) for item in report.runs[0].config.items() if item[0] not in different]
         yield FoldedBlock(f"{len(same)} keys are the same", [TableBlock(["key", "value"], same)])
     else:
         config = report.runs[0].config
-        changed = [[Name(k), Name(v), Name(defaults.get(k, "–"))] for k, v in config.items() if v != defaults.get(k)]
+        changed = [_settings(k, v, defaults.get(k)) for k, v in config.items() if v != defaults.get(k)]
         if changed:
             yield TableBlock(["key", "value", "default"], changed)
         if report.runs[0].changes:
-            changes = [[f"{c.step:,}", *map(Name, (c.key, c.before, c.after))] for c in report.runs[0].changes]
+            changes = [[f"{c.step:,}", *_settings(c.key, c.before, c.after)] for c in report.runs[0].changes]
             yield TableBlock(["changed after step", "key", "before", "after"], changes, frozenset({0}))
-        same = [[Name(k), Name(v)] for k, v in config.items() if v == defaults.get(k)]
+        same = [_settings(k, v) for k, v in config.items() if v == defaults.get(k)]
         yield FoldedBlock(f"{len(same)} keys have their default", [TableBlock(["key", "value"], same)])
+
+
+def _settings(key: str, *values: str | None) -> list[str]:
+    """A row of a table: a key of the config, and values of it."""
+    return [Name(key), *(Name(setting(value)) for value in values)]
 
 
 def _versions(report: Report) -> Block:

@@ -25,8 +25,6 @@ LETTER = 10
 """Height and width of a letter."""
 SAME = 1e-9
 """Values that differ by less than this share of them are one value and its rounding."""
-ORDERS = 1000
-"""Largest value by smallest, from which any axis is logarithmic."""
 
 
 @dataclass(frozen=True)
@@ -88,14 +86,10 @@ def chart_svg(chart: ChartBlock) -> str:
 
 
 def is_logarithmic(name: str, curves: Sequence[tuple[str, Curve]]) -> bool:
-    """Whether the axis is logarithmic: of positive values, if the app draws the metric so, or over several orders of
-    magnitude; not of shares of a whole."""
-    if SHARES.fullmatch(name):
-        return False
+    """Whether the axis is logarithmic: of the metrics that the app draws so at first, if all values are positive."""
     lows = [float(curve.low.min()) for _, curve in curves if len(curve.low)]
     highs = [float(curve.high.max()) for _, curve in curves if len(curve.high)]
-    is_wide = bool(lows) and min(lows) > 0 and max(highs) / min(lows) >= ORDERS
-    return is_wide or (name in LOGARITHMIC and bool(lows) and min(lows) > 0 and max(highs) > min(lows))
+    return name in LOGARITHMIC and bool(lows) and min(lows) > 0 and max(highs) > min(lows)
 
 
 def points_svg(points: PointsBlock) -> str:

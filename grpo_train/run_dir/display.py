@@ -144,13 +144,17 @@ _DECIMAL = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?")
 
 
 def setting(value: object) -> str:
-    """A value of a config, such as a learning rate: ``3e-5`` for 0.00003 and ``3.0e-05``, ``0.04``, ``yes``, ``–``."""
+    """A value of a config, such as a learning rate: ``3e-5`` for 0.00003 and ``3.0e-05``, ``0.04``, ``yes``, ``–``.
+
+    A number is rounded, the text of one is not.
+    """
     if value is None:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str) and _DECIMAL.fullmatch(value):
-        value = float(value)
+        short = setting(float(value))
+        return short if float(short) == float(value) else value
     if not isinstance(value, float) or not math.isfinite(value):
         return str(value)
     if value and not 0.01 <= abs(value) < 1e6:

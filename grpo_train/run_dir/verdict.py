@@ -44,6 +44,8 @@ DECLINE = 8
 """Rows that a fall may take."""
 LOST = 0.4
 """Share of the level, or of what was gained, that a collapse loses."""
+ALMOST_ALL = 0.9
+"""Share that one held-out evaluation alone has to lose."""
 CLEAR = 6.0
 """Standard errors that a fall takes to be one."""
 DEAD = 0.88
@@ -439,14 +441,16 @@ def _dipped_before(values: Column, line: float, low_rows: int) -> bool:
 
 
 def _fallen_held_out(run: _Run) -> RunVerdict | None:
+    """Two evaluations far below the best one, or one at almost nothing."""
     found = run.given.evaluations
-    if len(found) < 3:
+    if len(found) < 2:
         return None
     place = max(range(len(found) - 1), key=lambda one: found[one].accuracy)
     best, later = found[place], found[place + 1 :]
     fall = best.accuracy - max(one.accuracy for one in later)
     error = math.hypot(best.error, max(one.error for one in later))
-    if len(later) < 2 or fall < LOST * best.accuracy or fall < CLEAR * error:
+    share, clear = (LOST, CLEAR) if len(later) > 1 else (ALMOST_ALL, 2 * CLEAR)
+    if fall < share * best.accuracy or fall < clear * error:
         return None
     if _trend(run.reward[bisect_right(run.steps, best.step) - 1 :]) > 0:
         return None

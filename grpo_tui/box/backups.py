@@ -206,6 +206,8 @@ class Light:
     safe: bool
     reason: str
     """Why it is not safe, or not known; of a safe box, what to know about it."""
+    is_empty: bool = False
+    """Whether the root has no runs: nothing to lose, unless its disk is not mounted."""
 
 
 class Termination:
@@ -233,7 +235,7 @@ class Termination:
             return Light(True, "")
         if self.reply["safe"]:
             return Light(True, "kept on the mount only, no second copy")
-        return Light(False, first_reason(self.reply))
+        return Light(False, first_reason(self.reply), is_without_runs(self.reply))
 
     def _unknown(self) -> str:
         """Why the answer is not known, or what forbids termination without asking; "" where the answer counts."""
@@ -304,6 +306,11 @@ UNSENT = ("no_backup", "behind", "no_destination")
 def unsent_runs(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """The runs whose newest state is in no backup."""
     return [row["name"] for row in rows if row.get("code") in UNSENT and row.get("kind") == "training_runs"]
+
+
+def is_without_runs(reply: Mapping[str, Any]) -> bool:
+    """Whether the one obstacle is a root without runs."""
+    return [row.get("code") for row in reply["obstacles"]] == [NOTHING]
 
 
 def first_reason(reply: dict[str, Any]) -> str:

@@ -70,7 +70,7 @@ RUN_LOOKS = (
 
 MOST_SHOWN = 12
 DEFAULT = (
-    "reward", "grad_norm", "ess/token", "kl", "accuracy", "completions/mean_length", "loss", "entropy",
+    "reward", "grad_norm", "loss", "accuracy", "kl", "completions/mean_length", "ess/token", "entropy",
     "frac_reward_zero_std",
 )  # fmt: skip
 """Shown first, as far as the run logs them."""

@@ -22,6 +22,7 @@ from grpo_tui.box.backups import (
     StoredRun,
     cleanup_plan,
     first_reason,
+    is_without_runs,
     stored_runs,
     unsent_runs,
 )
@@ -509,7 +510,7 @@ class TerminationScreen(Dialog[bool]):
 
 def _verdict(reply: dict[str, Any]) -> Content:
     if not reply["safe"]:
-        if [row.get("code") for row in reply["obstacles"]] == [NOTHING]:
+        if is_without_runs(reply):
             text = f"{first_reason(reply)}. Nothing is lost if no run was launched."
             return Content.from_markup("[$warning]■[/] [bold]no runs here[/]: $text", text=text)
         count = int(reply["count"])

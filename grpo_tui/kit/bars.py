@@ -109,8 +109,9 @@ class HeaderBar(Line):
         if not termination.wanted:
             return Content(""), room
         light = termination.light()
-        tone = "$success" if light.safe else "$error"
-        text = "safe to terminate" if light.safe else "keep the box"
+        tone, text = ("$success", "safe to terminate") if light.safe else ("$error", "keep the box")
+        if light.is_empty:
+            tone, text = "$warning", "no runs here"
         found = part(("■ ", tone), (text, MUTED))
         if light.reason and (left := min(room - found.cell_length - PRICE, LONGEST_REASON)) >= SHORTEST_REASON:
             found += Content(f": {light.reason}").truncate(left, ellipsis=True).stylize(MUTED)

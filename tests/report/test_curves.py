@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_train.report.blocks import ChartBlock, ChartsBlock, Page
-from grpo_train.report.curves import LARGEST, MAIN, reduce
+from grpo_train.report.curves import LARGEST, MAIN, Curve, reduce
 from grpo_train.report.html import to_html
 from grpo_train.report.markdown import to_markdown
 from grpo_train.report.report import Event
 from grpo_train.report.samples import FAR, NEAR, _Rollouts, pick
-from grpo_train.report.svg import HEIGHT, chart_svg, is_logarithmic
+from grpo_train.report.svg import BOTTOM, HEIGHT, TOP, chart_svg, is_logarithmic
 from grpo_train.report.train_log import Metric
 from grpo_train.run_dir.curves import DENSE, LEVELS
 from grpo_train.run_dir.display import metric_text
@@ -113,8 +113,44 @@ def test_a_tick_has_the_digits_of_its_value(name: str, values: list[float], labe
     assert {*labels} <= {text for _, text in found}
 
 
+def band(svg: str) -> list[tuple[float, float]]:
+    """The outline of the band of a chart."""
+    (path,) = re.findall(r'class="band" d="M([^"]+)z"', svg)
+    start, _, steps = path.partition("l")
+    moves = [int(number) for number in re.findall(r"-?\d+", steps)]
+    places = [tuple(map(int, start.split())), *zip(moves[::2], moves[1::2], strict=True)]
+    xs, ys = (itertools.accumulate(each) for each in zip(*places, strict=True))
+    return [(x / 10, y / 10) for x, y in zip(xs, ys, strict=True)]
+
+
+def test_the_band_has_an_area_and_holds_all_values() -> None:
+    metric = metric_of([(1, 5.0 if n == 123 else n % 7 / 7) for n in range(500)])
+    outline = band(chart_svg(ChartBlock("reward", [("", reduce(metric, 1, 500, 20, "raw"))], 1, 500)))
+    upper, lower = outline[: len(outline) // 2], outline[: len(outline) // 2 - 1 : -1]
+    assert all(high < low for (_, high), (_, low) in zip(upper, lower, strict=True))
+    assert min(y for _, y in outline) < TOP + (HEIGHT - BOTTOM - TOP) / 7, "the highest value is in it"
+
+
+def test_a_comparison_has_no_room_for_what_it_does_not_draw() -> None:
+    spiked = [(1, 5.0 if n == 123 else 0.5) for n in range(500)]
+    curves = [(letter, reduce(metric_of(spiked), 1, 500, 20, "raw")) for letter in "AB"]
+    labels = [float(text) for _, text in y_labels(chart_svg(ChartBlock("reward", curves, 1, 500)))]
+    assert max(labels) == pytest.approx(max(curves[0][1].line), abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["ess/token", "reward"])
+def test_rounding_is_no_change(name: str) -> None:
+    metric = metric_of([(1, 1.0 - n % 2 * 6e-13) for n in range(20)])
+    (path,) = re.findall(r'class="line s0" d="([^"]+)"', chart_svg(ChartBlock(name, [("", whole(metric))], 1, 20)))
+    assert {int(step) for step in re.findall(r"-?\d+", path.partition("l")[2])[1::2]} == {0}
+
+
+def whole(metric: Metric) -> Curve:
+    return reduce(metric, metric.steps[0], metric.steps[-1], 100, "raw")
+
+
 def test_the_app_and_the_report_have_one_rule_of_axes() -> None:
-    curve = reduce(metric_of([(1, 0.18), (1, 1.6), (1, 0.2)]), 1, 3, 100, "raw")
+    curve = whole(metric_of([(1, 1e-5), (1, 1.0), (1, 0.2)]))
     for name in MAIN:
         assert is_logarithmic(name, [("", curve)]) == (name in PlotView().logarithmic), name
     assert not is_logarithmic("grad_norm", [("", reduce(metric_of([(1, 0.0), (1, 1.0)]), 1, 2, 100, "raw"))])

@@ -112,7 +112,7 @@ def test_comparison_shows_only_what_differs(two_runs: Path) -> None:
     section = markdown.split("## Configuration")[1].split("###")[0]
     keys = [line.split("`")[1] for line in section.splitlines() if line.startswith("| `")]
     assert keys == ["optimizer.learning_rate", "optimizer.warmup_steps"]
-    assert "| `optimizer.learning_rate` | `0.0003` | `0.001` |" in section
+    assert "| `optimizer.learning_rate` | `3e-4` | `1e-3` |" in section
 
 
 def test_a_resume_with_another_learning_rate_is_shown(root_of_two: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_resume_with_another_learning_rate_is_shown(root_of_two: Path) -> None
     assert "Above the charts: Δ changed config." in html
     report, html, markdown = written(root_of_two, "first", "second")
     assert "Above the charts, after the letter of the run: Δ changed config." in html
-    assert "| `optimizer.learning_rate` | `3e-4→2e-3` | `0.001` |" in markdown
+    assert "| `optimizer.learning_rate` | `3e-4→2e-3` | `1e-3` |" in markdown
     assert "means of" not in html
     assert report.runs[0].events[-1] == Event(1, "Δ", "A")
 
@@ -205,6 +205,15 @@ def test_nan_and_infinities_are_counted(first: RunDir) -> None:
             log.write(to_json({"step": step, "loss": value}) + "\n")
     _, html, _ = written(first.root, "first")
     assert "4 not finite" in html
+
+
+def test_how_the_run_is_comes_before_its_curves(first: RunDir) -> None:
+    with (first.logs / "train_log.jsonl").open("w") as log:
+        for step in range(1, 81):
+            log.write(to_json({"step": step, "reward": 0.01 * (step % 3) + (1.5 if step <= 40 else 0)}) + "\n")
+    _, html, markdown = written(first.root, "first")
+    for said in (html, markdown):
+        assert "▲ collapsed: reward 1.510 ▼ 0.010, step 41" in said.partition("Curves")[0]
 
 
 def test_a_long_run_stays_a_small_file(first: RunDir) -> None:

@@ -68,6 +68,8 @@ def test_each_quantity_has_a_notation(text: Any, values: dict[float, str]) -> No
         ("yes", [True]),
         ("–", [None]),
         ("1.5B", ["1.5B"]),
+        ("0.123456789", ["0.123456789"]),
+        ("0.1235", [0.123456789]),
     ],
 )
 def test_a_setting_is_the_same_however_it_was_written(text: str, values: list[object]) -> None:

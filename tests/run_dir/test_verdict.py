@@ -84,6 +84,16 @@ def test_two_evaluations_since_a_fall_tell_harder_prompts() -> None:
         assert word(verdict(fallen, evaluations=evaluations)) == expected
 
 
+def test_what_is_unlearned_though_rewards_stay() -> None:
+    level = curve(60, lambda step: 1.2)
+    for later, expected in (((0.0,), "collapsed"), ((0.2,), ""), ((0.2, 0.18), "collapsed"), ((0.2, 0.5), "")):
+        held = [HeldOutAccuracy(20 + 20 * index, share, 200) for index, share in enumerate((0.563, *later))]
+        found = verdict(level, evaluations=held)
+        assert (word(found) == "collapsed") == (expected == "collapsed"), later
+        if expected and found is not None:
+            assert (found.metric, found.since) == ("held-out", 40)
+
+
 def test_harder_prompts_are_not_a_collapse() -> None:
     fallen = curve(80, lambda step: rising(step) if step <= 40 else 0.9)
     held = [HeldOutAccuracy(step, 0.6, 500) for step in (20, 40, 60, 80)]

@@ -122,7 +122,7 @@ def fill_history(file: Path, now: float, box: str = "h200-a", run: str = "run_gs
             news("a" * 16, box, run, "running", 9.0, 9.0, reward=1.61, evaluations=evaluations(0.41, 0.55, 0.62),
                  events=tracked, backup="behind", spans=[(now - 9 * HOUR, now)], config={"tracking.wandb": "online"}),
             news("b" * 16, box, "lr_scan_high", "crashed", 26.0, 3.5, reward=0.31, backup="none",
-                 summary={"error": {"summary": "rank 1 was killed by SIGKILL (out of memory?)"}, "sweep": "lr_scan"},
+                 summary={"error": "rank 1 was killed by SIGKILL (out of memory?)", "sweep": "lr_scan"},
                  spans=[(now - 26 * HOUR, now - 22.5 * HOUR)], config={"optimizer.learning_rate": 1e-4}),
             news("c" * 16, "a100-old", "night-2026-11-02", "finished", 52.0, 6.0, reward=1.4, backup="complete",
                  evaluations=evaluations(0.38, 0.52), events=[failed], spans=[(now - 52 * HOUR, now - 46 * HOUR)],

@@ -90,6 +90,7 @@ def evaluate_target(
         closing(PartialWriter(partial, rank)) as writer,
         Judges(task, threads, problems, config.eval.num_samples, plan.label) as judges,
     ):
+        report("progress", name=target.name, done=0, total=total, stored=True)
         for index, items in share:
             is_stored = all(item in finished for item in items)
             if is_stored:

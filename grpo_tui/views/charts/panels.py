@@ -122,7 +122,7 @@ class MetricsPanel(ListPanel, inherit_bindings=False):
         metrics = self.store.metrics
         if metrics.is_known or (self.store.run is not None and not self.store.run.step):
             return Text(EMPTY)
-        return Text(metrics.asking.instead() if self.store.connected else "not read before the link was lost")
+        return Text(metrics.asking.instead() if self.store.connected else "not read yet")
 
     def line(self, index: int, width: int) -> Text:
         return self._line(self._lines[index], width)

@@ -29,7 +29,7 @@ FIRM = 2
 """Columns up to this rank leave the first one only FIRST_LEAST cells."""
 DETAILS = (
     ("run", ("state", "step", "total_steps", "launched", "took", "restarts", "sweep")),
-    ("result", ("reward", "max.reward", "held_out", "eval.best", "gain")),
+    ("result", ("reward", "max.reward", "held_out", "held_out_step", "eval.best", "eval.best_step", "gain")),
     ("cost", ("cost", "projected", "cost_per_step", "cost_per_1000", "cost_per_point")),
     ("config", ("task", "model", "lr", "device", "nproc")),
     ("where", ("box", "root", "backup", "identity", "parent")),
@@ -37,6 +37,7 @@ DETAILS = (
 """Label of a line, and its fields."""
 WORDS = {
     "reward": "last reward", "total_steps": "of", "max.reward": "highest", "held_out": "held-out", "eval.best": "best",
+    "held_out_step": "at step", "eval.best_step": "at step",
     "cost_per_step": "per step", "cost_per_1000": "per 1,000", "cost_per_point": "per point", "cost": "so far",
     "nproc": "processes",
 }  # fmt: skip

@@ -83,7 +83,7 @@ class RunsPanel(TablePanel):
         if runs.mistake is not None:
             title += from_markup(" [$error]✖ $why[/]", why=runs.mistake.message)
         if rows and not self._has_heading(order.column):
-            by = f"sorted by {order.column} {order.arrow}"
+            by = f"sorted by {column(order.column).title} {order.arrow}"
             title += from_markup(" [$text-muted]· $by[/]", by=by)
         fresh = Freshness(self.store.topic_problem("runs"), "warn")
         if self.store.recalled_at is not None:

@@ -134,6 +134,27 @@ def test_the_picture_is_valid_for_any_values(
     assert not any(0x2800 <= ord(c) < 0x2900 and c not in name for c in svg), "braille"
 
 
+def test_a_picture_has_the_values_and_from_two_a_column_their_range() -> None:
+    curve = curve_of([0.5, 1.5, 0.0])
+    places = {}
+    for over in (0, 3):
+        svg = charts_svg("gsm8k", [Drawing("reward", [only_line(curve, over)], False, "#00775a")], (0.0, 3.0))
+        places[over] = re.findall(r'<path d="([^"]+)" fill="none" stroke="#00775a" stroke-width="([\d.]+)"', svg)
+        assert svg.count("fill-opacity") == bool(over)
+    assert [width for _, width in places[0]] == ["1.6"], "the values are the line"
+    assert [width for _, width in places[3]] == ["0.8", "1.6"], "the values are thin, the mean is the line"
+    assert places[3][0][0] == places[0][0][0] != places[3][1][0]
+
+
+@pytest.mark.parametrize(
+    ("values", "value", "expected"),
+    [([0.02] * 9, 0.9, 45.0), ([0.02] * 9, 0.03, None), ([-0.001, 0.001, 0.002] * 3, 0.9, None)],
+    ids=["a spike", "usual", "about 0"],
+)
+def test_how_unusual_a_value_is(values: list[float], value: float, expected: float | None) -> None:
+    assert curve_of(values).times_usual(value) == (expected and pytest.approx(expected))
+
+
 def test_a_picture_has_its_words() -> None:
     drawing = Drawing("reward", [only_line(curve_of([1.0, 2.0]), 0)], False, "#00775a")
     svg = charts_svg("gsm8k", [drawing], (1.0, 2.0))

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from grpo_tui.box.formatting import GAP, Sized, fit
 from grpo_tui.box.rows import RunRow
-from grpo_tui.box.run_columns import short_names
+from grpo_tui.box.run_columns import fitting_name, short_names
 from grpo_tui.box.run_facts import KnownFacts, Trends, trend_of
 from grpo_tui.box.run_list import Order, RunList
 from grpo_tui.box.store import Store
@@ -35,6 +35,13 @@ def test_columns_fit_and_leave_in_order(columns: list[tuple[int, int]], room: in
     left = [column.rank for column in sized if column not in kept]
     assert all(column.rank <= min(left) for column in kept) if left else True
     assert kept == [column for column in sized if column in kept]
+
+
+@given(st.integers(2, 30))
+def test_names_that_differ_at_their_end_differ_when_cut(width: int) -> None:
+    cut = [fitting_name(name, width) for name in ("collapsed_low_rate_a", "collapsed_low_rate_b")]
+    assert cut[0] != cut[1]
+    assert max(map(len, cut)) <= width
 
 
 def test_columns_are_aligned_under_their_headings() -> None:

@@ -84,6 +84,8 @@ async def test_a_root_without_runs_loses_nothing(start: Start) -> None:
         }  # fmt: skip
 
     async with start(script=script, wait="87/200") as session:
+        await session.until_text("■ no runs here: no run was launched")
+        assert "keep the box" not in session.text()
         await opened(session, "T", TerminationScreen)
         text = await session.until_text("no runs here", "the disk of the root is not mounted")
         assert "1 thing would be lost" not in text

@@ -40,7 +40,7 @@ def show_run(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def compare_evaluations(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
-    row = {"dataset": "addition", "n": 40, "difference": -0.05, "low": -0.09, "high": -0.01}
+    row = {"dataset": "addition", "n": 40, "difference": -0.05, "low": -0.09, "high": -0.01, "gained": 3, "lost": 5}
     found = [
         {**row, "run": run, "step": step, "name": f"step_{step}"}
         for run in params["others"]
@@ -105,7 +105,7 @@ async def test_the_tables_say_what_differs(start: Start) -> None:
         await session.until_text(
             "optimizer.learning_rate  2e-6  5e-6 ≠  1e-5 ≠", "3 keys are the same   u shows all",
             "B − A", ".710", "-.050 ±.040 ≠", "4 of 4 differences are beyond", "(40 problems, in pairs)",
-            "@acme--tiny  .333 ±.030  40 problems",
+            "B at step 20: 3 gained, 5 lost of 40 problems", "@acme--tiny  .333 ±.030  40 problems",
             "step 87", "tokens 87k", "GPU time 8 m 50 s", "cost $0.18", "first step at", "✖ crashed",
             "each is the mean of the last 10 steps",
         )  # fmt: skip
@@ -166,7 +166,7 @@ async def test_axes_begin_with_each_run(start: Start) -> None:
         await session.press("number_sign", *"50", "enter", "h")
         await session.until_text("at 48 ")
         await session.press("right_square_bracket")
-        await session.until(lambda: charts(screen)[0].metric == "completions/mean_length")
+        await session.until(lambda: charts(screen)[0].metric == "loss")
         await session.press("left_square_bracket")
         await session.until(lambda: charts(screen)[0].metric == "reward")
         await session.press("v")

@@ -177,6 +177,14 @@ async def test_what_is_known_of_the_tracking(start: Start, file: Path, monkeypat
         await session.until_text("CommError: 401 Unauthorized", f"grpo-train track --training-run {GONE}")
 
 
+async def test_a_run_that_is_not_tracked_says_so(start: Start, file: Path) -> None:
+    async with start(history=file, wait="87/200") as session:
+        await shown(session)
+        assert "held-out .620   at step 100   best .620   at step 100" in session.text()
+        await session.press("down")
+        await session.until_text("W&B      off", "error    rank 1 was killed by SIGKILL")
+
+
 async def test_what_another_program_writes_is_shown(start: Start, file: Path) -> None:
     async with start(history=file, wait="87/200") as session:
         await shown(session)
@@ -201,6 +209,10 @@ async def test_without_a_history_every_key_says_why(start: Start) -> None:
         await session.until_text("started with --no-cache")
         await session.press("t")
         assert "started with --no-cache" in session.messages()
+        await session.press("slash", *"se6")  # typed for a prompt that did not open
+        await session.until_text("started with --no-cache")
+        assert session.app.views.name == "history"
+        assert not session.client.asked_for("stop")
 
 
 def test_the_demo_says_that_it_keeps_none(tmp_path: Path) -> None:

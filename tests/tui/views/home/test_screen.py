@@ -464,6 +464,9 @@ async def test_without_a_link_no_run_is_green_and_nothing_is_asked_for(start: St
             await session.press(key)
             await session.until_text("not connected: not read yet")
             assert "asking the box" not in session.text()
+        await session.press("2")
+        await session.until_text("┃ not read yet ")
+        assert "no metrics logged yet" not in session.text()
 
 
 async def test_connecting_refused_and_no_engine(start: Start) -> None:

@@ -49,10 +49,29 @@ async def test_the_end_of_a_run_that_is_not_well_is_no_success(start: Start) -> 
     async with start(judged, wait="87/200") as session:
         session.client.runs[0].update(state="finished", step=200)
         session.client.report()
-        await session.until_text("finished: collapsed")
+        text = await session.until_text("finished: collapsed")
         assert session.app.store.run is not None
         assert session.app.store.run.label == ("✔", "finished", "rest")
-        assert "its last checkpoint is not evaluated" not in line(session, f"{RUN} ")
+        assert "its last checkpoint is not evaluated" not in text
+
+
+async def test_a_live_run_in_trouble_is_not_green(start: Start) -> None:
+    async with start(learning_box, wait="87/200") as session:
+        assert session.app.store.run is not None
+        assert session.app.store.run.label[2] == "live"
+        for verdict, tone in ((FELL, "bad"), (DEAD, "warn")):
+            session.client.runs[0]["verdict"] = verdict.to_json()
+            session.client.report()
+            await session.until(lambda tone=tone: session.app.store.run.label == ("●", "running", tone))
+
+
+async def test_where_to_resume_says_how_good_that_was(start: Start) -> None:
+    def early(client: FakeClient) -> None:
+        judged(client)
+        client.runs[0]["verdict"] = RunVerdict("collapsed", 25, 28, "reward", 1.84, 0.0).to_json()
+
+    async with start(early, wait="87/200") as session:
+        await session.until_text("r resumes at 20 (held-out .710)")
 
 
 async def test_a_verdict_is_told_once_and_can_be_filtered(start: Start) -> None:
