@@ -24,6 +24,8 @@ SHARES = re.compile(r"(task/[^/]+/)?(accuracy(/.*)?|ess/.*|groups/.*|frac_.*|com
 LOGARITHMIC = ("grad_norm",)
 """Metrics whose axis is logarithmic at first, as far as their values are positive."""
 RAW, LIGHT, STRONG = LEVELS = ("raw", "light", "strong")
+NOISY = 3
+"""Standard errors within which a change is no direction."""
 DENSE = 2
 """Values a column up to which they are a line; of more, their range is a band."""
 PART = {LIGHT: 40, STRONG: 10}
@@ -81,6 +83,21 @@ def noise(values: Sequence[float]) -> float:
     if not middle:
         return math.sqrt(sum(bend * bend for bend in bends) / len(bends) / 6)
     return 1.4826 * middle / math.sqrt(6)
+
+
+def direction(sums: Sequence[float], counts: Sequence[float], values: Sequence[float], least: float) -> str:
+    """Where a curve went from its last quarter but one to its last: ``↗`` ``↘``, or ``→`` within ``least`` or its noise.
+
+    Sum and number of the values of each column, none of which is empty, and a value of each, which has the noise.
+    """
+    quarter = max(1, len(counts) // 4)
+    recent, before = slice(-quarter, None), slice(-2 * quarter, -quarter)
+    many, few = sum(counts[recent]), sum(counts[before])
+    if not few:
+        return ""
+    change = sum(sums[recent]) / many - sum(sums[before]) / few
+    doubt = NOISY * noise(values) * math.sqrt(1 / many + 1 / few)
+    return "→" if abs(change) <= max(least, doubt) else "↗" if change > 0 else "↘"
 
 
 class LevelChange(NamedTuple):

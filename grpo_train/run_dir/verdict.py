@@ -8,6 +8,7 @@ than there are, there is none.
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -164,7 +165,7 @@ class RunVerdict:
         """What changed: ``reward 1.841 ▼ 0.002``."""
         if self.word == "no signal":
             mostly = "" if self.how == "equal" else f", mostly {self.how},"
-            return f"{percent(self.after)} of groups have equal rewards{mostly}"
+            return f"{percent(self.after)} of groups score alike{mostly}"
         if self.word == "flat":
             return f"reward {metric_text('reward', self.after)}"
         after = self.how if self.word == "diverging" and self.how else self._text(self.after)
@@ -191,6 +192,12 @@ class RunVerdict:
         steps = self.since - self.cause_step
         distance = f"{steps} step{'s' * (steps != 1)} " if steps > 0 else ""
         return f"{since}, {distance}after {self.cause}"
+
+    @property
+    def undone(self) -> str:
+        """The cause taken back: ``learning_rate 1e-4`` of ``learning_rate 1e-4→2e-3``; "" where that is not clear."""
+        changes = [re.fullmatch(r"(\S+) (.+)→.+", each) for each in self.cause.split(", ")]
+        return ", ".join(f"{change[1]} {change[2]}" for change in changes if change) if all(changes) else ""
 
     def to_json(self) -> dict[str, Any]:
         """As ``--json`` has it; numbers are finite."""

@@ -17,7 +17,7 @@ from itertools import accumulate
 from statistics import median
 from typing import Any, NamedTuple
 
-from grpo_train.run_dir.curves import LIGHT, RAW, centered_means, mean_over
+from grpo_train.run_dir.curves import LIGHT, RAW, centered_means, direction, mean_over
 from grpo_train.run_dir.files import to_float
 from grpo_tui.box.asking import SOON_S, Asking, monotonic
 from grpo_tui.box.log import RunLogs, TrainLogRow, row_step, row_time
@@ -149,13 +149,13 @@ class Curve:
         return self._means[1]
 
     def direction(self) -> str:
-        """Where the curve went over the last quarter, by its range: ``↗`` ``→`` ``↘``; "" of a few values."""
+        """Where the curve went over the last quarter, beyond its noise: ``↗`` ``→`` ``↘``; "" of a few values."""
         if self.count < LEAST_FOR_DIRECTION:
             return ""
         smooth = [mark.last for mark in self.means(mean_over(LIGHT, self.count, 0))]
-        change = smooth[-1] - smooth[-max(2, len(smooth) // 4)]
-        is_flat = abs(change) <= max(0.07 * (max(smooth) - min(smooth)), FLAT * abs(smooth[-1]))
-        return "→" if is_flat else "↗" if change > 0 else "↘"
+        least = max(0.07 * (max(smooth) - min(smooth)), FLAT * abs(smooth[-1]))
+        sums, rows, values = zip(*((mark.sum, mark.rows, mark.last) for mark in self.marks), strict=True)
+        return direction(sums, rows, values, least)
 
     def times_usual(self, value: float) -> float | None:
         """How many times the median of the marks a value is, if that is unusual; else None.

@@ -190,6 +190,13 @@ class RolloutRow:
     reward: float | None
     answer: str = ""
     time: float = 0.0
+    correct: bool | None = None
+    """What the grader said; None without one."""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it is correct; where nobody graded it, whether it was rewarded."""
+        return self.correct if self.correct is not None else self.reward is not None and self.reward > 0
 
 
 @dataclass(frozen=True)
@@ -399,4 +406,5 @@ def completion_of(offset: int, row: dict[str, Any]) -> RolloutRow:
         reward=to_float(row.get("reward")),
         answer="" if answer is None else str(answer)[:200],
         time=row_time(row) or 0.0,
+        correct=correct if isinstance(correct := row.get("correct"), bool) else None,
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from grpo_train.history.cost import dollars
-from grpo_train.run_dir.display import duration, metric_text, state_label
+from grpo_train.run_dir.display import duration, metric_text, setting, state_label
 from grpo_train.run_dir.files import to_float
 from grpo_tui.box.asking import monotonic
 from grpo_tui.box.events import AlarmRule
@@ -121,8 +121,10 @@ TOLD = {
 NEXT = {
     ("no signal", "all correct"): "try harder problems",
     ("no signal", "all wrong"): "try easier problems",
+    ("flat", ""): "try a higher learning rate",
 }
-"""What helps, by word and way."""
+"""What helps where no change of the config explains it, by word and way."""
+RATE = "optimizer.learning_rate"
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,8 @@ class Need:
     before: int = 0
     """A resume is useful from a checkpoint before this step only; 0 = from any."""
     is_first: bool = False
+    is_resumed: bool = False
+    """Whether a resume of the run is what to do."""
 
 
 def dismissed_in(kept: Any) -> set[str]:
@@ -207,8 +211,8 @@ class Needs:
         return count
 
     def to_ask(self) -> Need | None:
-        """A failed run whose checkpoints are not known yet; it is asked for then."""
-        need = next((one for one in self.entries if one.tone == "bad" and one.run and one.key not in self.asked), None)
+        """A run to resume whose checkpoints are not known yet; it is asked for then."""
+        need = next((one for one in self.entries if one.is_resumed and one.key not in self.asked), None)
         if need is not None:
             self.asked[need.key] = None
         return need
@@ -229,7 +233,7 @@ class Needs:
             if row.state in ("crashed", "lost"):
                 why = one_line(str(row.error.get("summary") or ""))[:SUMMARY_LENGTH]
                 text = f"{name} crashed at step {row.step}" if row.state == "crashed" else f"{name} is lost"
-                yield Need(key, at, "bad", row.name, text, why, self._resumes(key))
+                yield Need(key, at, "bad", row.name, text, why, self._resumes(key), is_resumed=True)
             elif row.reason:
                 what = "stopped by itself" if row.state == "stopped" else "finished with failures"
                 yield Need(key, at, "warn", row.name, f"{name} {what} at step {row.step}", one_line(row.reason))
@@ -261,14 +265,14 @@ class Needs:
                 yield Need(key, failed[key], "bad", row.name, text, one_line(transfer.error)[:SUMMARY_LENGTH])
         self._failed = failed
 
-    def _resumes(self, key: str, before: int = 0) -> str:
+    def _resumes(self, key: str, before: int = 0, undone: str = "") -> str:
         checkpoint = self.asked.get(key)
         if checkpoint is None:
             return ""
         if not checkpoint.step:
             return "no checkpoint before it" if before else "no complete checkpoint to resume from"
         held_out = next((f" (held-out {one.figure})" for one in checkpoint.evaluations if one.accuracy is not None), "")
-        return f"{self._key('resume')} resumes at {checkpoint.step}{held_out}"
+        return f"{self._key('resume')} resumes at {checkpoint.step}{undone and f', {undone}'}{held_out}"
 
     def _verdicts(self, store: Store, names: Mapping[str, str]) -> Iterable[Need]:
         """Runs that train, or have finished, and are not well."""
@@ -280,15 +284,26 @@ class Needs:
             key, name = f"verdict {row.name} {row.started} {verdict.word}", names.get(row.name, row.name)
             age = None if row.is_live else store.age(row.updated_at)
             judged[key] = at = self._judged.get(key, store.now()) if age is None else store.now() - age
-            is_bad = verdict.tone == "bad"
-            then = self._resumes(key, verdict.since) if is_bad else NEXT.get((verdict.word, verdict.how), "")
-            if verdict.word == "suspicious":
+            is_bad, undone = verdict.tone == "bad", verdict.undone
+            is_resumed = is_bad or bool(undone)
+            then = NEXT.get((verdict.word, verdict.how), "")
+            if is_resumed:
+                then = self._resumes(key, verdict.since, undone)
+            elif verdict.word == "flat" and (rate := self._facts.configs.get(row.name, {}).get(RATE)) is not None:
+                then += f" than {setting(rate)}"
+            elif verdict.word == "suspicious":
                 then = f"{self._key('rollouts')} shows its completions"
-            text, detail = f"{name} {TOLD.get(verdict.word, verdict.word)}", verdict.text
-            if is_bad:
-                text, detail = f"{text}: {verdict.change}", verdict.when
-            yield Need(key, at, verdict.tone, row.name, text, detail, then, verdict.since, is_bad)
+            text = f"{name} {TOLD.get(verdict.word, verdict.word)}"
+            text += f": {verdict.change}" if is_bad else f" since step {verdict.since}"
+            detail = verdict.when if is_bad else verdict.change
+            if verdict.cause and not is_bad:
+                detail = f"{verdict.cause}: {detail}"
+            yield Need(key, at, verdict.tone, row.name, text, detail, then, verdict.since, is_bad, is_resumed)
         self._judged = judged
+
+    def next_of(self, run: str) -> str:
+        """What to do about a run that is not well."""
+        return next((need.then for need in self.entries if need.run == run and need.tone != "good"), "")
 
     def _alarms(self, store: Store, names: Mapping[str, str]) -> Iterable[Need]:
         for row in store.live_runs():

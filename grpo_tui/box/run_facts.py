@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from grpo_train.run_dir.curves import LIGHT, centered_means, mean_over
+from grpo_train.run_dir.curves import LIGHT, centered_means, direction, mean_over
 from grpo_train.run_dir.files import to_float
 from grpo_tui.box.asking import LIVE_S, SOON_S, Asking, monotonic
 from grpo_tui.box.rows import RunRow
@@ -216,8 +216,9 @@ def trend_of(columns: Columns, steps: Columns | None = None) -> Trend:
     low, high = min(smooth), max(smooth)
     arrow = ""
     if sum(columns.count) >= LEAST and len(smooth) > 1:
-        change = smooth[-1] - smooth[-1 - max(1, len(smooth) // 4)]
-        arrow = "→" if abs(change) <= FLAT * (high - low) else "↗" if change > 0 else "↘"
+        totals, rows = ([column[index] for index in counted] for column in (sums, counts))
+        values = [value for value, count in zip(columns.last, columns.count, strict=True) if count]
+        arrow = direction(totals, rows, values, FLAT * (high - low))
     heights = {index: _height(value, low, high) for index, value in zip(counted, smooth, strict=True)}
     return Trend(
         "".join(_cell(heights.get(2 * cell), heights.get(2 * cell + 1)) for cell in range(CELLS)),

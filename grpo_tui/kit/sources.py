@@ -132,9 +132,8 @@ def _completion_line(completion: RolloutRow, width: int, palette: Palette) -> Te
     text = Text(clock(completion.time), style=palette["muted"], no_wrap=True)
     text.append(f"  step {completion.step:<5}", style="bold")
     text.append(" reward ", style=palette["muted"])
-    good = completion.reward is not None and completion.reward > 0
-    reward = f"{'✔' if good else '·'} {metric_value(completion.reward):<6}"
-    text.append(reward, style=palette["good" if good else "muted"])
+    reward = f"{'✔' if completion.is_good else '·'} {metric_value(completion.reward):<6}"
+    text.append(reward, style=palette["good" if completion.is_good else "muted"])
     text.append(one_line(completion.prompt[-120:])[-40:], style=palette["muted"])
     text.append(" → ", style=palette["faint"])
     text.append(one_line(completion.text[: 4 * width])[:width])
@@ -184,13 +183,12 @@ class CompletionSource(PageSource):
 
 def completion_page(one: RolloutRow, width: int, palette: Palette) -> list[Text]:
     """A completion as lines of ``width`` cells."""
-    good = one.reward is not None and one.reward > 0
     head = Text(no_wrap=True)
-    reward = f"{'✔' if good else '✖'} reward {metric_value(one.reward)}"
-    head.append(reward, style=f"bold {palette['good' if good else 'warn']}")
-    head.append(f"   step {one.step}", style=palette["muted"])
+    reward = f"{'✔' if one.is_good else '✖'} reward {metric_value(one.reward)}"
+    head.append(reward, style=f"bold {palette['good' if one.is_good else 'warn']}")
     if one.answer:
-        head.append(f"   correct answer {one_line(one.answer)[:40]}", style=palette["muted"])
+        head.append(f"   correct: {one_line(one.answer)[:40]}", style=palette["muted"])
+    head.append(f"   step {one.step}", style=palette["muted"])
     prompt = one.prompt.strip()
     if len(prompt) > 320:
         prompt = "…" + prompt[-320:]

@@ -58,6 +58,19 @@ def test_a_collapse_names_steps_and_cause() -> None:
     json.dumps(found.to_json(), allow_nan=False)
 
 
+@pytest.mark.parametrize(
+    ("cause", "undone"),
+    [
+        ("learning_rate 1e-4→2e-3", "learning_rate 1e-4"),
+        ("temperature 1→4, max_grad_norm 0.05→1000", "temperature 1, max_grad_norm 0.05"),
+        ("rewards [a, b]→[c]", ""),
+        ("", ""),
+    ],
+)
+def test_a_cause_can_be_taken_back(cause: str, undone: str) -> None:
+    assert RunVerdict("collapsed", 41, 50, "reward", 1.84, 0.0, cause, 40).undone == undone
+
+
 @pytest.mark.parametrize("rows", [2, 6, 9, 25])
 def test_a_finished_collapse_is_still_one(rows: int) -> None:
     fallen = curve(40 + rows, lambda step: rising(step) if step <= 40 else 0.0)
@@ -142,7 +155,7 @@ def test_no_signal_says_which_way(column: str, how: str) -> None:
     assert found is not None
     assert (found.word, found.how) == ("no signal", how)
     assert abs(found.since - 31) <= 3
-    assert found.text == f"97 % of groups have equal rewards, mostly {how}, since step {found.since}"
+    assert found.text == f"97 % of groups score alike, mostly {how}, since step {found.since}"
 
 
 @pytest.mark.parametrize(("changes", "expected"), [({"rollout.temperature": [1, 0.01]}, "no signal"), ({}, "done")])

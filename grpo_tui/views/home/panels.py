@@ -67,7 +67,8 @@ class HealthLine(Line):
         now = self.store.logs.health.now if self.store.logs else []
         color = _COLORS[now[0].tone] if now else "$text-muted"
         more = from_markup(f"[$text-muted]  +{len(now) - 1}[/]" if len(now) > 1 else "")
-        first, *rest = self._wrapped()[: max(1, self.size.height)]
+        wrapped, rows = self._wrapped(), max(1, self.size.height)
+        first, *rest = [*wrapped[: rows - 1], " ".join(map(str.strip, wrapped[rows - 1 :]))]
         label = from_markup("[$text-muted]$label[/]", label=f"{'health':<{LABEL}}")
         shown = [label + from_markup(f"[{color}]$text[/]", text=first)]
         shown += [Content(" " * LABEL) + from_markup(f"[{color}]$text[/]", text=line) for line in rest]
@@ -182,6 +183,8 @@ def _headed(head: str, lines: list[Text], palette: Palette) -> list[Text]:
 
 INDENT = 9
 """Cells before the text: mark and time."""
+LEAST_DETAIL = 12
+"""Cells below which what happened is left out for what to do."""
 
 
 class NeedsPanel(ListPanel):
@@ -244,10 +247,14 @@ class NeedsPanel(ListPanel):
         need = self.entries[index // 2]
         muted = self.get_component_rich_style("list--muted", partial=True)
         if index % 2:
-            then = f"; {need.then}" if need.then and need.detail else need.then
+            room = width - INDENT - len(need.then) - 2
+            if need.then and room < LEAST_DETAIL:
+                text = Text(" " * INDENT + need.then, no_wrap=True)
+                text.truncate(width, overflow="ellipsis")
+                return text
             text = Text(" " * INDENT + need.detail, no_wrap=True)
-            text.truncate(max(1, width - len(then)), overflow="ellipsis")
-            return text.append(then)
+            text.truncate(INDENT + room if need.then else width, overflow="ellipsis")
+            return text.append(f"; {need.then}" if need.then and need.detail else need.then)
         today = time.localtime(self.store.now())[:3] == time.localtime(need.at)[:3]
         at = time.strftime("%H:%M" if today else "%m-%d", time.localtime(need.at))
         tone = self.get_component_rich_style(f"needs--{need.tone}", partial=True)

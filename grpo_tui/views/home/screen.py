@@ -50,7 +50,7 @@ class HomeScreen(ViewScreen):
         self.runs = desk.runs
         self._noticed: bool | None = None
         self._layout: Layout | None = None
-        self._laid_for: tuple[int, Widget | None] = (0, None)
+        self._laid_for: tuple[int, Widget | None, tuple[int, ...]] = (0, None, ())
         self._needs: Needs | None = None
         self.smoothing = RAW
         self._turned_to_console = False
@@ -69,10 +69,11 @@ class HomeScreen(ViewScreen):
             id="charts",
         )  # fmt: skip
         logs = [*log_sources(store), CompletionSource(store), CheckpointsSource(store), HealthSource(store)]
+        summary = SummaryPanel(store, self._facts, lambda run: self.needs.next_of(run), id="summary")
         yield Notice(store, id="notice")
         yield RunsPanel(store, self.runs, id="runs")
         yield Horizontal(
-            Vertical(ErrorPanel(store, id="error"), SummaryPanel(store, self._facts, id="summary"), charts, id="left"),
+            Vertical(ErrorPanel(store, id="error"), summary, charts, id="left"),
             Vertical(
                 NeedsPanel(store, lambda: self.needs, id="needs"),
                 Container(
@@ -166,20 +167,20 @@ class HomeScreen(ViewScreen):
         error, summary, gpu = self.query_one(ErrorPanel), self.query_one(SummaryPanel), self.query_one(GpuPanel)
         gpu_rows = gpu.lines_wanted() + (0 if is_short else 2)
         is_narrow = self.size.width < NARROW
-        summary_lines = summary.lines_wanted(is_narrow)
+        heights = summary.heights(is_narrow)
         found = layout(
             self.size.width,
             self.size.height - (3 if is_short else 4) - gpu_rows,
             runs=len(self.runs.rows),
             error=error.lines_wanted() if error.wanted else 0,
-            summary=summary_lines,
+            summary=sum(heights),
             needs=2 * len(self.needs.entries),
             starting=(starting := self._is_starting),
         )
-        if found == self._layout and (gpu_rows, self.maximized) == self._laid_for:
+        if found == self._layout and (gpu_rows, self.maximized, heights) == self._laid_for:
             return
-        summary.show_as(summary_lines, is_narrow)
-        self._layout, self._laid_for = found, (gpu_rows, self.maximized)
+        summary.show_as(heights, is_narrow)
+        self._layout, self._laid_for = found, (gpu_rows, self.maximized, heights)
         rows: dict[Widget, int] = {
             gpu: gpu_rows,
             error: found.error,

@@ -24,8 +24,6 @@ from grpo_tui.kit.panel import Line, StoreView, from_markup, toned
 from grpo_tui.views.home.panels import LABEL, HealthLine
 
 _TONES = {"bad": "bold $error", "warn": "$warning", "good": "$success"}
-ALWAYS = 3
-"""Lines that are always there."""
 
 
 def _labeled(label: str, text: Content) -> Content:
@@ -109,6 +107,26 @@ class VerdictLine(Line):
         )
 
 
+class NextLine(Line):
+    """``next         r resumes at 40 with learning_rate 1e-4``, of a run that is not well."""
+
+    def __init__(self, store: Store, next_of: Callable[[str], str]) -> None:
+        super().__init__(store)
+        self._next_of = next_of
+
+    @property
+    def text(self) -> str:
+        return self._next_of(self.store.selected or "")
+
+    def state(self) -> object:
+        return (self.text, self.size)
+
+    def render(self) -> Content:
+        return _labeled("next", from_markup("[b]$text[/]", text=self.text)).truncate(
+            max(1, self.size.width), ellipsis=True
+        )
+
+
 class WorkflowLine(Line):
     """``3 of 9 done · ▸ evaluate step 100 · then back up at step 100, train to step 150 …``."""
 
@@ -152,7 +170,7 @@ class TransferLine(Line):
 
 
 class SummaryPanel(StoreView, Vertical, can_focus=True):
-    """The lines in one frame. Without room for it, a transfer takes a line, and a warning or an alarm does.
+    """The lines in one frame. Without room for it, a transfer takes a line, and a verdict or a warning does.
 
     With the keys, left and right move over the checkpoints.
     """
@@ -160,12 +178,15 @@ class SummaryPanel(StoreView, Vertical, can_focus=True):
     ALLOW_MAXIMIZE = False
     BINDINGS: ClassVar = [("left", "checkpoint(-1)"), ("right", "checkpoint(1)")]
 
-    def __init__(self, store: Store, facts: Callable[[], KnownFacts], *, id: str) -> None:
+    def __init__(
+        self, store: Store, facts: Callable[[], KnownFacts], next_of: Callable[[str], str], *, id: str
+    ) -> None:
         super().__init__(store, id=id, classes="panel")
-        self._facts = facts
+        self._facts, self._next_of = facts, next_of
 
     def compose(self) -> ComposeResult:
         yield VerdictLine(self.store)
+        yield NextLine(self.store, self._next_of)
         yield ModelLine(self.store, self._facts)
         yield StageBar(self.store, id="stages")
         yield CheckpointsLine(self.store)
@@ -174,40 +195,28 @@ class SummaryPanel(StoreView, Vertical, can_focus=True):
         yield NoteLine(self.store)
         yield HealthLine(self.store, id="health")
 
-    def lines_wanted(self, is_line: bool) -> int:
-        """Rows of content."""
-        logs = self.store.logs
-        has_health = logs is not None and logs.health.is_logged
-        transfer = self.query_one(TransferLine).lines()
-        verdict = self.query_one(VerdictLine).verdict
+    def heights(self, is_line: bool) -> tuple[int, ...]:
+        """Rows of each line, in their order; 0: it is not shown."""
+        logs, told = self.store.logs, self.query_one(VerdictLine)
+        is_bad = told.verdict is not None and told.verdict.tone != "good"
+        transfer, health = self.query_one(TransferLine).lines(), self.query_one(HealthLine)
+        next_ = int(bool(self.query_one(NextLine).text))
         if is_line:
-            is_told = verdict is not None and verdict.tone != "good"
-            return is_told + min(1, transfer) + int(logs is not None and logs.health.tone != "muted")
-        optional = int(bool(self.query_one(NoteLine).note)) + int(bool(self.query_one(WorkflowLine).parts))
-        optional += self.query_one(VerdictLine).lines()
-        return ALWAYS + optional + transfer + (self.query_one(HealthLine).lines() if has_health else 0)
+            is_warned = logs is not None and logs.health.tone != "muted"
+            rows = (int(is_bad), is_bad * next_, 0, 0, 0, 0, min(1, transfer), 0, int(is_warned and not is_bad))
+        else:
+            workflow, note = bool(self.query_one(WorkflowLine).parts), bool(self.query_one(NoteLine).note)
+            said = health.lines() if logs is not None and logs.health.is_logged else 0
+            rows = (told.lines(), next_, 1, 1, 1, int(workflow), transfer, int(note), said)
+        return rows
 
-    def show_as(self, lines: int, is_line: bool) -> None:
-        """Show all lines in a frame, or transfer and health alone without one."""
+    def show_as(self, heights: tuple[int, ...], is_line: bool) -> None:
+        """Show all lines in a frame, or what is urgent alone without one."""
         self.set_class(is_line, "-line")
         self.can_focus = not is_line
-        note, health, transfer = self.query_one(NoteLine), self.query_one(HealthLine), self.query_one(TransferLine)
-        for line in self.query(Line):
-            line.display = not is_line
-        workflow = self.query_one(WorkflowLine)
-        note.display = not is_line and bool(note.note)
-        workflow.display = not is_line and bool(workflow.parts)
-        moving = min(1, transfer.lines()) if is_line else transfer.lines()
-        transfer.display = moving > 0
-        transfer.styles.height = max(1, moving)
-        told = self.query_one(VerdictLine)
-        told.display = told.verdict is not None and (not is_line or told.verdict.tone != "good")
-        said = int(told.display) if is_line else told.lines()
-        told.styles.height = max(1, said)
-        rows = lines - moving - said
-        rows -= 0 if is_line else ALWAYS + int(note.display) + int(workflow.display)
-        health.display = rows > 0
-        health.styles.height = max(1, rows)
+        for line, height in zip(self.query(Line), heights, strict=True):
+            line.display = height > 0
+            line.styles.height = max(1, height)
 
     def state(self) -> object:
         return None

@@ -285,7 +285,7 @@ def test_pages_have_all_metrics_that_change() -> None:
     logged: dict[str, Any] = {name: {"name": name, "constant": name in ("kl", "reward", "m3")} for name in names}
     view = ChartsView()
     pages = view.pages(logged, 6)
-    assert pages[0] == ["reward", "accuracy", "loss", "m0", "m1", "m2"]  # that the reward is constant is news
+    assert pages[0] == ["reward", "loss", "accuracy", "m0", "m1", "m2"]  # that the reward is constant is news
     assert sorted(name for page in pages for name in page) == sorted({*names} - {"kl", "m3"})
     view.shown = ["kl", "loss"]
     assert view.pages(logged, 6)[:2] == [["kl", "loss"], ["reward", "accuracy", "m0", "m1", "m2", "m4"]]

@@ -11,6 +11,7 @@ import xml.etree.ElementTree as ElementTree
 from array import array
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -153,6 +154,15 @@ def test_a_picture_has_the_values_and_from_two_a_column_their_range() -> None:
 )
 def test_how_unusual_a_value_is(values: list[float], value: float, expected: float | None) -> None:
     assert curve_of(values).times_usual(value) == (expected and pytest.approx(expected))
+
+
+def test_noise_has_no_direction() -> None:
+    random = Random(1)
+    curves = [[random.gauss(0.9, 0.2) for _ in range(140)] for _ in range(40)]
+    found = [curve_of(values).direction() for values in curves]
+    assert found.count("→") >= 38
+    rising = [[value + index / 50 for index, value in enumerate(values)] for values in curves]
+    assert {curve_of(values).direction() for values in rising} == {"↗"}
 
 
 def test_a_picture_has_its_words() -> None:

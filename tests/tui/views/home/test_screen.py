@@ -21,14 +21,14 @@ from tests.tui.fake_rows import LOGS, RUN, ailing_rows, healthy, jsonl, no_signa
 
 async def test_home_follows_the_live_run(start: Start) -> None:
     async with start(wait="87/200") as session:
-        await session.until_text("step_20", ".710", "reward", "step 87", "correct answer", "no GPU on this box")
+        await session.until_text("step_20", ".710", "reward", "step 87", "correct: ", "no GPU on this box")
         assert sorted(session.client.follows.values()) == sorted(
             f"{LOGS}/{name}" for name in ("train_log.jsonl", "events.jsonl", "rollouts.jsonl", "console.log")
         )
         session.client.append(f"{LOGS}/train_log.jsonl", jsonl(train_rows(91)[87:]))
         await session.until_text("91/200", "step 91")
         session.client.append(f"{LOGS}/rollouts.jsonl", jsonl(rollout_rows(91, 1)))
-        await session.until(lambda: "step 91   correct answer" in session.text())
+        await session.until(lambda: re.search(r"correct: \S+   step 91", session.text()))
 
 
 async def test_device_is_in_the_header(start: Start) -> None:
@@ -124,7 +124,7 @@ async def test_home_fits_every_size(start: Start, size: tuple[int, int]) -> None
 
 
 async def test_compact_home_has_more_log_tabs(start: Start) -> None:
-    tabs = (["UserWarning"], ["then answer"], ["correct answer"], [".710"], ["no health logged"], ["step 87"])
+    tabs = (["UserWarning"], ["then answer"], ["correct: "], [".710"], ["no health logged"], ["step 87"])
     async with start(size=(80, 24), wait="train_log") as session:
         for texts in tabs:
             await session.press("l")
@@ -183,7 +183,7 @@ async def test_the_time_of_a_step_is_shown_without_its_stages(start: Start) -> N
 
 async def test_older_completions_can_be_browsed(start: Start) -> None:
     async with start(wait="87/200") as session:
-        await session.until_text("correct answer")
+        await session.until_text("correct: ")
         await session.focus("#completion")
         await session.press("left", "left")
         await session.until_text("2 back")

@@ -33,7 +33,7 @@ async def test_a_collapse_is_first(start: Start, size: tuple[int, int]) -> None:
         first = session.app.home.needs.entries[0]
         assert (first.run, first.tone, first.is_first) == (RUN, "bad", True)
         assert "reward 1.840 ▼ 0, steps 41–50" in line(session, " ▼ collapsed  reward")
-        await session.until_text("r resumes at 30", *(["1 step after"] if size[0] > 80 else []))
+        await session.until_text("r resumes at 30, learning_rate 1e-4")
 
 
 async def test_nothing_is_resumed_from_after_the_fall(start: Start) -> None:
@@ -74,6 +74,29 @@ async def test_where_to_resume_says_how_good_that_was(start: Start) -> None:
         await session.until_text("r resumes at 20 (held-out .710)")
 
 
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_what_to_do_about_the_selected_run_is_beside_its_verdict(start: Start, size: tuple[int, int]) -> None:
+    mastered = RunVerdict(
+        "no signal", 41, 41, "frac_reward_zero_std", 0.2, 1.0, "temperature 1→0.01", 40, "all correct"
+    )
+
+    def two(client: FakeClient) -> None:
+        judged(client)
+        for row in client.runs:
+            if row["run"] == FINISHED:
+                row["verdict"] = mastered.to_json()
+
+    async with start(two, size=size, wait="87/200") as session:
+        await session.until_text("next         r resumes at 30, learning_rate 1e-4")
+        await session.press("down")
+        await session.until_text("∅ no signal  100 % of groups", "next         r resumes at 30, temperature 1")
+        session.client.runs[1]["verdict"] = RunVerdict("flat", 5, 5, "reward", 0.9, 0.9).to_json()
+        session.client.report()
+        await session.until_text("→ flat       reward 0.900", "next         try a higher learning rate")
+        await session.press("down", "down")
+        await session.until(lambda: "next  " not in session.text())
+
+
 async def test_a_verdict_is_told_once_and_can_be_filtered(start: Start) -> None:
     async with start(learning_box, wait="87/200") as session:
         rung: list[int] = []
@@ -81,7 +104,7 @@ async def test_a_verdict_is_told_once_and_can_be_filtered(start: Start) -> None:
         await session.until(lambda: session.app.home.needs.entries)  # what was there already does not ring
         session.client.runs[0]["verdict"] = DEAD.to_json()
         session.client.report()
-        await session.until_text("∅ no signal", f"{RUN} learns nothing", "100 % of groups have equal rewards,")
+        await session.until_text("∅ no signal", f"{RUN} learns nothing since step 12", "100 % of groups score alike,")
         await session.until_text("; try easier problems")
         session.client.runs[0].update(step=88)
         session.client.report()
