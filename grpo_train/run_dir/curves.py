@@ -86,7 +86,7 @@ def noise(values: Sequence[float]) -> float:
 
 
 def direction(sums: Sequence[float], counts: Sequence[float], values: Sequence[float], least: float) -> str:
-    """Where a curve went from its last quarter but one to its last: ``↗`` ``↘``, or ``→`` within ``least`` or its noise.
+    """Where a curve went from its last quarter but one to its last: ``↗`` ``↘``; ``→`` within ``least`` or its noise.
 
     Sum and number of the values of each column, none of which is empty, and a value of each, which has the noise.
     """
