@@ -40,6 +40,12 @@ def snapshot(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.name != ".lock")
 
 
+def test_the_schema_is_json_and_its_reference_markdown(tmp_path: Path) -> None:
+    schema, reference = (command_here("schema", *given, root=tmp_path).stdout for given in ((), ("--markdown",)))
+    assert "optimizer" in json.loads(schema)["properties"]
+    assert "| `learning_rate` |" in reference
+
+
 BAD_STARTS: dict[str, tuple[list[str], str]] = {
     "config missing": (["--cfg", "nowhere.yaml"], "cannot read the config nowhere.yaml: No such file or directory"),
     "config is a directory": (["--cfg", "config"], "cannot read the config config: Is a directory"),

@@ -40,6 +40,14 @@ def test_all_gsm8k_answers_are_right(gsm8k_dir: Path) -> None:
     assert not official or "4 share 13 consecutive words" in output
 
 
+@pytest.mark.parametrize("given", ["missing/rows.jsonl", "hf:name"])
+def test_a_path_is_no_misspelled_name(given: str) -> None:
+    status, output = check(given)
+    assert status == 2
+    assert given in output
+    assert "unknown dataset" not in output
+
+
 def test_single_split_as_json(tmp_path: Path) -> None:
     question = "How many eggs are left when a hen lays nine and a fox takes three?"
     file = write(tmp_path / "test.jsonl", *({"question": q, "answer": "#### 6"} for q in (question, question.upper())))
