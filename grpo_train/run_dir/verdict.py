@@ -158,13 +158,15 @@ class RunVerdict:
     @property
     def text(self) -> str:
         """The evidence in one line: ``reward 1.841 ▼ 0.002, steps 41–50, 1 step after learning_rate 1e-4→2e-3``."""
+        if self.word == "no signal":
+            return f"{self.when}: {self.change}"
         return f"{self.change}{', ' if self.word == 'collapsed' else ' '}{self.when}".rstrip()
 
     @property
     def change(self) -> str:
         """What changed: ``reward 1.841 ▼ 0.002``."""
         if self.word == "no signal":
-            mostly = "" if self.how == "equal" else f", mostly {self.how},"
+            mostly = "" if self.how == "equal" else f", mostly {self.how}"
             return f"{percent(self.after)} of groups score alike{mostly}"
         if self.word == "flat":
             return f"reward {metric_text('reward', self.after)}"

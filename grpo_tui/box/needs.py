@@ -293,11 +293,9 @@ class Needs:
                 then += f" than {setting(rate)}"
             elif verdict.word == "suspicious":
                 then = f"{self._key('rollouts')} shows its completions"
-            text = f"{name} {TOLD.get(verdict.word, verdict.word)}"
-            text += f": {verdict.change}" if is_bad else f" since step {verdict.since}"
-            detail = verdict.when if is_bad else verdict.change
-            if verdict.cause and not is_bad:
-                detail = f"{verdict.cause}: {detail}"
+            text = f"{name} {TOLD.get(verdict.word, verdict.word)} "
+            text += f"at step {verdict.since}: {verdict.change}" if is_bad else f"since step {verdict.since}"
+            detail = verdict.cause or (verdict.when if is_bad else verdict.change)
             yield Need(key, at, verdict.tone, row.name, text, detail, then, verdict.since, is_bad, is_resumed)
         self._judged = judged
 

@@ -268,11 +268,15 @@ def _cost(cells: Cells, row: RunRow) -> str:
 
 
 def verdict_label(row: RunRow) -> str:
-    """``▼ collapsed @41``, with the step since when a run is not well; "" where there is nothing to say."""
+    """``▼ collapsed @41``, with the step since when a run is not well; "" where there is nothing to say.
+
+    No signal is said as which way: ``∅ all wrong @41``.
+    """
     verdict = row.verdict
     if verdict is None:
         return ""
-    return f"{verdict.mark} {verdict.word}" + (f" @{verdict.since}" if verdict.tone != "good" else "")
+    word = verdict.how if verdict.word == "no signal" and verdict.how.startswith("all ") else verdict.word
+    return f"{verdict.mark} {word}" + (f" @{verdict.since}" if verdict.tone != "good" else "")
 
 
 def _urgency(cells: Cells, row: RunRow) -> int | None:

@@ -155,7 +155,7 @@ def test_no_signal_says_which_way(column: str, how: str) -> None:
     assert found is not None
     assert (found.word, found.how) == ("no signal", how)
     assert abs(found.since - 31) <= 3
-    assert found.text == f"97 % of groups score alike, mostly {how}, since step {found.since}"
+    assert found.text == f"since step {found.since}: 97 % of groups score alike, mostly {how}"
 
 
 @pytest.mark.parametrize(("changes", "expected"), [({"rollout.temperature": [1, 0.01]}, "no signal"), ({}, "done")])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from textwrap import wrap
 from typing import Any, ClassVar
 
@@ -11,6 +11,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
+from textual.geometry import Size
 from textual.message import Message
 
 from grpo_train.run_dir.verdict import RunVerdict
@@ -95,36 +96,42 @@ class VerdictLine(Line):
         return (self.verdict, self.size)
 
     def render(self) -> Content:
-        verdict, width = self.verdict, max(1, self.size.width)
+        verdict = self.verdict
         if verdict is None:
             return Content()
         word = from_markup(f"[{_TONES[verdict.tone]}]$word[/]", word=f"{f'{verdict.mark} {verdict.word}':<{LABEL}}")
-        first, *rest = self._wrapped()
-        if self.size.height == 1 or not rest:
-            return (word + Content(" ".join([first, *rest]))).truncate(width, ellipsis=True)
-        return Content("\n").join(
-            [word + Content(first), _labeled("", Content(" ".join(rest))).truncate(width, ellipsis=True)]
-        )
+        return in_rows(word, self._wrapped(), self.size, "$foreground")
+
+
+def in_rows(label: Content, lines: Sequence[str], size: Size, style: str) -> Content:
+    """Lines of text after a label, in one row or two."""
+    first, *rest = lines or [""]
+    if size.height == 1 and rest:
+        first, rest = " ".join([first, *rest]), []
+    rows = [label + from_markup(f"[{style}]$text[/]", text=first)]
+    rows += [_labeled("", from_markup(f"[{style}]$text[/]", text=" ".join(rest)))] if rest else []
+    return Content("\n").join([row.truncate(max(1, size.width), ellipsis=True) for row in rows])
 
 
 class NextLine(Line):
-    """``next         r resumes at 40 with learning_rate 1e-4``, of a run that is not well."""
+    """``next         r resumes at 40, learning_rate 1e-4``, of a run that is not well, in one or two rows."""
 
     def __init__(self, store: Store, next_of: Callable[[str], str]) -> None:
         super().__init__(store)
         self._next_of = next_of
 
-    @property
-    def text(self) -> str:
-        return self._next_of(self.store.selected or "")
+    def lines(self) -> int:
+        """Rows of the line."""
+        return min(2, len(self._wrapped()))
+
+    def _wrapped(self) -> list[str]:
+        return wrap(self._next_of(self.store.selected or ""), max(10, self.size.width - LABEL))
 
     def state(self) -> object:
-        return (self.text, self.size)
+        return (self._next_of(self.store.selected or ""), self.size)
 
     def render(self) -> Content:
-        return _labeled("next", from_markup("[b]$text[/]", text=self.text)).truncate(
-            max(1, self.size.width), ellipsis=True
-        )
+        return in_rows(_labeled("next", Content()), self._wrapped(), self.size, "b")
 
 
 class WorkflowLine(Line):
@@ -200,14 +207,14 @@ class SummaryPanel(StoreView, Vertical, can_focus=True):
         logs, told = self.store.logs, self.query_one(VerdictLine)
         is_bad = told.verdict is not None and told.verdict.tone != "good"
         transfer, health = self.query_one(TransferLine).lines(), self.query_one(HealthLine)
-        next_ = int(bool(self.query_one(NextLine).text))
+        after = self.query_one(NextLine).lines()
         if is_line:
-            is_warned = logs is not None and logs.health.tone != "muted"
-            rows = (int(is_bad), is_bad * next_, 0, 0, 0, 0, min(1, transfer), 0, int(is_warned and not is_bad))
+            is_warned = logs is not None and logs.health.tone != "muted" and not is_bad
+            rows = (int(is_bad), int(is_bad and after > 0), 0, 0, 0, 0, min(1, transfer), 0, int(is_warned))
         else:
             workflow, note = bool(self.query_one(WorkflowLine).parts), bool(self.query_one(NoteLine).note)
             said = health.lines() if logs is not None and logs.health.is_logged else 0
-            rows = (told.lines(), next_, 1, 1, 1, int(workflow), transfer, int(note), said)
+            rows = (told.lines(), after, 1, 1, 1, int(workflow), transfer, int(note), said)
         return rows
 
     def show_as(self, heights: tuple[int, ...], is_line: bool) -> None:

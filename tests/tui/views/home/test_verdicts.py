@@ -29,7 +29,7 @@ def line(session: Session, text: str) -> str:
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
 async def test_a_collapse_is_first(start: Start, size: tuple[int, int]) -> None:
     async with start(judged, size=size, wait="87/200") as session:
-        await session.until_text("▼ collapsed", "✔ done", "collapsed: reward 1.840 ▼ 0")
+        await session.until_text("▼ collapsed", "✔ done", "collapsed at step 41: reward 1.840 ▼ 0")
         first = session.app.home.needs.entries[0]
         assert (first.run, first.tone, first.is_first) == (RUN, "bad", True)
         assert "reward 1.840 ▼ 0, steps 41–50" in line(session, " ▼ collapsed  reward")
@@ -51,7 +51,7 @@ async def test_the_end_of_a_run_that_is_not_well_is_no_success(start: Start) -> 
         session.client.report()
         text = await session.until_text("finished: collapsed")
         assert session.app.store.run is not None
-        assert session.app.store.run.label == ("✔", "finished", "rest")
+        assert session.app.store.run.label == ("▼", "finished", "rest")
         assert "its last checkpoint is not evaluated" not in text
 
 
@@ -89,7 +89,11 @@ async def test_what_to_do_about_the_selected_run_is_beside_its_verdict(start: St
     async with start(two, size=size, wait="87/200") as session:
         await session.until_text("next         r resumes at 30, learning_rate 1e-4")
         await session.press("down")
-        await session.until_text("∅ no signal  100 % of groups", "next         r resumes at 30, temperature 1")
+        await session.until_text(
+            "∅ no signal  since step 41, 1 step after",
+            "∅ all correct @41",
+            "next         r resumes at 30, temperature 1",
+        )
         session.client.runs[1]["verdict"] = RunVerdict("flat", 5, 5, "reward", 0.9, 0.9).to_json()
         session.client.report()
         await session.until_text("→ flat       reward 0.900", "next         try a higher learning rate")
@@ -104,7 +108,9 @@ async def test_a_verdict_is_told_once_and_can_be_filtered(start: Start) -> None:
         await session.until(lambda: session.app.home.needs.entries)  # what was there already does not ring
         session.client.runs[0]["verdict"] = DEAD.to_json()
         session.client.report()
-        await session.until_text("∅ no signal", f"{RUN} learns nothing since step 12", "100 % of groups score alike,")
+        await session.until_text(
+            "∅ all wrong @12", f"{RUN} learns nothing since step 12", "100 % of groups score alike,"
+        )
         await session.until_text("; try easier problems")
         session.client.runs[0].update(step=88)
         session.client.report()
