@@ -40,7 +40,7 @@ FOREIGN = {
 }  # fmt: skip
 """Options of lm-eval, SLURM, git and uv."""
 FILES = (".json", ".jsonl", ".safetensors", ".csv", ".yaml")
-COLUMNS = {"eval.accuracy", "eval.best", "eval.mean_length"}
+COLUMNS = {"eval.accuracy", "eval.best", "eval.best_step", "eval.mean_length"}
 """Fields of queries that look like keys of a config."""
 FILE = re.compile(r"(?<![\w~/.:])\b[\w.*/-]+\.(?:py|md|ya?ml|sh|svg|tcss)\b")
 PLACE = re.compile(r"(?<![\w~/.-])(?:config|docs|grpo_train|grpo_tui|remote|scripts|tests)/[\w.*/-]*")

@@ -28,6 +28,12 @@ def facts(logs: RunLogs) -> dict[str, Any]:
     }
 
 
+def test_recent_values_are_the_newest() -> None:
+    logs = RunLogs("run")
+    logs.feed("train_log", 0, jsonl([{"step": step, "time/step": 100 if step <= 20 else 2} for step in range(1, 41)]))
+    assert logs.recent("time/step") == 2
+
+
 def resumed_files() -> dict[str, bytes]:
     """Logs of a run of 8 steps, resumed from step 4 and stopped at 6."""
     rows = [{**row, "health": [no_signal(row["step"] / 10)]} for row in train_rows(8, seed=1, nan_at=3)]
