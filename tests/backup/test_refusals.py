@@ -12,13 +12,13 @@ from pathlib import Path
 
 import botocore.auth
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, SSLError
 
 from grpo_train.backup import s3_requests
 from grpo_train.backup.access import Access
 from grpo_train.backup.destinations import open_destination
 from grpo_train.backup.s3 import S3Store
-from grpo_train.backup.s3_errors import date_of, retry_after
+from grpo_train.backup.s3_errors import cause_of, date_of, retry_after
 from grpo_train.backup.s3_requests import _time_of
 from grpo_train.backup.store import StoreError
 from tests.support.clock import LeapingClock, TestClock
@@ -274,3 +274,14 @@ def test_an_endpoint_that_is_not_a_store(status: int, page: bytes) -> None:
         for call in calls:
             assert endpoint in str(refused(call))
         web.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed certificate", "a private authority needs 'ca_file'"),
+        ("[SSL: WRONG_VERSION_NUMBER] wrong version number", "the connection to https://s3 broke"),
+    ],
+)
+def test_a_broken_handshake_is_no_wrong_certificate(reason: str, said: str) -> None:
+    assert said in cause_of(SSLError(endpoint_url="https://s3", error=reason), "https://s3")
