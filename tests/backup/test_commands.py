@@ -163,7 +163,8 @@ def test_cleanup_shows_a_plan_first(root: Path, elsewhere: Path) -> None:
     assert (plan.returncode, "remove  training_state/step_10" in plan.stdout) == (0, True)
     asked = command_here("cleanup", "--training-run", "one", "--keep-latest", root=root)
     assert (asked.returncode, "add --yes" in asked.stderr) == (2, True)
-    assert command_here("cleanup", "--training-run", "one", root=root).returncode == 2, "how many stay is not said"
+    untold = command_here("cleanup", "--training-run", "one", root=root)
+    assert (untold.returncode, "choose --keep-latest or --keep N" in untold.stderr) == (2, True)
     alone = command_here("backup", "--training-run", "one", "--keep-latest", root=root)
     assert (alone.returncode, "need --cleanup" in alone.stderr) == (2, True)
     assert [c.step for c in run.checkpoints()] == [10, 20, 30]
