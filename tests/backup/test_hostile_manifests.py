@@ -134,6 +134,12 @@ def test_restore_of_a_hostile_snapshot_writes_nothing(
     assert (found.state, bool(found.reason)) == ("damaged", True)
 
 
+def test_a_file_of_a_snapshot_is_no_file_of_the_run(run: RunDir, disk: Destination) -> None:
+    home = Home("training_runs", "one", read_record(run.path).identity)
+    rewrite(disk, home, files=[{**FILE, "key": home.snapshot(1, "manifest.json")}])
+    assert "lies outside this run" in StoredRun(disk.store, home).snapshot(1).reason
+
+
 def test_unfinished_states_are_named(run: RunDir, disk: Destination) -> None:
     home = Home("training_runs", "one", read_record(run.path).identity)
     complete = home.snapshot(1, "COMPLETE")
