@@ -178,17 +178,17 @@ def test_samples_are_found_over_the_link(log: Path, agent: RawAgent) -> None:
         ask(agent, "search_rollouts", run="one", where=["height", "=", 1])
 
 
-def test_only_a_log_of_the_run_is_read(log: Path, tmp_path: Path, agent: RawAgent) -> None:
+def test_only_a_log_of_the_run_is_read(log: Path, tmp_path: Path, process: RawAgent) -> None:
     outside = tmp_path.parent / "outside.jsonl"
     outside.write_text(lines(1, 3))
     for make in (lambda: log.symlink_to(outside), lambda: os.mkfifo(log), lambda: log.mkdir()):
         log.unlink()
         make()
         with pytest.raises(RemoteError) as error:
-            ask(agent, "series", run="one", metrics=["reward"])
+            ask(process, "series", run="one", metrics=["reward"])
         assert error.value.code == "bad_path"
     with pytest.raises(RemoteError, match="no run named 'two'"):
-        ask(agent, "metrics", run="two")
+        ask(process, "metrics", run="two")
 
 
 def test_a_log_that_cannot_be_read_is_reported(log: Path, agent: RawAgent) -> None:
