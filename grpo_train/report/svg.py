@@ -20,7 +20,7 @@ from grpo_train.report.train_log import Floats
 from grpo_train.run_dir.curves import LOGARITHMIC, SHARES, apart, decimals_of, log_ticks, ticks
 
 WIDTH, HEIGHT = 360, 168
-LEFT, RIGHT, TOP, BOTTOM = 48, 14, 10, 20
+LEFT, RIGHT, TOP, BOTTOM = 62, 14, 10, 20
 LETTER = 10
 """Height and width of a letter."""
 SAME = 1e-9

@@ -18,7 +18,7 @@ from grpo_tui.kit.plot import RunLine, View, XLabel, scaled, view_of, x_labels
 
 WIDTH, HEIGHT = 480, 240
 """Of one chart."""
-LEFT, RIGHT, TOP, BOTTOM = 56, 16, 34, 26
+LEFT, RIGHT, TOP, BOTTOM = 70, 16, 34, 26
 SIGNS = HEIGHT - BOTTOM - 6
 """Height of the signs of events, in a strip of their own above the axis …"""
 STRIP = 13

@@ -19,7 +19,7 @@ from grpo_train.report.html import to_html
 from grpo_train.report.markdown import to_markdown
 from grpo_train.report.report import Event
 from grpo_train.report.samples import FAR, NEAR, _Rollouts, pick
-from grpo_train.report.svg import BOTTOM, HEIGHT, TOP, chart_svg, is_logarithmic
+from grpo_train.report.svg import BOTTOM, HEIGHT, LEFT, TOP, chart_svg, is_logarithmic
 from grpo_train.report.train_log import Metric
 from grpo_train.run_dir.curves import DENSE, LEVELS
 from grpo_train.run_dir.display import metric_text
@@ -81,7 +81,7 @@ def test_charts_are_drawn_from_any_values(log: list[tuple[int, float]]) -> None:
 
 def y_labels(svg: str) -> list[tuple[float, str]]:
     """Height and text of the labels on the y axis."""
-    found = re.findall(r'<text x="43" y="([\d.]+)" text-anchor="end">([^<]+)</text>', svg)
+    found = re.findall(rf'<text x="{LEFT - 5}" y="([\d.]+)" text-anchor="end">([^<]+)</text>', svg)
     return [(float(y), text) for y, text in found]
 
 
@@ -95,6 +95,7 @@ def test_the_extremes_are_labeled_and_no_label_covers_another(log: list[tuple[in
     heights = sorted(y for y, _ in labels)
     assert all(low + 9.9 <= high <= HEIGHT for low, high in itertools.pairwise(heights))
     assert not len(curve.low) or labels
+    assert all(6.2 * len(text) <= LEFT - 5 for _, text in labels), "no sign is cut off"
 
 
 def test_the_highest_and_lowest_value_are_on_the_axis() -> None:

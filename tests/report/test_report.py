@@ -213,7 +213,9 @@ def test_how_the_run_is_comes_before_its_curves(first: RunDir) -> None:
             log.write(to_json({"step": step, "reward": 0.01 * (step % 3) + (1.5 if step <= 40 else 0)}) + "\n")
     _, html, markdown = written(first.root, "first")
     for said in (html, markdown):
-        assert "▲ collapsed: reward 1.510 ▼ 0.010, step 41" in said.partition("Curves")[0]
+        head = said.partition("Curves")[0]
+        assert "▲ collapsed: reward 1.510 ▼ 0.010, step 41" in head
+        assert "▼ finished" in head
 
 
 def test_a_long_run_stays_a_small_file(first: RunDir) -> None:

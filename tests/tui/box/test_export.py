@@ -26,7 +26,7 @@ from grpo_tui.box.events import CRASH, EVALUATION, STOP, RunEvent
 from grpo_tui.box.export import header_of, lines_of, pages, request_of, steps_between
 from grpo_tui.kit import svg as chart_svg
 from grpo_tui.kit.plot import RunLine, only_line
-from grpo_tui.kit.svg import Drawing, charts_svg, png_of
+from grpo_tui.kit.svg import LEFT, Drawing, charts_svg, png_of
 from remote.protocol.logs import MAX_CELLS, MAX_WIDTH, Columns
 from tests.support.index import Box, make_run
 
@@ -199,7 +199,7 @@ def test_a_picture_has_the_extremes_and_a_strip_for_events() -> None:
     ]
     chart = Drawing("reward", [RunLine(marks)], False, "#000", events=[Placed(40.0, RunEvent(STOP, 40, None, ""))])
     svg = charts_svg("run", [chart], (1.0, 121.0))
-    texts = re.findall(r'<text x="50" y="([\d.]+)" text-anchor="end" fill="#\w+">([^<]+)</text>', svg)
+    texts = re.findall(rf'<text x="{LEFT - 6}" y="([\d.]+)" text-anchor="end" fill="#\w+">([^<]+)</text>', svg)
     assert [text for _, text in sorted(texts, key=lambda one: float(one[0]))] == ["1.84", "1.5", "1.0", "0.5", "0.02"]
     lowest = max(float(y) for y, _ in texts)
     (event,) = re.findall(r'y="([\d.]+)" font-size="9" fill="#1d2733" text-anchor="middle">S<', svg)
