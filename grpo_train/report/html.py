@@ -73,7 +73,10 @@ class _Charts:
     def figure(self, chart: ChartBlock) -> dict[str, Any]:
         """What the template shows of a chart."""
         self.charts.append([self._series(chart, letter, curve) for letter, curve in chart.curves if len(curve.mean)])
-        notes = ["log"] if is_logarithmic(chart.name, chart.curves) else []
+        notes = []
+        if is_logarithmic(chart.name, chart.curves):
+            some = any(len(curve.low) and curve.low.min() <= 0 for _, curve in chart.curves)
+            notes.append("log, only values > 0" if some else "log")
         gaps = sum(len(curve.gaps) for _, curve in chart.curves)
         if gaps:
             notes.append(f"{gaps:,} not finite")

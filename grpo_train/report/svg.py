@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -55,13 +55,15 @@ class Scale:
 
 def chart_svg(chart: ChartBlock) -> str:
     """A metric's curves, as an ``<svg>`` element."""
-    curves = [(letter, curve) for letter, curve in chart.curves if len(curve.mean)]
+    alone, is_log = len(chart.curves) == 1, is_logarithmic(chart.name, chart.curves)
+    drawn = [(letter, piece) for letter, curve in chart.curves for piece in (positive(curve) if is_log else [curve])]
+    curves = [(letter, curve) for letter, curve in drawn if len(curve.mean)]
     x = Scale(chart.first, max(chart.last, chart.first + 1), LEFT, WIDTH - RIGHT)
-    (low, high), y = _extremes(curves), _y_scale(chart.name, curves)
+    low, high = _extremes(curves, alone)
+    y = _y_scale(chart.name, low, high, is_log=is_log) if curves else _padded(low, high)
     parts = [_axes(x, y, [low, high] if curves else [])]
     parts += _events(x, chart.events)
-    alone = len(chart.curves) == 1
-    letters: list[tuple[str, float, float]] = []
+    ends: dict[str, tuple[float, float]] = {}
     for letter, curve in curves:
         xs = x.at(curve.x)
         if alone and curve.over:
@@ -76,9 +78,8 @@ def chart_svg(chart: ChartBlock) -> str:
             parts.append(
                 f'<path class="line {series}" d="{_path([*zip(xs, ys, strict=True)])}" transform="scale(.1)"/>'
             )
-        if letter:
-            letters.append((letter, float(xs[-1]), float(ys[-1])))
-    parts += _letters(letters)
+        ends[letter] = float(xs[-1]), float(ys[-1])
+    parts += _letters([(letter, *end) for letter, end in ends.items() if letter])
     parts += [_crosses(x.at(curve.gaps)) for _, curve in chart.curves if len(curve.gaps)]
     parts.append(f'<line class="cross" x1="0" x2="0" y1="{TOP}" y2="{HEIGHT - BOTTOM}" visibility="hidden"/>')
     label = escape(f"{chart.name} over steps {chart.first:,} to {chart.last:,}")
@@ -86,10 +87,26 @@ def chart_svg(chart: ChartBlock) -> str:
 
 
 def is_logarithmic(name: str, curves: Sequence[tuple[str, Curve]]) -> bool:
-    """Whether the axis is logarithmic: of the metrics that the app draws so at first, if all values are positive."""
-    lows = [float(curve.low.min()) for _, curve in curves if len(curve.low)]
-    highs = [float(curve.high.max()) for _, curve in curves if len(curve.high)]
-    return name in LOGARITHMIC and bool(lows) and min(lows) > 0 and max(highs) > min(lows)
+    """Whether the axis is logarithmic: of the metrics that the app draws so at first, as far as they are positive."""
+    found = np.concatenate([np.empty(0), *(value for _, curve in curves for value in (curve.low, curve.high))])
+    found = found[found > 0]
+    return name in LOGARITHMIC and len(found) > 0 and bool(found.max() > found.min())
+
+
+def positive(curve: Curve) -> list[Curve]:
+    """The pieces of a curve between columns without a positive value; what is not positive is the smallest that is."""
+    values = np.array([curve.low, curve.high, curve.mean, curve.line])
+    kept = np.flatnonzero(curve.high > 0)
+    if not len(kept):
+        return []
+    least = float(values[:, kept][values[:, kept] > 0].min())
+    pieces = np.split(kept, np.flatnonzero(np.diff(kept) > 1) + 1)
+    found = []
+    for piece in pieces:
+        low, high, mean, line = np.maximum(values[:, piece], least)
+        first, last = curve.first[piece], curve.last[piece]
+        found.append(replace(curve, first=first, last=last, low=low, high=high, mean=mean, line=line))
+    return found
 
 
 def points_svg(points: PointsBlock) -> str:
@@ -158,21 +175,17 @@ def _series_class(letter: str) -> str:
     return f"s{'ABCDEFGHIJKL'.index(letter) if letter else 0}"
 
 
-def _extremes(curves: Sequence[tuple[str, Curve]]) -> tuple[float, float]:
+def _extremes(curves: Sequence[tuple[str, Curve]], alone: bool) -> tuple[float, float]:
     """The lowest and the highest value that is drawn."""
-    alone = len(curves) == 1
     low = min((float((curve.low if alone else curve.line).min()) for _, curve in curves), default=0.0)
     high = max((float((curve.high if alone else curve.line).max()) for _, curve in curves), default=1.0)
     return low, high
 
 
-def _y_scale(name: str, curves: Sequence[tuple[str, Curve]]) -> Scale:
-    low, high = _extremes(curves)
-    if not curves:
-        return _padded(low, high)
+def _y_scale(name: str, low: float, high: float, *, is_log: bool) -> Scale:
     if SHARES.fullmatch(name) and low >= 0 and high <= 1:
         return Scale(0.0, 1.0, HEIGHT - BOTTOM, TOP)
-    if low > 0 and is_logarithmic(name, curves):
+    if is_log:
         low, high = 10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high))
         return Scale(low, high, HEIGHT - BOTTOM, TOP, is_log=True)
     return _padded(low, high)

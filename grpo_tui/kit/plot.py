@@ -423,10 +423,13 @@ def only_line(curve: Curve, over: int) -> RunLine:
 
 
 def scaled(marks: Sequence[Mark], is_log: bool) -> Sequence[Mark]:
-    """Marks on an axis: of a logarithmic one exponents of ten, without the marks that have no positive value."""
+    """Marks on an axis: of a logarithmic one exponents of ten. The line breaks where a mark has no positive value."""
     if not is_log:
         return marks
-    positive = [mark for mark in marks if mark.high > 0]
+    after = [True, *(mark.high <= 0 for mark in marks)]
+    positive = [
+        mark._replace(broken=mark.broken or gap) for mark, gap in zip(marks, after, strict=False) if mark.high > 0
+    ]
     floor = min((value for mark in positive for value in mark[1:5] if value > 0), default=1.0)
     return [_changed(mark, lambda value: math.log10(max(value, floor))) for mark in positive]
 

@@ -154,7 +154,14 @@ def test_the_app_and_the_report_have_one_rule_of_axes() -> None:
     curve = whole(metric_of([(1, 1e-5), (1, 1.0), (1, 0.2)]))
     for name in MAIN:
         assert is_logarithmic(name, [("", curve)]) == (name in PlotView().logarithmic), name
-    assert not is_logarithmic("grad_norm", [("", reduce(metric_of([(1, 0.0), (1, 1.0)]), 1, 2, 100, "raw"))])
+    zeros = whole(metric_of([(1, 0.0), (1, 0.02), (1, 1.0), (1, 0.0)]))
+    assert is_logarithmic("grad_norm", [("", zeros)])
+    assert not is_logarithmic("grad_norm", [("", whole(metric_of([(1, 0.0), (1, 0.0)])))])
+    labels = [float(text) for _, text in y_labels(chart_svg(ChartBlock("grad_norm", [("", zeros)], 1, 4)))]
+    assert 0 < min(labels) <= 0.02, "of the positive values"
+    assert "log, only values &gt; 0" in to_html(
+        Page("", "", [ChartsBlock([ChartBlock("grad_norm", [("", zeros)], 1, 4)])], "")
+    )
 
 
 def test_quantities_are_written_as_in_the_app() -> None:

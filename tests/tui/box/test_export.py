@@ -25,7 +25,7 @@ from grpo_tui.box.curves import AXES, Curve, Mark
 from grpo_tui.box.events import CRASH, EVALUATION, STOP, RunEvent
 from grpo_tui.box.export import header_of, lines_of, pages, request_of, steps_between
 from grpo_tui.kit import svg as chart_svg
-from grpo_tui.kit.plot import RunLine, only_line
+from grpo_tui.kit.plot import RunLine, only_line, scaled
 from grpo_tui.kit.svg import LEFT, Drawing, charts_svg, png_of
 from remote.protocol.logs import MAX_CELLS, MAX_WIDTH, Columns
 from tests.support.index import Box, make_run
@@ -154,6 +154,14 @@ def test_a_picture_has_the_values_and_from_two_a_column_their_range() -> None:
 )
 def test_how_unusual_a_value_is(values: list[float], value: float, expected: float | None) -> None:
     assert curve_of(values).times_usual(value) == (expected and pytest.approx(expected))
+
+
+def test_no_line_is_drawn_over_what_a_logarithmic_axis_leaves_out() -> None:
+    marks = scaled(curve_of([0.1, 0.1, 0.0, 1.0, 1.0]).marks, True)
+    assert [(mark.last, mark.broken) for mark in marks[1:]] == [(-1, False), (0, True), (0, False)]
+    drawing = Drawing("grad_norm", [RunLine(curve_of([0.1, 0.1, 0.0, 1.0, 1.0]).marks)], True, "#00775a")
+    svg = charts_svg("r", [drawing], (0.0, 5.0))
+    assert len(re.findall(r'<path d="[^"]+" fill="none" stroke="#00775a"', svg)) == 2
 
 
 def test_noise_has_no_direction() -> None:
