@@ -16,6 +16,7 @@ from typing import Any
 from grpo_train.history.cost import dollars
 from grpo_train.run_dir.configs import Value, config_values
 from grpo_train.run_dir.display import duration
+from grpo_train.run_dir.files import to_float
 from grpo_train.run_dir.sessions import session_name
 from grpo_tui.box.asking import LIVE_S, SOON_S, Asking, monotonic
 from grpo_tui.box.curves import Curves
@@ -142,6 +143,8 @@ class MetricTable:
 
     def __init__(self, now: Callable[[], float] = monotonic) -> None:
         self.rows: list[dict[str, Any]] = []
+        self.ended: dict[str, int] = {}
+        """The last step of each metric that later steps lack."""
         self.asking = Asking(now)
         self._is_coarse = True
 
@@ -157,12 +160,15 @@ class MetricTable:
     def answer(self, reply: Mapping[str, Any]) -> None:
         """Apply the reply to ``metrics``."""
         self.asking.end("metrics")
-        self.rows = [row for row in reply["metrics"] if UNREADABLE not in row]
+        self.recall(reply)
         self._is_coarse = reply["state"] != "whole"
 
     def recall(self, reply: Mapping[str, Any]) -> None:
         """Show the list that the laptop kept, until the box answers."""
         self.rows = [row for row in reply["metrics"] if UNREADABLE not in row]
+        steps = {str(row["name"]): to_float(row.get("last_step")) for row in self.rows}
+        newest = max((step for step in steps.values() if step is not None), default=0.0)
+        self.ended = {name: round(step) for name, step in steps.items() if step is not None and step < newest}
 
     def invalidate(self) -> None:
         """The log was replaced: ask anew."""

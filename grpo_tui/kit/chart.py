@@ -287,11 +287,12 @@ class CurveChart(ChartMouse):
         """The last value and where the curve goes, behind the name of the metric."""
         curves, curve = self._curves(), self.curve
         last = curve.last if curve is not None else self._last_logged()
-        text = Content()
+        ended, text = self.store.metrics.ended.get(self.metric), Content()
         if last is not None:
             tone = "$foreground" if math.isfinite(last) else "$error"
-            text += from_markup(f"  [$text-muted]last[/] [bold {tone}]$value[/]", value=metric_text(self.metric, last))
-        if curve is not None and curves is not None and not curves.is_coarse:
+            when, value = "last" if ended is None else f"at {ended:,}", metric_text(self.metric, last)
+            text += from_markup(f"  [$text-muted]$when[/] [bold {tone}]$value[/]", when=when, value=value)
+        if ended is None and curve is not None and curves is not None and not curves.is_coarse:
             text += from_markup(" [$text-muted]$trend[/]", trend=self._trend(curve))
         return text
 

@@ -141,13 +141,16 @@ class MetricsPanel(ListPanel, inherit_bindings=False):
         text = Text(no_wrap=True)
         text.append(mark, style=self.get_component_rich_style("metrics--shown", partial=True))
         text.append(f"{shortened(line.text, max(1, room)):<{max(1, room)}} ")
-        text.append(value, style="" if line.is_shown else muted)
+        is_now = line.is_shown and line.name not in self.store.metrics.ended
+        text.append(value, style="" if is_now else muted)
         text.append(unusual, style=self.get_component_rich_style("metrics--unusual", partial=True))
         return text
 
     def _arrow(self, name: str) -> str:
-        """Where a metric in the charts goes; "" at a crosshair."""
+        """Where a metric in the charts goes; "" at a crosshair, and where it is no longer logged."""
         curves = self._curves()
+        if name in self.store.metrics.ended:
+            return ""
         if curves is None or curves.is_coarse or name not in curves.curves or self._row_at_crosshair() is not None:
             return ""
         return curves.curves[name].direction()

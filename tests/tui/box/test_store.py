@@ -142,6 +142,13 @@ def test_eta_and_cost() -> None:
     assert progress.eta(store, store.run) is None, "nobody knows how far it is"
 
 
+def test_which_metrics_are_no_longer_logged() -> None:
+    table = progress.MetricTable()
+    rows = [{"name": name, "last": 0.5, "last_step": step} for name, step in (("reward", 90), ("entropy", 41))]
+    table.answer({"state": "whole", "metrics": [*rows, {"name": "odd", "last": None, "last_step": None}]})
+    assert table.ended == {"entropy": 41}
+
+
 def test_clock_skew_is_corrected() -> None:
     store, _ = store_with(summary("a", "running", logged_at=at(7200)))
     store.select("a")
