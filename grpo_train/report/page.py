@@ -90,9 +90,8 @@ def _label(run: RunReport) -> str:
 
 
 def _state(run: RunReport) -> str:
-    glyph, word, tone = state_label(str(run.summary["state"]), str(run.summary.get("host") or ""))
-    if tone == "good" and run.verdict is not None and run.verdict.tone != "good":
-        glyph = run.verdict.mark  # as in the app
+    alarm = run.verdict.alarm if run.verdict is not None else ""
+    glyph, word, _ = state_label(str(run.summary["state"]), str(run.summary.get("host") or ""), alarm)
     return f"{glyph} {word}"
 
 

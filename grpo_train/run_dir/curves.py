@@ -25,7 +25,7 @@ LOGARITHMIC = ("grad_norm",)
 """Metrics whose axis is logarithmic at first, as far as their values are positive."""
 RAW, LIGHT, STRONG = LEVELS = ("raw", "light", "strong")
 NOISY = 3
-"""Standard errors within which a change is no direction."""
+"""A change of fewer standard errors than this has no direction."""
 DENSE = 2
 """Values a column up to which they are a line; of more, their range is a band."""
 PART = {LIGHT: 40, STRONG: 10}

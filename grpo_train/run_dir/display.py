@@ -39,9 +39,14 @@ EVENT_WORDS = {
 """The signs on the axis of a chart, the one that matters most first, and what they mean. A to L are runs."""
 
 
-def state_label(state: str, host: str = "") -> tuple[str, str, str]:
-    """Glyph, word and tone of a run state; ``host`` is set when the run is live on another host."""
+def state_label(state: str, host: str = "", alarm: str = "") -> tuple[str, str, str]:
+    """Glyph, word and tone of a run state; ``host`` is set when the run is live on another host.
+
+    ``alarm``: the sign of a verdict that is not good, which a good end has in place of its own.
+    """
     glyph, word, tone = STATES.get(state, ("?", state or "unknown", "warn"))
+    if alarm and tone == "good":
+        glyph, tone = alarm, "rest"
     return glyph, f"{word} on {host}" if host else word, tone
 
 

@@ -156,6 +156,11 @@ class RunVerdict:
         return VERDICTS[self.word][1]
 
     @property
+    def alarm(self) -> str:
+        """The mark of a verdict that is not good; "" of one that is."""
+        return "" if self.tone == "good" else self.mark
+
+    @property
     def text(self) -> str:
         """The evidence in one line: ``reward 1.841 ▼ 0.002, steps 41–50, 1 step after learning_rate 1e-4→2e-3``."""
         if self.word == "no signal":

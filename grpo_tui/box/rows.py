@@ -247,9 +247,10 @@ class RunRow:
     @property
     def label(self) -> tuple[str, str, str]:
         """Glyph, words and tone of the state: ``running on node1 requeued 2×``, ``pending (Priority)``."""
-        glyph, word, tone = state_label(self.shown_state, self.host)
-        if tone in ("good", "live") and self.verdict is not None and self.verdict.tone != "good":
-            glyph, tone = (self.verdict.mark, "rest") if tone == "good" else (glyph, self.verdict.tone)
+        alarm = self.verdict.alarm if self.verdict is not None else ""
+        glyph, word, tone = state_label(self.shown_state, self.host, alarm)
+        if tone == "live" and self.verdict is not None and alarm:
+            tone = self.verdict.tone
         if self.job and self.state == "pending" and self.job.reason:
             word += f" ({self.job.reason})"
         if self.job and self.job.requeues:

@@ -147,7 +147,7 @@ class MetricsPanel(ListPanel, inherit_bindings=False):
         return text
 
     def _arrow(self, name: str) -> str:
-        """Where a metric in the charts goes; "" at a crosshair, and where it is no longer logged."""
+        """The trend of a metric in the charts; "" at a crosshair, and of a metric that is no longer logged."""
         curves = self._curves()
         if name in self.store.metrics.ended:
             return ""

@@ -36,13 +36,14 @@ async def test_a_collapse_is_first(start: Start, size: tuple[int, int]) -> None:
         await session.until_text("r resumes at 30, learning_rate 1e-4")
 
 
-async def test_nothing_is_resumed_from_after_the_fall(start: Start) -> None:
+@pytest.mark.parametrize(("since", "said"), [(5, "no checkpoint before it"), (25, "r resumes at 20 (held-out .710)")])
+async def test_what_is_resumed_is_from_before_the_fall(start: Start, since: int, said: str) -> None:
     def early(client: FakeClient) -> None:
         judged(client)
-        client.runs[0]["verdict"] = RunVerdict("collapsed", 5, 6, "reward", 1.84, 0.0).to_json()
+        client.runs[0]["verdict"] = RunVerdict("collapsed", since, since + 1, "reward", 1.84, 0.0).to_json()
 
     async with start(early, wait="87/200") as session:
-        await session.until_text("no checkpoint before it")
+        await session.until_text(said)
 
 
 async def test_the_end_of_a_run_that_is_not_well_is_no_success(start: Start) -> None:
@@ -63,15 +64,6 @@ async def test_a_live_run_in_trouble_is_not_green(start: Start) -> None:
             session.client.runs[0]["verdict"] = verdict.to_json()
             session.client.report()
             await session.until(lambda tone=tone: session.app.store.run.label == ("●", "running", tone))
-
-
-async def test_where_to_resume_says_how_good_that_was(start: Start) -> None:
-    def early(client: FakeClient) -> None:
-        judged(client)
-        client.runs[0]["verdict"] = RunVerdict("collapsed", 25, 28, "reward", 1.84, 0.0).to_json()
-
-    async with start(early, wait="87/200") as session:
-        await session.until_text("r resumes at 20 (held-out .710)")
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
