@@ -206,16 +206,22 @@ class SummaryPanel(StoreView, Vertical, can_focus=True):
         """Rows of each line, in their order; 0: it is not shown."""
         logs, told = self.store.logs, self.query_one(VerdictLine)
         is_bad = told.verdict is not None and told.verdict.tone != "good"
-        transfer, health = self.query_one(TransferLine).lines(), self.query_one(HealthLine)
-        after = self.query_one(NextLine).lines()
+        verdict, after = told.lines(), self.query_one(NextLine).lines()
+        transfer, workflow = self.query_one(TransferLine).lines(), bool(self.query_one(WorkflowLine).parts)
         if is_line:
             is_warned = logs is not None and logs.health.tone != "muted" and not is_bad
-            rows = (int(is_bad), int(is_bad and after > 0), 0, 0, 0, 0, min(1, transfer), 0, int(is_warned))
+            rows: dict[type[Line], int] = {
+                VerdictLine: int(is_bad), NextLine: int(is_bad and after > 0), TransferLine: min(1, transfer),
+                HealthLine: int(is_warned),
+            }  # fmt: skip
         else:
-            workflow, note = bool(self.query_one(WorkflowLine).parts), bool(self.query_one(NoteLine).note)
-            said = health.lines() if logs is not None and logs.health.is_logged else 0
-            rows = (told.lines(), after, 1, 1, 1, int(workflow), transfer, int(note), said)
-        return rows
+            health = self.query_one(HealthLine).lines() if logs is not None and logs.health.is_logged else 0
+            rows = {
+                VerdictLine: verdict, NextLine: after, ModelLine: 1, StageBar: 1, CheckpointsLine: 1,
+                WorkflowLine: int(workflow), TransferLine: transfer, NoteLine: int(bool(self.query_one(NoteLine).note)),
+                HealthLine: health,
+            }  # fmt: skip
+        return tuple(rows.get(type(line), 0) for line in self.query(Line))
 
     def show_as(self, heights: tuple[int, ...], is_line: bool) -> None:
         """Show all lines in a frame, or what is urgent alone without one."""
