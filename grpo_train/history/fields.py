@@ -34,11 +34,18 @@ class Field:
     value: Callable[[RunRecord], Any]
     """Text, number or None; times in seconds since the epoch."""
     text: Callable[[Any], str] = str
+    words: Callable[[RunRecord], str] | None = None
+    """Text that the value alone does not give."""
     is_time: bool = False
 
 
 def _day(value: Any) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(value))
+
+
+def _state(record: RunRecord) -> str:
+    alarm = record.verdict.alarm if record.verdict is not None else ""
+    return " ".join(state_label(record.state, alarm=alarm)[:2])
 
 
 def _held_out(record: RunRecord) -> float | None:
@@ -64,7 +71,7 @@ FIELDS = {
         Field("identity", "the same wherever a copy of the run is", lambda r: r.identity),
         Field("box", "box, by its name in boxes.yaml", lambda r: r.box or None),
         Field("root", "directory of runs on the box", lambda r: r.root),
-        Field("state", "as last heard", lambda r: r.state, lambda v: " ".join(state_label(v)[:2])),
+        Field("state", "as last heard", lambda r: r.state, words=_state),
         Field("verdict", "as last heard", lambda r: r.verdict and r.verdict.word, lambda v: f"{VERDICTS[v][0]} {v}"),
         Field("step", "last step", lambda r: r.number("step")),
         Field("total_steps", "steps it is to run", lambda r: r.number("total_steps")),
@@ -134,7 +141,9 @@ def field_text(record: RunRecord, name: str) -> str:
     value, name = field_value(record, name), ALIASES.get(name, name)
     if value is None:
         return ""
-    if (field := FIELDS.get(name)) is not None and field.text is not str:
+    if (field := FIELDS.get(name)) is not None and field.words is not None:
+        return field.words(record)
+    if field is not None and field.text is not str:
         return field.text(value)
     prefix, _, rest = name.partition(".")
     if prefix == "eval" and rest.rpartition(".")[2] in ACCURACIES:

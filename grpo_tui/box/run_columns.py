@@ -216,9 +216,10 @@ def _steps(cells: Cells, row: RunRow) -> str:
 
 
 def _reward(cells: Cells, row: RunRow) -> str:
-    """The smoothed reward with its direction; until the box has sent it, that of the last step."""
+    """The smoothed reward with its direction; until the box has sent it, that of the last step with ``~``."""
     trend, value = cells.trends.of(row.name), _smoothed(cells, row)
-    return f"{metric_value(value)} {trend.arrow if trend is not None and trend.arrow else ' '}"
+    is_last = value is not None and (trend is None or trend.last is None)
+    return f"{metric_value(value)} {'~' if is_last else trend.arrow if trend is not None and trend.arrow else ' '}"
 
 
 def _smoothed(cells: Cells, row: RunRow) -> float | None:

@@ -45,6 +45,7 @@ def test_a_run_has_its_verdict(root: Path) -> None:
     assert (row["name"], row["state"], row["verdict"]) == ("fallen", "finished", "collapsed")
     lines = command_here("history", root=root).stdout.splitlines()
     assert [line.split()[0] for line in lines if "▼ collapsed" in line] == ["fallen"]
+    assert [line.split()[0] for line in lines if "▼ finished" in line] == ["fallen"], "not ✔"
 
 
 def test_changes_of_the_root_are_seen(root: Path) -> None:

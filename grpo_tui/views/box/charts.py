@@ -206,7 +206,8 @@ class MachinePanel(TimeChart):
             parts.append(
                 f"memory {gibibytes(facts['memory_used_mib'] or 0)}/{gibibytes(facts['memory_total_mib'])} GiB"
             )
-        self.set_titles(Content(" · ".join(parts) or "CPU and memory"), facts_age(self._view(), self.store))
+        scale = Content.from_markup("[$text-muted]0–100 %[/]  ")
+        self.set_titles(Content(" · ".join(parts) or "CPU and memory"), scale + facts_age(self._view(), self.store))
 
     def draw(self, width: int, height: int) -> list[Strip]:
         if self._view().facts is None:

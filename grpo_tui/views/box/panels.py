@@ -130,7 +130,7 @@ NOT_BAR = 19
 COLUMNS = (
     Sized("what", 14, is_left=True),
     Sized("state", 16, is_left=True, gap=0),
-    Sized("since", 9, is_left=True, gap=0),
+    Sized("started", 17, is_left=True, gap=0),
     Sized("line", 0, gap=0),
 )
 """Of a session, after its name."""
@@ -164,7 +164,7 @@ class DisksPanel(Panel):
                 continue
             used, total = disk.get("used", 0.0), disk.get("total", 0.0)
             share = used / total if total else 0.0
-            figures = f"{byte_size(used)} of {byte_size(total)}"
+            figures = f"{byte_size(used)} of {byte_size(total)} used"
             room = min(30, width // 3, width - len(figures) - NOT_BAR)
             room = room if room >= 4 else 0
             name = shortened(disk["path"], max(6, width - room - len(figures) - 11))
@@ -263,8 +263,9 @@ class SessionsPanel(ListPanel):
         muted = self.get_component_rich_style("list--muted", partial=True)
         created = session.get("created")
         age = self.store.age(created) if created else None
-        cells = (what_of(session, {row.name for row in self.store.runs or ()}), state_of(session), short_age(age))
-        name = Sized("name", max(16, min(40, width // 3)), is_left=True)
+        started = "" if age is None else f"started {short_age(age)} ago"
+        cells = (what_of(session, {row.name for row in self.store.runs or ()}), state_of(session), started)
+        name = Sized("name", max(16, min(40, width // 4)), is_left=True)
         last = one_line(self._view().lines.get(str(session["name"]), ""))[:width]
         texts = [(str(session["name"]), ""), *((cell, muted if cell == "not ours" else "") for cell in cells)]
         return row_text((name, *COLUMNS), [*texts, (last, muted)])

@@ -107,7 +107,7 @@ class CrosshairScreen(PlotScreen):
         kind = "rise" if level["after"] > level["before"] else "drop"
         self.app.receipt(
             f"{self.metric}: {kind} {self._change + 1} of {len(self._changes)}, at step {level['step']:,.0f}: "
-            f"{metric_text(self.metric, level['before'])} → {metric_text(self.metric, level['after'])}"
+            f"{metric_text(self.metric, level['before'])} → {metric_text(self.metric, level['after'])} (medians)"
         )
 
     def set_crosshair(self, x: float | None) -> None:

@@ -21,6 +21,8 @@ from grpo_tui.views.compare.standing import TRACKED, Track, interpolate, track_o
 from remote.protocol.logs import MAX_WIDTH
 from remote.protocol.rows import UNREADABLE
 
+TASK, SCALES = "task.", ("rollout.temperature", "rollout.top_p", "rollout.top_k")
+"""The section and the keys that decide what a reward of 1 is."""
 LETTERS = tuple(look.letter for look in RUN_LOOKS)
 """Of the compared runs: as many as the view takes."""
 
@@ -115,6 +117,12 @@ class Comparison(PlotView):
     def is_comparing(self) -> bool:
         """Whether there are enough runs."""
         return len(self.runs) > 1
+
+    def scales(self) -> list[str]:
+        """The keys that differ and decide what a reward of 1 is: rewards of such runs are not ranked."""
+        configs = [run.facts.config for run in self.runs if run.facts is not None]
+        keys = dict.fromkeys(key for config in configs for key in config if key in SCALES or key.startswith(TASK))
+        return [key for key in keys if len({_normal(config.get(key)) for config in configs}) > 1]
 
     def follow(self, marked: Iterable[str], rows: Mapping[str, RunRow]) -> None:
         """Compare the marked runs."""
@@ -249,6 +257,8 @@ MAX_DEPTH = 16
 MAX_VALUE = 200
 CODE = "code"
 COMMIT_LENGTH = 7
+CHANGED = "→"
+"""Between the values of a key before and after a resume."""
 
 
 @dataclass(frozen=True)
@@ -308,7 +318,8 @@ def _resumed_with(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
             if isinstance(pair, list) and len(pair) == 2 and pair[0] != pair[1]:
                 before, after = (_text(setting(value)) for value in pair)
                 found.setdefault(str(key), [before]).append(after)
-    return {key: "→".join(values if len(values) < 3 else (values[0], "…", values[-1])) for key, values in found.items()}
+    ends = {key: values if len(values) < 3 else (values[0], "…", values[-1]) for key, values in found.items()}
+    return {key: CHANGED.join(values) for key, values in ends.items()}
 
 
 def _text(value: object) -> str:

@@ -25,7 +25,8 @@ REWARD = "reward"
 TRACKED = (REWARD, ":step", ":time", "num_tokens", "time/step")
 """The metrics that a track is made from. Those with a colon are the step and the time of each row."""
 SHORTEST = 0.2
-"""Runs shorter than this share of the longest do not lower what is compared at: they show that they had ended."""
+"""Runs shorter than this share of the second longest do not lower what is compared at: they show that they had
+ended."""
 GOAL = 0.75
 """The reward to reach is this far between the lowest first and the highest reward of the runs."""
 
@@ -182,10 +183,11 @@ def table(
             track.axis(axis)[-1] * scale(i) if track is not None and len(track.axis(axis)) else None
             for i, track in enumerate(tracks)
         ]
-        known = [end for end in ends if end]
+        known = sorted(end for end in ends if end)
         if not known:
             continue
-        at = round_down(min(end for end in known if end >= SHORTEST * max(known)))
+        longest = known[-2:][0]
+        at = round_down(next(end for end in known if end >= SHORTEST * longest))
         if axis == "seconds" and label is scales[2][2]:
             at = _whole_time(at)
         values = [track.at(axis, at / scale(i), over) if track is not None else None for i, track in enumerate(tracks)]

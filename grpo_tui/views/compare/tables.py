@@ -20,9 +20,11 @@ from grpo_tui.kit.lists import LinesPanel, PageSource, Palette, row_text
 from grpo_tui.kit.panel import link_age, toned
 from grpo_tui.kit.sources import wrapped
 from grpo_tui.views.compare.chart import letters
-from grpo_tui.views.compare.model import Accuracy, Compared, Comparison, PairedResults, differ, differing
+from grpo_tui.views.compare.model import CHANGED, Accuracy, Compared, Comparison, PairedResults, differ, differing
 from grpo_tui.views.compare.standing import goal, mean_of, table
 
+SCALES_NAMED = 2
+"""Keys that are named where rewards cannot be ranked."""
 WHOLE = 10_000
 """Cells in which every table fits."""
 
@@ -98,10 +100,16 @@ class StandingSource(CompareSource):
         if waiting and any(run.curves.curves for run in waiting):
             return f"[$warning]waiting for {letters(waiting)}: coarse[/]"
         over = mean_of([run.curves.track for run in self.comparison.runs])
-        return f"[$text-muted]each is the mean of the last {counted(over, 'step')}[/]"
+        mean = f"[$text-muted]rewards: means of {counted(over, 'step')}[/]"
+        if not (names := [column(key).title for key in self.comparison.scales()]):
+            return mean
+        more = ", …" if len(names) > SCALES_NAMED else ""
+        verb = "differs" if len(names) == 1 else "differ"
+        return f"[$warning]no ★: {', '.join(names[:SCALES_NAMED])}{more} {verb}[/] · {mean}"
 
     def state(self) -> object:
-        return (self.comparison.version, self.store.versions["runs"], self.store.connected)
+        facts = tuple(id(run.facts) for run in self.comparison.runs)
+        return (facts, self.comparison.version, self.store.versions["runs"], self.store.connected)
 
     def layout(self, width: int, palette: Palette) -> list[Text]:
         runs = self.comparison.runs
@@ -111,9 +119,9 @@ class StandingSource(CompareSource):
         shares = [run.row.nproc or 1 if run.row is not None else 1 for run in runs]
         devices = {run.row.device for run in runs if run.row is not None}
         unit = "CPU" if devices == {"CPU"} else "GPU"
-        rows, leader = [], None
+        rows, leader, is_ranked = [], None, not self.comparison.scales()
         for line in table(tracks, shares, self.store.price_per_hour, unit):
-            best = _only([value for value in line.values if value is not None], max)
+            best = _only([value for value in line.values if value is not None], max) if is_ranked else None
             cells = [self._value(value, value == best, palette) for value in line.values]
             if leader is None and best is not None:
                 leader = line.values.index(best)
@@ -121,9 +129,9 @@ class StandingSource(CompareSource):
         if (reward := goal(tracks)) is not None:
             over = mean_of(tracks)
             steps = [track.reaches(reward, over) if track is not None else None for track in tracks]
-            first = _only([step for step in steps if step is not None], min)
+            first = _only([step for step in steps if step is not None], min) if is_ranked else None
             cells = [Text("–") if at is None else self._count(at, at == first, palette) for at in steps]
-            rows += [[Text("")], [Text(f"first step at {compact_number(reward)}"), *cells]]
+            rows.append([Text(f"first step at {compact_number(reward)}"), *cells])
         rows.append([Text("now" if any(run.row and run.row.is_live for run in runs) else "final")])
         rows[-1] += [self._state(run, palette) for run in runs]
         lines = self.grid([self.header("", palette), *rows], width, palette, best=leader)
@@ -205,7 +213,7 @@ class ConfigSource(CompareSource):
             if not fits([self.header("key", palette), *rows], width):  # as Home names them
                 titles = [column(key).title for key in keys]
                 rows = [
-                    [Text(title if titles.count(title) == 1 else key), *row]
+                    [Text(title if titles.count(title) == 1 else key), *map(last_value, row)]
                     for key, title, row in zip(keys, titles, cells, strict=True)
                 ]
             lines += self.grid([self.header("key", palette), *rows], width, palette)
@@ -234,6 +242,12 @@ class ConfigSource(CompareSource):
         return text
 
 
+def last_value(cell: Text) -> Text:
+    """Of a value that a resume changed, ``1e-4→0.03 ≠``, what it is now: ``→0.03 ≠``."""
+    at = cell.plain.rfind(CHANGED)
+    return cell if at < 0 else cell[at:]
+
+
 class EvaluationsSource(CompareSource):
     """Held-out accuracy of each evaluated step, and the paired difference to the pinned run."""
 
@@ -255,6 +269,8 @@ class EvaluationsSource(CompareSource):
     def note(self) -> str:
         if self.paired.is_waiting:
             return "[$text-muted]asking the box[/]"
+        if self.paired.problems:
+            return f"[$warning]{counted(len(self.paired.problems), 'pair')} not compared: why is below[/]"
         return f"[$text-muted]{self._key}: problem by problem[/]" if self.paired.pairs else ""
 
     def state(self) -> object:

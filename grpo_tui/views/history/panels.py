@@ -168,8 +168,8 @@ def _tone(record: RunRecord, column: str) -> str:
     verdict = record.verdict
     if column == "verdict":
         return verdict.tone if verdict is not None else ""
-    tone = state_label(record.state)[2] if column == "state" else ""
-    return "rest" if tone == "good" and verdict is not None and verdict.tone != "good" else tone
+    alarm = verdict.alarm if verdict is not None else ""
+    return state_label(record.state, alarm=alarm)[2] if column == "state" else ""
 
 
 class HistoryDetails(Panel):
@@ -217,7 +217,7 @@ def _about(label: str, record: RunRecord, names: tuple[str, ...]) -> Content:
     line = Content.from_markup("[$text-muted]$label[/]", label=f"{label:<9}")
     parts = []
     for name in names:
-        if not (text := field_text(record, name)):
+        if not (text := field_text(record, name)) or (name == "restarts" and text == "0"):
             continue
         word = "" if name in BARE else f"{WORDS.get(name, name.replace('_', ' '))} "
         parts.append(Content.from_markup("[$text-muted]$word[/]$text", word=word, text=text))

@@ -119,7 +119,9 @@ async def test_the_largest_drop_is_gone_to_and_explained(start: Start) -> None:
     async with start(falling, wait="100/200", size=(140, 40)) as session:
         screen = await charts(session)
         await session.press("d")
-        await session.until_text("reward: drop 1 of 2, at step 81: 1.500 → -0.010", "reward -0.010 was 1.500 (-1.510)")
+        await session.until_text(
+            "reward: drop 1 of 2, at step 81: 1.500 → -0.010 (medians)", "reward -0.010 was 1.500 (-1.510)"
+        )
         assert await rest(session, screen) == 81
         await session.until_text("grad_norm 9.000 was 0.200 (×45)", "learning_rate", "5 steps before")
         await session.until_text("what is 0 + 5? 2.000 → 0 since step 70 · what is 1 + 5? 2.000 → 0.500")

@@ -107,7 +107,7 @@ async def test_the_tables_say_what_differs(start: Start) -> None:
             "B − A", ".710", "-.050 ±.040 ≠", "4 of 4 differences are beyond", "(40 problems, in pairs)",
             "B at step 20: 3 gained, 5 lost of 40 problems", "@acme--tiny  .333 ±.030  40 problems",
             "step 87", "tokens 87k", "GPU time 8 m 50 s", "cost $0.18", "first step at", "✖ crashed",
-            "each is the mean of the last 10 steps",
+            "rewards: means of 10 steps",
         )  # fmt: skip
         await session.press("u")
         await session.until_text("run.total_steps", "u hides them")
@@ -130,6 +130,43 @@ async def test_a_collapse_is_not_a_mere_end(start: Start) -> None:
     async with start(script, wait="87/200") as session:
         await compare(session)
         await session.until_text("now                ● running  ▼ collapsed  ✖ crashed")
+
+
+async def test_rewards_of_other_scales_are_not_ranked(start: Start) -> None:
+    """A reward of 1 is not the same at another temperature: no run is the best one then."""
+
+    def hotter(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
+        reply = show_run(client, params)
+        warmth = "4.0" if params["run"] == CRASHED else "1.0"
+        return {**reply, "config_text": f"{reply['config_text']}rollout:\n  temperature: {warmth}\n"}
+
+    def script(client: FakeClient) -> None:
+        box(client)
+        client.answers["show_run"] = hotter
+
+    async with start(box, wait="87/200") as session:
+        await compare(session)
+        await session.until_text("step 12", " ★")
+    async with start(script, wait="87/200") as session:
+        await compare(session)
+        await session.until_text("no ★: temperature differs · rewards: means of")
+        assert " ★" not in session.text()
+
+
+async def test_why_evaluations_are_not_compared_is_at_the_edge(start: Start) -> None:
+    """The reasons are below the table, which may be longer than its panel."""
+
+    def refused(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
+        result = {"comparisons": [], "problems": ["step_10 of a and b were evaluated under different settings"]}
+        return gate.reply("compare_evaluations", {"ok": True, "result": result})
+
+    def script(client: FakeClient) -> None:
+        box(client)
+        client.answers["compare_evaluations"] = refused
+
+    async with start(script, wait="87/200") as session:
+        await compare(session)
+        await session.until_text("1 pair not compared: why is below", "under different settings")
 
 
 async def test_runs_are_pinned_and_dropped(start: Start) -> None:

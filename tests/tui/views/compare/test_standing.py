@@ -76,10 +76,16 @@ def test_runs_are_compared_at_what_all_have_reached() -> None:
 
 
 def test_a_run_that_ended_early_lowers_nothing() -> None:
-    whole, crashed = track([1.0] * 100), track([0.5] * 3)
-    row = table([whole, crashed, None], [1, 1, 1], None)[0]
-    assert (row.label, row.values) == ("step 100", [1.0, None, None])
+    whole, other, crashed = track([1.0] * 100), track([0.75] * 90), track([0.5] * 3)
+    row = table([whole, other, crashed, None], [1, 1, 1, 1], None)[0]
+    assert (row.label, row.values) == ("step 90", [1.0, 0.75, None, None])
     assert table([None], [1], 1.0) == []
+
+
+def test_at_least_two_runs_are_compared() -> None:
+    """A run that is far longer than all others does not set a place that it alone has reached."""
+    row = table([track([1.0] * 100), track([0.5] * 12), track([0.5] * 10)], [1, 1, 1], None)[0]
+    assert (row.label, row.values) == ("step 10", [1.0, 0.5, 0.5])
 
 
 def test_the_step_at_which_a_reward_is_reached() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from rich.text import Text
 
 from grpo_tui.kit.lists import Palette
-from grpo_tui.views.compare.tables import run_table
+from grpo_tui.views.compare.tables import last_value, run_table
 
 LETTERS = "ABCDEFGHIJKL"
 
@@ -54,6 +54,11 @@ def test_all_runs_are_shown_before_values_are_whole() -> None:
     head, first, *_ = lines(5, 9, 12, 72)
     assert head.split() == ["key", *"ABCDE"]
     assert "…" in first
+
+
+def test_a_changed_value_is_cut_to_what_it_is_now() -> None:
+    cells = [last_value(Text(value)).plain for value in ("1e-4→0.03 ≠", "1e-4→…→2e-3", "0.05", "–")]
+    assert cells == ["→0.03 ≠", "→2e-3", "0.05", "–"]
 
 
 def test_the_heading_counts_the_runs_beside() -> None:

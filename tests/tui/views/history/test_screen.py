@@ -75,7 +75,7 @@ async def test_a_collapsed_run_is_not_green(start: Start, file: Path) -> None:
             for column, (text, style) in zip(columns, table.cells(names(session).index(GONE), columns), strict=True)
         }
         tones = {tone: table.get_component_rich_style(f"history--{tone}", partial=True) for tone in ("rest", "bad")}
-        assert cells["state"] == ("✔ finished", tones["rest"])
+        assert cells["state"] == ("▼ finished", tones["rest"])
         assert cells["verdict"] == ("▼ collapsed", tones["bad"])
 
 
