@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_train.run_dir.clock import CLOCK, Clock
-from grpo_train.run_dir.errors import UserError, code_of
+from grpo_train.run_dir.errors import code_of
 from grpo_train.run_dir.machine import not_readable
 from remote.agent import compiled
 from remote.index import store
@@ -86,8 +86,6 @@ def _answer(answers: IndexAnswers, request: dict[str, Any]) -> bytes:
 def _as_error(error: Exception) -> RemoteError:
     if isinstance(error, RemoteError):
         return error
-    if isinstance(error, UserError):
-        return RemoteError(error.code, str(error))
     if isinstance(error, PermissionError) and error.filename:
         return RemoteError("not_ours", not_readable(Path(os.fsdecode(error.filename))))
     if isinstance(error, OSError):

@@ -73,6 +73,17 @@ def test_bad_options_are_named(root: Path, options: list[str], message: str) -> 
     assert message in done.stderr
 
 
+def test_a_disk_without_room_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The measurement of the disk writes, and nothing that it fills may be lost."""
+    free = SimpleNamespace(free=2**29 - 1)
+    monkeypatch.setattr(command.shutil, "disk_usage", lambda path: free)
+    done = command_here("bench", "--set", "model.device=cpu", root=root)
+    assert done.returncode == 1
+    assert "0.5 GiB free, and the checkpoint needs 0.5 GiB; choose another disk with --root" in done.stderr
+    free.free += 1
+    command._check_room(Config.model_validate({"model": {"backbone": "tiny"}}), root)
+
+
 def test_models_of_a_subject_keep_their_attention() -> None:
     """A model made later, as by a comparison, changes nothing in the policy."""
     subject = make_subject(Config.model_validate({"model": {"backbone": "tiny", "adapter": "none", "device": "cpu"}}))

@@ -18,7 +18,7 @@ from grpo_train.run_dir.files import atomic_write, read_json
 from remote.agent.box import BoxContext
 from remote.agent.operations import HANDLERS
 from remote.agent.sessions import Sessions
-from remote.agent.start import GONE, GONE_AFTER_S, launch_lock
+from remote.agent.start import GONE, GONE_AFTER_S, LAUNCH_LOCK, launch_lock
 from remote.agent.topics import RunTable
 from remote.boxes import Box
 from remote.client import BoxClient
@@ -173,6 +173,12 @@ def test_a_launch_that_was_never_started(box: Box, root: Path, monkeypatch: pyte
     with launch_lock(root):  # a launch is in progress
         assert [row["state"] for row in table.rows()] == ["starting"]
     assert [row["state"] for row in other.rows()] == ["starting"]
+    lock, aside = root / "training_runs" / LAUNCH_LOCK, root / "lock"
+    lock.rename(aside)
+    lock.mkdir()  # a lock that cannot be opened may be held
+    assert [row["state"] for row in table.rows()] == ["starting"]
+    lock.rmdir()
+    aside.rename(lock)
     (row,) = table.rows()
     assert (row["state"], row["error"]) == ("crashed", {"code": "not_started", "summary": GONE})
     assert HANDLERS["launch"](context, request)["started"]

@@ -22,6 +22,7 @@ from grpo_train.run_dir.clock import CLOCK, SystemClock
 from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.evaluations import list_evaluations
 from remote.agent import files
+from remote.agent.files import NAMED
 from remote.boxes import Box
 from remote.copying import Copied, Copier
 from remote.transports.choice import TransportChoice
@@ -133,6 +134,16 @@ class TestCopies:
             got = copy.get("checkpoints/odd", tmp_path)
         assert sorted(got.left_out) == ["odd/out", "odd/pipe"]
         assert list(_tree(tmp_path / "odd")) == ["file"]
+
+    @pytest.mark.parametrize(("count", "more"), [(NAMED, []), (NAMED + 2, ["and 2 more"])])
+    def test_of_many_the_first_are_named(
+        self, box: Box, root: Path, tmp_path: Path, count: int, more: list[str]
+    ) -> None:
+        (folder := root / "checkpoints" / "odd").mkdir(parents=True)
+        for number in range(count):
+            os.mkfifo(folder / f"pipe_{number}")
+        with copier(box) as copy:
+            assert copy.get("checkpoints/odd", tmp_path).left_out[NAMED:] == more
 
 
 class Impatient(SystemClock):

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import socket
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
 
 import pytest
 from textual.widgets import Button, Input, Select
 
 from grpo_train.run_dir import list_runs, write_manifest
 from grpo_tui.box.copies import CopyProgress
+from grpo_tui.dialogs import copies
 from grpo_tui.dialogs.copies import BoxCopy, CopyScreen, GetForm, PathSuggester, PutForm, UncommittedScreen
 from remote.boxes import Box
 from tests.remote.test_sync import Clone
@@ -201,3 +206,23 @@ async def test_fields_take_a_path(start: Start, box: Box) -> None:
     async with start(box=box, wait="87/200") as session:
         await opened(session, "U", PutForm)
         assert session.app.screen.query_one("#source", Input).has_focus
+
+
+def test_an_answer_may_take_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a question is on the screen, the copy looks now and then whether it was stopped."""
+    looks = []
+
+    class Late(Future[object]):
+        def result(self, timeout: float | None = None) -> object:
+            looks.append(timeout)
+            if len(looks) < 3:
+                raise NotYet
+            return super().result(timeout)
+
+    monkeypatch.setattr(copies, "Future", Late)
+    app = SimpleNamespace(call_from_thread=lambda call, *given: call(*given), push_screen=lambda _, take: take("yes"))
+    copy = SimpleNamespace(stopped=Event())
+    assert copies._wait_for(app, copy, None) == "yes"  # type: ignore[arg-type]
+    assert looks == [copies.LOOK_S] * 3
+    copy.stopped.set()
+    assert copies._wait_for(app, copy, None) is None  # type: ignore[arg-type]
