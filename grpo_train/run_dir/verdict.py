@@ -88,6 +88,9 @@ NEAR_EVENT = 5
 """Steps within which a resume that changed something explains a change."""
 EXPLAIN = ("optimizer.", "algorithm.", "rollout.", "task.", "model.")
 """Sections of the config whose keys change what is learned."""
+PROMPTS, REWARDS = "task.", "task.reward"
+"""The section whose keys make prompts harder, and the beginning of those among them that do not."""
+HOLDS = "held-out accuracy holds"
 WAYS = {"all correct": "groups/all_correct", "all wrong": "groups/all_wrong", "equal": "groups/all_equal"}
 SIGNS = ("hacking/multiple_answers", "hacking/hardcoded")
 METRICS = (
@@ -144,7 +147,8 @@ class RunVerdict:
     """The event that came before, such as ``learning_rate 1e-4→2e-3``."""
     cause_step: int = 0
     how: str = ""
-    """Which way groups are equal; ``not finite`` for a gradient whose ``after`` is its highest finite value."""
+    """Which way groups are equal; ``not finite`` for a gradient whose ``after`` is its highest finite value; HOLDS of a
+    reward that fell while held-out accuracy did not."""
 
     @property
     def mark(self) -> str:
@@ -165,7 +169,9 @@ class RunVerdict:
         """The evidence in one line: ``reward 1.841 ▼ 0.002, steps 41–50, 1 step after learning_rate 1e-4→2e-3``."""
         if self.word == "no signal":
             return f"{self.when}: {self.change}"
-        return f"{self.change}{', ' if self.word == 'collapsed' else ' '}{self.when}".rstrip()
+        if self.word == "collapsed":
+            return f"{self.change}, {self.when}{self.how and f'; {self.how}'}"
+        return f"{self.change} {self.when}".rstrip()
 
     @property
     def change(self) -> str:
@@ -323,16 +329,19 @@ class _Run:
 
     def cause(self, since: int) -> tuple[str, int]:
         """What a resume within the last steps before changed, and at which step; ("", 0) without one."""
+        changes, step = self.changes(since)
+        return ", ".join(f"{key.rpartition('.')[2]} {_change(values)}" for key, values in changes.items()), step
+
+    def changes(self, since: int) -> tuple[Mapping[str, Any], int]:
+        """The same by the keys of the config."""
         for event in reversed(self.given.events):
             step, changes = event.get("step"), event.get("changes")
             if event.get("event") != "resumed" or not isinstance(step, int) or not isinstance(changes, Mapping):
                 continue
             explains = {key: values for key, values in changes.items() if str(key).startswith(EXPLAIN)}
             if explains and since - NEAR_EVENT - self.size <= step <= since + self.size:
-                return ", ".join(
-                    f"{key.rpartition('.')[2]} {_change(values)}" for key, values in explains.items()
-                ), step
-        return "", 0
+                return explains, step
+        return {}, 0
 
 
 def _change(values: Any) -> str:
@@ -414,11 +423,15 @@ def _fallen(run: _Run, metric: str, values: Column) -> RunVerdict | None:
         return None
     if _dipped_before(values[:onset], middle, count - onset):
         return None
-    if _was_dead(run, split) or _holds_held_out(run, run.step(onset)):
+    if _was_dead(run, split):
+        return None
+    changes, _ = run.changes(run.step(onset))
+    holds = HOLDS if _holds_held_out(run, run.step(onset)) else ""
+    if holds and all(key.startswith(PROMPTS) and not key.startswith(REWARDS) for key in changes):
         return None
     done = _first_low(values, onset, count, after + fall / 10 + spread)
     cause, at = run.cause(run.step(onset))
-    return RunVerdict("collapsed", run.step(onset), run.step(done), metric, before, after, cause, at)
+    return RunVerdict("collapsed", run.step(onset), run.step(done), metric, before, after, cause, at, holds)
 
 
 def _was_dead(run: _Run, row: int) -> bool:
@@ -429,7 +442,8 @@ def _was_dead(run: _Run, row: int) -> bool:
 
 
 def _holds_held_out(run: _Run, onset: int) -> bool:
-    """Whether held-out accuracy is as before after the reward fell: the prompts became harder, not the run worse."""
+    """Whether held-out accuracy is as before after the reward fell: the prompts became harder, not the run worse,
+    unless a resume changed something else."""
     before = [one for one in run.given.evaluations if one.step < onset]
     after = [one for one in run.given.evaluations if one.step > onset]
     if not before or len(after) < 2 or after[-1].step < onset + DECLINE:

@@ -160,6 +160,18 @@ def shortened(text: str, width: int) -> str:
     return set_cell_size(text, 3) + "…" + ending(text, width - 4)
 
 
+def cut(text: str, width: int) -> str:
+    """Text in at most ``width`` cells, whole words and values of it: a number that is cut reads as another one."""
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(text) <= width:
+        return text
+    kept = set_cell_size(text, max(0, width - 1))
+    whole = max((kept.rfind(each) + 1 for each in (" ", "→")), default=0)
+    is_whole = text[len(kept)] in " →" if len(kept) < len(text) else True
+    return (kept if is_whole or not whole else kept[:whole]).rstrip() + "…"
+
+
 def ending(text: str, width: int) -> str:
     """The end of a text in at most ``width`` cells."""
     from rich.cells import cell_len

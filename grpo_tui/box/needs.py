@@ -114,7 +114,7 @@ GLYPHS = {"bad": "✖", "warn": "▲", "good": "✔"}
 TOLD = {
     "diverging": "diverges",
     "suspicious": "looks better than it is",
-    "no signal": "learns nothing",
+    "no signal": "hardly learns",
     "flat": "is flat",
 }
 """What a run does, for the words of verdicts that do not follow its name."""
@@ -142,12 +142,12 @@ class Need:
     text: str
     detail: str
     then: str = ""
-    """What a key would do; it stays where the detail is too long."""
+    """What to do; it stays where the detail is too long."""
+    action: str = ""
+    """The action that does it, to the run under the cursor."""
     before: int = 0
     """A resume is useful from a checkpoint before this step only; 0 = from any."""
     is_first: bool = False
-    is_resumed: bool = False
-    """Whether a resume of the run is what to do."""
 
 
 def dismissed_in(kept: Any) -> set[str]:
@@ -212,7 +212,7 @@ class Needs:
 
     def to_ask(self) -> Need | None:
         """A run to resume whose checkpoints are not known yet; it is asked for then."""
-        need = next((one for one in self.entries if one.is_resumed and one.key not in self.asked), None)
+        need = next((one for one in self.entries if one.action == "resume" and one.key not in self.asked), None)
         if need is not None:
             self.asked[need.key] = None
         return need
@@ -233,7 +233,7 @@ class Needs:
             if row.state in ("crashed", "lost"):
                 why = one_line(str(row.error.get("summary") or ""))[:SUMMARY_LENGTH]
                 text = f"{name} crashed at step {row.step}" if row.state == "crashed" else f"{name} is lost"
-                yield Need(key, at, "bad", row.name, text, why, self._resumes(key), is_resumed=True)
+                yield Need(key, at, "bad", row.name, text, why, self._resumes(key), "resume")
             elif row.reason:
                 what = "stopped by itself" if row.state == "stopped" else "finished with failures"
                 yield Need(key, at, "warn", row.name, f"{name} {what} at step {row.step}", one_line(row.reason))
@@ -243,7 +243,7 @@ class Needs:
                 continue
             elif row.state == "finished" and not _is_evaluated(store, row):
                 detail = "its last checkpoint is not evaluated"
-                yield Need(key, at, "good", row.name, f"{name} finished", detail, f"{self._key('eval')} evaluates it")
+                yield Need(key, at, "good", row.name, f"{name} finished", detail, "evaluate it", "eval")
 
     def _stalled(self, store: Store, names: Mapping[str, str]) -> Iterable[Need]:
         for row in store.live_runs():
@@ -272,7 +272,7 @@ class Needs:
         if not checkpoint.step:
             return "no checkpoint before it" if before else "no complete checkpoint to resume from"
         held_out = next((f" (held-out {one.figure})" for one in checkpoint.evaluations if one.accuracy is not None), "")
-        return f"{self._key('resume')} resumes at {checkpoint.step}{undone and f', {undone}'}{held_out}"
+        return f"resume at {checkpoint.step}{undone and f', {undone}'}{held_out}"
 
     def _verdicts(self, store: Store, names: Mapping[str, str]) -> Iterable[Need]:
         """Runs that train, or have finished, and are not well."""
@@ -285,23 +285,25 @@ class Needs:
             age = None if row.is_live else store.age(row.updated_at)
             judged[key] = at = self._judged.get(key, store.now()) if age is None else store.now() - age
             is_bad, undone = verdict.tone == "bad", verdict.undone
-            is_resumed = is_bad or bool(undone)
-            then = NEXT.get((verdict.word, verdict.how), "")
-            if is_resumed:
-                then = self._resumes(key, verdict.since, undone)
+            then, action = NEXT.get((verdict.word, verdict.how), ""), ""
+            if is_bad or undone:
+                then, action = self._resumes(key, verdict.since, undone), "resume"
             elif verdict.word == "flat" and (rate := self._facts.configs.get(row.name, {}).get(RATE)) is not None:
                 then += f" than {setting(rate)}"
             elif verdict.word == "suspicious":
-                then = f"{self._key('rollouts')} shows its completions"
+                then, action = "read its completions", "rollouts"
             text = f"{name} {TOLD.get(verdict.word, verdict.word)} "
             text += f"at step {verdict.since}: {verdict.change}" if is_bad else f"since step {verdict.since}"
             detail = verdict.cause or (verdict.when if is_bad else verdict.change)
-            yield Need(key, at, verdict.tone, row.name, text, detail, then, verdict.since, is_bad, is_resumed)
+            yield Need(key, at, verdict.tone, row.name, text, detail, then, action, verdict.since, is_bad)
         self._judged = judged
 
     def next_of(self, run: str) -> str:
-        """What to do about a run that is not well."""
-        return next((need.then for need in self.entries if need.run == run and need.tone != "good"), "")
+        """What to do about a run that is not well, after the key that does it."""
+        need = next((one for one in self.entries if one.run == run and one.tone != "good"), None)
+        if need is None or not need.then:
+            return ""
+        return f"{self._key(need.action)}: {need.then}" if need.action else need.then
 
     def _alarms(self, store: Store, names: Mapping[str, str]) -> Iterable[Need]:
         for row in store.live_runs():

@@ -115,6 +115,32 @@ def test_harder_prompts_are_not_a_collapse() -> None:
 
 
 @pytest.mark.parametrize(
+    ("key", "values", "is_said"),
+    [
+        ("task.rewards", [[], ["brief.py:brief"]], True),
+        ("rollout.temperature", [1.0, 4.0], True),
+        ("task.name", ["addition", "gsm8k"], False),
+        ("run.save_every", [10, 20], False),
+    ],
+)
+def test_a_reward_that_a_resume_made_fall_is_said_though_held_out_holds(
+    key: str, values: list[Any], is_said: bool
+) -> None:
+    """A resume with harder prompts explains it; one with another reward function is to be looked at."""
+    fallen = curve(80, lambda step: rising(step) if step <= 40 else 0.1)
+    held = [HeldOutAccuracy(step, 0.6, 500) for step in (20, 40, 60, 80)]
+    events = [{"event": "resumed", "step": 40, "changes": {key: values}}]
+    found = verdict(fallen, evaluations=held, events=events)
+    assert (word(found) == "collapsed") == is_said
+    if is_said and found is not None:
+        assert found.cause_step == 40
+        assert found.text.endswith("; held-out accuracy holds")
+    alone = verdict(fallen, events=events)
+    assert alone is not None
+    assert (alone.word, alone.how) == ("collapsed", "")
+
+
+@pytest.mark.parametrize(
     ("metric", "values"),
     [
         ("kl", lambda step: 0.02 * math.exp(max(0, step - 40) / 4)),

@@ -18,7 +18,7 @@ from grpo_train.run_dir.display import duration, metric_text, state_label
 from grpo_train.run_dir.files import to_float
 from grpo_train.run_dir.installation import install_command
 from grpo_tui.box.events import Condition
-from grpo_tui.box.formatting import one_line, shortened
+from grpo_tui.box.formatting import cut, one_line, shortened
 from grpo_tui.box.needs import GLYPHS, Need, Needs
 from grpo_tui.box.store import Store
 from grpo_tui.kit.lists import ListPanel, PageSource, Palette
@@ -249,11 +249,9 @@ class NeedsPanel(ListPanel):
         if index % 2:
             room = width - INDENT - len(need.then) - 2
             if need.then and room < LEAST_DETAIL:
-                text = Text(" " * INDENT + need.then, no_wrap=True)
-                text.truncate(width, overflow="ellipsis")
-                return text
-            text = Text(" " * INDENT + need.detail, no_wrap=True)
-            text.truncate(INDENT + room if need.then else width, overflow="ellipsis")
+                return Text(" " * INDENT + cut(need.then, width - INDENT), no_wrap=True)
+            detail = cut(need.detail, room if need.then else width - INDENT)
+            text = Text(" " * INDENT + detail, no_wrap=True)
             return text.append(f"; {need.then}" if need.then and need.detail else need.then)
         today = time.localtime(self.store.now())[:3] == time.localtime(need.at)[:3]
         at = time.strftime("%H:%M" if today else "%m-%d", time.localtime(need.at))

@@ -16,7 +16,7 @@ from textual.message import Message
 
 from grpo_train.run_dir.verdict import RunVerdict
 from grpo_tui.box.asking import asking_words
-from grpo_tui.box.formatting import compact_number, one_line, shortened
+from grpo_tui.box.formatting import compact_number, cut, one_line, shortened
 from grpo_tui.box.rows import CheckpointView, Transfer, WorkflowPart, transfer_lines, workflow_parts
 from grpo_tui.box.run_columns import ADAPTERS, base_name
 from grpo_tui.box.run_facts import KnownFacts
@@ -108,13 +108,14 @@ def in_rows(label: Content, lines: Sequence[str], size: Size, style: str) -> Con
     first, *rest = lines or [""]
     if size.height == 1 and rest:
         first, rest = " ".join([first, *rest]), []
-    rows = [label + from_markup(f"[{style}]$text[/]", text=first)]
-    rows += [_labeled("", from_markup(f"[{style}]$text[/]", text=" ".join(rest)))] if rest else []
+    room = max(1, size.width - label.cell_length)
+    rows = [label + from_markup(f"[{style}]$text[/]", text=cut(first, room))]
+    rows += [_labeled("", from_markup(f"[{style}]$text[/]", text=cut(" ".join(rest), room)))] if rest else []
     return Content("\n").join([row.truncate(max(1, size.width), ellipsis=True) for row in rows])
 
 
 class NextLine(Line):
-    """``next         r resumes at 40, learning_rate 1e-4``, of a run that is not well, in one or two rows."""
+    """``next         r: resume at 40, learning_rate 1e-4``, of a run that is not well, in one or two rows."""
 
     def __init__(self, store: Store, next_of: Callable[[str], str]) -> None:
         super().__init__(store)

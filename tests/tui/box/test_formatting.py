@@ -12,6 +12,7 @@ from grpo_tui.box.formatting import (
     bar,
     compact_number,
     counted,
+    cut,
     metric_value,
     one_line,
     padded,
@@ -124,3 +125,19 @@ def test_shortened_name_keeps_its_end() -> None:
 
 def test_one_line_collapses_whitespace() -> None:
     assert one_line(" red\tand\n\n blue ") == "red and blue"
+
+
+@pytest.mark.parametrize(
+    ("width", "text"),
+    [
+        (60, "learning_rate 1e-4→0.03, max_grad_norm 0.05→1000"),
+        (47, "learning_rate 1e-4→0.03, max_grad_norm 0.05→…"),
+        (24, "learning_rate 1e-4→…"),
+        (25, "learning_rate 1e-4→0.03,…"),
+        (22, "learning_rate 1e-4→…"),
+        (8, "learnin…"),
+        (1, "…"),
+    ],
+)
+def test_what_is_cut_keeps_no_part_of_a_number(width: int, text: str) -> None:
+    assert cut("learning_rate 1e-4→0.03, max_grad_norm 0.05→1000", width) == text

@@ -24,7 +24,7 @@ def keys(session: Session) -> list[str]:
 
 async def test_what_happened_needs_you(start: Start) -> None:
     async with start(wait="87/200") as session:
-        await session.until_text(f"{CRASHED} crashed at step 12", "r resumes at 30", "e evaluates it")
+        await session.until_text(f"{CRASHED} crashed at step 12", "resume at 30", "evaluate it")
         await session.until_text("rank 1 was killed by SIGKILL")
         assert keys(session) == [FINISHED, CRASHED]  # newest first; the third was asked to stop
         session.client.runs[0].update(state="finished", step=200)

@@ -33,10 +33,10 @@ async def test_a_collapse_is_first(start: Start, size: tuple[int, int]) -> None:
         first = session.app.home.needs.entries[0]
         assert (first.run, first.tone, first.is_first) == (RUN, "bad", True)
         assert "reward 1.840 ▼ 0, steps 41–50" in line(session, " ▼ collapsed  reward")
-        await session.until_text("r resumes at 30, learning_rate 1e-4")
+        await session.until_text("r: resume at 30, learning_rate 1e-4")
 
 
-@pytest.mark.parametrize(("since", "said"), [(5, "no checkpoint before it"), (25, "r resumes at 20 (held-out .710)")])
+@pytest.mark.parametrize(("since", "said"), [(5, "no checkpoint before it"), (25, "resume at 20 (held-out .710)")])
 async def test_what_is_resumed_is_from_before_the_fall(start: Start, since: int, said: str) -> None:
     def early(client: FakeClient) -> None:
         judged(client)
@@ -79,12 +79,12 @@ async def test_what_to_do_about_the_selected_run_is_beside_its_verdict(start: St
                 row["verdict"] = mastered.to_json()
 
     async with start(two, size=size, wait="87/200") as session:
-        await session.until_text("next         r resumes at 30, learning_rate 1e-4")
+        await session.until_text("next         r: resume at 30, learning_rate 1e-4")
         await session.press("down")
         await session.until_text(
             "∅ no signal  since step 41, 1 step after",
             "∅ all correct @41",
-            "next         r resumes at 30, temperature 1",
+            "next         r: resume at 30, temperature 1",
         )
         session.client.runs[1]["verdict"] = RunVerdict("flat", 5, 5, "reward", 0.9, 0.9).to_json()
         session.client.report()
@@ -101,7 +101,7 @@ async def test_a_verdict_is_told_once_and_can_be_filtered(start: Start) -> None:
         session.client.runs[0]["verdict"] = DEAD.to_json()
         session.client.report()
         await session.until_text(
-            "∅ all wrong @12", f"{RUN} learns nothing since step 12", "100 % of groups score alike,"
+            "∅ all wrong @12", f"{RUN} hardly learns since step 12", "100 % of groups score alike,"
         )
         await session.until_text("; try easier problems")
         session.client.runs[0].update(step=88)
