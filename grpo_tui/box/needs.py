@@ -271,7 +271,7 @@ class Needs:
             return ""
         if not checkpoint.step:
             return "no checkpoint before it" if before else "no complete checkpoint to resume from"
-        held_out = next((f" (held-out {one.figure})" for one in checkpoint.evaluations if one.accuracy is not None), "")
+        held_out = next((f" (held-out {one.figure})" for one in checkpoint.evaluations if one.accuracy), "")
         return f"resume at {checkpoint.step}{undone and f', {undone}'}{held_out}"
 
     def _verdicts(self, store: Store, names: Mapping[str, str]) -> Iterable[Need]:

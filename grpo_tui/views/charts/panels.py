@@ -131,7 +131,9 @@ class MetricsPanel(ListPanel, inherit_bindings=False):
         muted = self.get_component_rich_style("list--muted", partial=True)
         if not line.name:
             return Text(line.text, no_wrap=True)
-        value = self.value(line.name)
+        value, is_now = self.value(line.name), line.is_shown
+        if (ended := self.store.metrics.ended.get(line.name)) is not None and self._row_at_crosshair() is None:
+            value, is_now = f"{value} @{ended}", False
         mark = "▪ " if line.is_shown else "  " if line.indent else ""
         unusual = " ▲" if line.unusual is not None else ""
         arrow = f" {found}" if line.is_shown and (found := self._arrow(line.name)) else ""
@@ -141,7 +143,6 @@ class MetricsPanel(ListPanel, inherit_bindings=False):
         text = Text(no_wrap=True)
         text.append(mark, style=self.get_component_rich_style("metrics--shown", partial=True))
         text.append(f"{shortened(line.text, max(1, room)):<{max(1, room)}} ")
-        is_now = line.is_shown and line.name not in self.store.metrics.ended
         text.append(value, style="" if is_now else muted)
         text.append(unusual, style=self.get_component_rich_style("metrics--unusual", partial=True))
         return text

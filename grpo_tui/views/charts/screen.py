@@ -14,7 +14,7 @@ from textual.widget import Widget
 from grpo_train.history.query import QueryError
 from grpo_train.run_dir.files import to_float
 from grpo_tui.background import refresh_metrics, refresh_step
-from grpo_tui.box.charts import AXIS_NAMES, CHARTS, MOST_SHOWN, ChartsView, smoothing_label, worst_of
+from grpo_tui.box.charts import AXIS_NAMES, CHARTS, MOST_SHOWN, ChartsView, is_flat, smoothing_label, worst_of
 from grpo_tui.box.curves import STEP
 from grpo_tui.box.events import RunEvent
 from grpo_tui.box.formatting import compact_number
@@ -81,7 +81,8 @@ class AboutCharts(Line):
         if self._charts.saving:
             text += Content.from_markup("   [$warning]$saving[/]", saving=self._charts.saving)
         page, pages = self.view.page + 1, self._charts.page_count
-        counts = [] if shorter else [f"{compact_number(len(rows))} metrics, {len(self._charts.drawn)} shown"]
+        changing = sum(not is_flat(row) for row in rows)
+        counts = [] if shorter else [f"{compact_number(changing)} metrics, {len(self._charts.drawn)} shown"]
         counts += [f"page {page}/{pages} (pgdn)"] if pages > 1 else []
         return text, Content.from_markup("[$text-muted]$counts[/]", counts=", ".join(counts))
 

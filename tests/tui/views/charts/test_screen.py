@@ -392,6 +392,25 @@ async def test_the_list_has_the_values_at_the_crosshair(start: Start) -> None:
         await session.until_text("metrics at 41", value)
 
 
+async def test_a_metric_that_is_no_longer_logged_has_its_step(start: Start) -> None:
+    """What is constant has no chart, and is not counted."""
+
+    def script(client: FakeClient) -> None:
+        learning_box(client)
+        rows = [{**row, "constant": 1.0, "early": row["step"] / 100} for row in train_rows(87)]
+        for row in rows[41:]:
+            del row["early"]
+        client.files[f"{LOGS}/train_log.jsonl"] = jsonl(rows)
+
+    async with start(script, wait="87/200", size=(200, 60)) as session:
+        screen = await charts(session)
+        await session.until(lambda: re.search(r" early +0\.41\d* @41", session.text()), "its last step")
+        changing = sum(not row["constant"] for row in screen._logged.values())
+        await session.until_text(f"{changing} metrics, {len(screen.drawn)} shown")
+        await session.press("left", "left")
+        await session.until(lambda: re.search(r" early +–", session.text()), "at the crosshair")
+
+
 async def test_a_metric_that_is_shown_has_a_chart(start: Start) -> None:
     async with start(wait="87/200") as session:
         screen = await charts(session)
