@@ -580,6 +580,7 @@ def _hacked(run: _Run) -> RunVerdict | None:
         row = len(values)
         while row > 2 and median(values[row - 3 : row]) > HACKING:
             row -= 1
+        row = next(one for one in range(max(0, row - 2), len(values)) if values[one] > HACKING)
         if _trend(run.reward[max(0, row - 10) :]) < -1:
             continue
         before = median(values[: max(1, row)])

@@ -164,6 +164,19 @@ def test_a_single_spike_of_the_gradient() -> None:
     assert word(verdict(curve(60, rising), metrics={"grad_norm": spiked})) == "improving"
 
 
+def test_signs_of_hacking_are_suspicious() -> None:
+    """Several answers in most completions, while the reward rises; while it falls, they are not what pays."""
+    answers = {"hacking/multiple_answers": [0.02 if step < 41 else 0.6 for step in range(1, 61)]}
+    found = verdict(curve(60, rising), metrics=answers)
+    assert found is not None
+    assert (found.word, found.since, found.before, found.after) == ("suspicious", 41, 0.02, 0.6)
+    assert found.text == "hacking/multiple_answers 0.020 → 0.600 since step 41"
+    falling = curve(60, lambda step: 1.84 if step < 41 else 1.84 - 0.02 * (step - 40))
+    assert word(verdict(falling, metrics=answers)) != "suspicious"
+    once = {"hacking/multiple_answers": [0.6 if 41 <= step < 45 else 0.02 for step in range(1, 61)]}
+    assert word(verdict(curve(60, rising), metrics=once)) != "suspicious"
+
+
 def test_held_out_down_is_suspicious() -> None:
     accuracies = {10: 0.3, 20: 0.5, 30: 0.6, 40: 0.55, 50: 0.48, 60: 0.4}
     held = [HeldOutAccuracy(step, accuracy, 400) for step, accuracy in accuracies.items()]
