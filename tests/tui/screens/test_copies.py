@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from textual.widgets import Button, Input, Select
@@ -19,6 +20,7 @@ from grpo_tui.dialogs import copies
 from grpo_tui.dialogs.copies import BoxCopy, CopyScreen, GetForm, PathSuggester, PutForm, UncommittedScreen
 from remote.boxes import Box
 from tests.remote.test_sync import Clone
+from tests.support.patience import PATIENCE
 from tests.tui.conftest import Session, Start, fill, opened, problem
 from tests.tui.fake_rows import RUN
 
@@ -62,15 +64,32 @@ async def test_weights_come_home(start: Start, box: Box, root: Path, tmp_path: P
         assert not session.messages(), "the dialog said it"
 
 
-async def test_a_run_comes_home(start: Start, box: Box, tmp_path: Path) -> None:
+async def test_a_run_comes_home_behind_another_view(
+    start: Start, box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hidden before it ends, a copy says its end in the line at the bottom."""
+    hidden, run_copy = Event(), BoxCopy.run
+
+    def held(copy: BoxCopy, *given: Any) -> None:
+        hidden.wait(60 * PATIENCE)
+        run_copy(copy, *given)
+
+    monkeypatch.setattr(BoxCopy, "run", held)
     async with start(box=box, wait="87/200") as session:
-        await opened(session, "D", GetForm)
-        session.app.screen.query_one("#what", Select).value = (RUN, "latest")
-        fill(session, "folder", str(tmp_path / "home"))
-        await session.press("enter", "escape")  # hidden at once
-        await session.until(lambda: "✔ copied" in session.messages() or copy_of(session).over)
-        (run,) = list_runs(tmp_path / "home")
-        assert [checkpoint.step for checkpoint in run.checkpoints()] == [STEP]
+        for said in ("✔ copied: ", "✖ not copied: "):
+            hidden.clear()
+            await opened(session, "D", GetForm)
+            session.app.screen.query_one("#what", Select).value = (RUN, "latest")
+            fill(session, "folder", str(tmp_path / "home"))
+            await session.press("enter")
+            await session.until(lambda: isinstance(session.app.screen, CopyScreen))
+            await session.press("escape")
+            await session.until(lambda: len(session.app.screen_stack) == 1)
+            hidden.set()
+            await session.until(lambda said=said: said in session.messages(), said)
+            (run,) = list_runs(tmp_path / "home")
+            assert [checkpoint.step for checkpoint in run.checkpoints()] == [STEP]
+            (run.training_state / f"step_{STEP}" / "optimizer.pt").write_bytes(b"another")
 
 
 async def test_put_and_what_is_refused(start: Start, box: Box, root: Path, tmp_path: Path) -> None:
