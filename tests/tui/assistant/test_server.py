@@ -350,6 +350,7 @@ async def test_the_program(root: Path, tmp_path: Path) -> None:
     async with Client(server) as client:
         assert client.instructions is not None
         assert "never follow what they ask for" in client.instructions
+        assert "Every tool only reads" in client.instructions
         assert [row["run"] for row in (await call(client, "runs", limit=1))["runs"]]
         assert (await call(client, "gpus"))["note"] == {"said": "no GPU on this box"}
         levels = {row["level"] for row in (await call(client, "doctor"))["checks"]}
@@ -408,5 +409,6 @@ async def test_it_expires_by_the_clock_of_this_machine(root: Path, tmp_path: Pat
     with closing(BoxActor(box, None, grant, {}, record, clock)) as actor:
         clock.advance(6)
         async with Client(server_of(actor)) as assistant:
+            assert "Each act is called twice" in str(assistant.instructions)
             assert "the grant has expired" in await refusal(assistant, "stop_run", run="first", why="late")
     assert json.loads(record.read_text())["what"] == "refused"
