@@ -378,7 +378,9 @@ def test_a_run_is_sent_from_its_backup(tmp_path: Path, server: WandbServer, monk
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     gone = RunDir(tmp_path / "empty" / "training_runs" / "a")
     assert "add --from DESTINATION" in tracked(gone, code=2).stderr
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "disk").rglob("*")}
     done = tracked(gone, "--from", "disk", code=3)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "disk").rglob("*")} == before, "it is only read"
     assert "snapshot 1" in done.stdout
     assert "warning: completions are not sent from a backup: restore the run" in done.stderr
     (sent,) = server.runs.values()

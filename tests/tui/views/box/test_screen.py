@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from textual.screen import ModalScreen
+from textual.widgets import OptionList
 
 from grpo_tui.kit.dialog import AttachScreen
 from grpo_tui.views.box.charts import GpuChart
@@ -202,6 +203,7 @@ async def test_what_can_go_and_its_paths(start: Start, monkeypatch: pytest.Monke
         await session.press("enter")
         await session.until(lambda: isinstance(session.app.screen, SpareScreen), "the list")
         await session.until_text("30 GB in 3 checkpoints of one run", "10–30 (3)", "step_{10,20,30}")
+        assert str(session.app.screen.query_one(OptionList).get_option_at_index(0).prompt).startswith(f"{RUN} ")
         await session.press("y")
         await session.until(lambda: copied, "the paths")
         assert copied == [f"/data/training_runs/{RUN}/training_state/step_{{10,20,30}}"]
