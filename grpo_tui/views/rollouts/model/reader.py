@@ -423,6 +423,8 @@ def instead_of_sample(reader: RolloutReader | None, store: Store, key: Key) -> s
     if reader is None:
         return f"no run selected; {key('home')} lists the runs of this box"
     rollouts = reader.rollouts
+    if (problem := rollouts.of_step.problem) and not rollouts.is_empty:
+        return f"✖ the completions of this step were not read: {problem}\n\n{rollouts.of_step.again()}"
     if rollouts.evaluation and (rollouts.is_empty or not rollouts.steps.rows):
         return f"the evaluation of {rollouts.dataset} has no completions of this step yet"
     if rollouts.is_empty:
@@ -430,8 +432,6 @@ def instead_of_sample(reader: RolloutReader | None, store: Store, key: Key) -> s
             return store.no_completions
         hint = "they appear with its first step" if store.run and store.run.is_live else ""
         return f"{reader.rollouts.run} has not logged a completion yet" + (f"; {hint}" if hint else "")
-    if problem := rollouts.of_step.problem:
-        return f"✖ the completions of this step were not read: {problem}\n\n{rollouts.of_step.again()}"
     if rollouts.page is None:
         if not store.connected:
             return f"not connected to the box, which has the completions; {key('reconnect')} reconnects"
