@@ -159,7 +159,7 @@ def test_damage_here_keeps_the_good_copy(root: Path, disk: Destination, tmp_path
     assert contents(tmp_path / "b/training_runs/one/training_state/step_10") == good
 
 
-@pytest.mark.parametrize("how", ["flip", "cut", "remove", "swap"])
+@pytest.mark.parametrize("how", ["flip", "cut", "grow", "remove", "swap"])
 def test_damaged_objects_spoil_only_their_step(root: Path, disk: Destination, tmp_path: Path, how: str) -> None:
     run = make_run(root, "one", 10, 20)
     backup(run, disk)
@@ -169,6 +169,8 @@ def test_damaged_objects_spoil_only_their_step(root: Path, disk: Destination, tm
         flip(file)
     elif how == "cut":
         os.truncate(file, 3)
+    elif how == "grow":
+        file.write_bytes(file.read_bytes() + b"x")
     elif how == "remove":
         file.unlink()
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from grpo_train.cli.selftest import _hashes
 from tests.support import micro
 from tests.support.engine import grpo_train, write_config
 
@@ -18,6 +19,24 @@ def test_every_step_passes(root: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert [row["result"] for row in rows] == ["ok"] * 11
     assert sorted(root.iterdir()) == before, "it leaves nothing behind"
+
+
+def test_restored_runs_are_compared_whole(tmp_path: Path) -> None:
+    """Only what belongs to the machine may differ."""
+    for name in (
+        "config.yaml",
+        "control/stop",
+        ".hidden",
+        "logs/train_log.jsonl",
+        "status.json",
+        "training_state/a.pt",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / "training_state" / "latest").symlink_to("a.pt")
+    assert sorted(_hashes(tmp_path)) == [
+        "config.yaml", "logs/train_log.jsonl", "training_state/a.pt", "training_state/latest",
+    ]  # fmt: skip
 
 
 def test_a_step_that_fails_is_named(root: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every action of a box whose disk has failed: what the box says is on the screen or in the messages, and the app lives."""
+"""Every action of a box whose disk has failed: what it says is on the screen or in the messages, and the app lives."""
 
 from __future__ import annotations
 
