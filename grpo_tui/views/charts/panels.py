@@ -142,10 +142,18 @@ class MetricsPanel(ListPanel, inherit_bindings=False):
             value, room = value + arrow, room - len(arrow)
         text = Text(no_wrap=True)
         text.append(mark, style=self.get_component_rich_style("metrics--shown", partial=True))
-        text.append(f"{shortened(line.text, max(1, room)):<{max(1, room)}} ")
+        text.append(f"{self._short(line.text, max(1, room)):<{max(1, room)}} ")
         text.append(value, style="" if is_now else muted)
         text.append(unusual, style=self.get_component_rich_style("metrics--unusual", partial=True))
         return text
+
+    def _short(self, text: str, room: int) -> str:
+        """A name that fits; cut at its end where others read the same without their middle."""
+        short = shortened(text, room)
+        others = {one.name.rpartition("/")[2] for one in self._lines} - {text}
+        if short != text and any(shortened(name, room) == short for name in others):
+            return f"{text[: room - 1]}…"
+        return short
 
     def _arrow(self, name: str) -> str:
         """The trend of a metric in the charts; "" at a crosshair, and of a metric that is no longer logged."""

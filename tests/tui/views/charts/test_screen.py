@@ -411,6 +411,22 @@ async def test_a_metric_that_is_no_longer_logged_has_its_step(start: Start) -> N
         await session.until(lambda: re.search(r" early +–", session.text()), "at the crosshair")
 
 
+async def test_names_that_read_alike_are_cut_at_their_ends(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        learning_box(client)
+        names = ("completions/mean_length", "completions/mean_terminated_length")
+        rows = [{**row, **{name: row["step"] + place for place, name in enumerate(names)}} for row in train_rows(87)]
+        client.files[f"{LOGS}/train_log.jsonl"] = jsonl(rows)
+
+    async with start(script, wait="87/200") as session:
+        await charts(session)
+        panel = session.app.views.charts.query_one(MetricsPanel)
+        await session.until(lambda: any(one.text == "mean_terminated_length" for one in panel._lines))
+        short = {panel._short(name, 10) for name in ("mean_length", "mean_terminated_length")}
+        assert short == {"mean_leng…", "mean_term…"}
+        assert panel._short("reward_of_something", 10) == "rew…ething"
+
+
 async def test_a_metric_that_is_shown_has_a_chart(start: Start) -> None:
     async with start(wait="87/200") as session:
         screen = await charts(session)
