@@ -286,12 +286,12 @@ class Needs:
             judged[key] = at = self._judged.get(key, store.now()) if age is None else store.now() - age
             is_bad, undone = verdict.tone == "bad", verdict.undone
             then, action = NEXT.get((verdict.word, verdict.how), ""), ""
-            if is_bad or undone:
+            if verdict.word == "suspicious":
+                then, action = "read its completions", "rollouts"
+            elif is_bad or undone:
                 then, action = self._resumes(key, verdict.since, undone), "resume"
             elif verdict.word == "flat" and (rate := self._facts.configs.get(row.name, {}).get(RATE)) is not None:
                 then += f" than {setting(rate)}"
-            elif verdict.word == "suspicious":
-                then, action = "read its completions", "rollouts"
             text = f"{name} {TOLD.get(verdict.word, verdict.word)} "
             text += f"at step {verdict.since}: {verdict.change}" if is_bad else f"since step {verdict.since}"
             detail = verdict.cause or (verdict.when if is_bad else verdict.change)
