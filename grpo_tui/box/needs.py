@@ -183,7 +183,7 @@ class Needs:
         idle = tuple(sorted(self._idle.items()))
         made_of = (
             id(store), store.versions["runs"], store.versions["sessions"], idle, minute, len(self.dismissed),
-            tuple(self.asked.items()), len(names), self._measured(store) if self._rules else None,
+            tuple(self.asked.items()), len(names), self._facts.version, self._logged(store) if self._rules else None,
         )  # fmt: skip
         if made_of == self._made_of or store.runs is None:
             return
@@ -313,9 +313,9 @@ class Needs:
                 key = f"alarm {row.name} {row.started} {words}"
                 yield Need(key, store.now() - age, "bad", row.name, f"{name} at step {row.step}", one_line(row.alarm))
 
-    def _measured(self, store: Store) -> object:
-        """A value that differs whenever a metric may."""
-        return self._facts.version, store.logs.version["train_log"] if store.logs else 0
+    def _logged(self, store: Store) -> object:
+        """A value that differs whenever the selected run has logged something."""
+        return store.logs.version["train_log"] if store.logs else 0
 
     def _broken_rules(self, store: Store, names: Mapping[str, str]) -> Iterable[Need]:
         for row in store.live_runs() if self._rules else ():

@@ -86,10 +86,13 @@ async def test_what_to_do_about_the_selected_run_is_beside_its_verdict(start: St
             "∅ all correct @41",
             "next         r: resume at 30, temperature 1",
         )
-        session.app.home.runs.facts.configs[FINISHED] = {"optimizer.learning_rate": 5e-6}
         session.client.runs[1]["verdict"] = RunVerdict("flat", 5, 5, "reward", 0.9, 0.9).to_json()
         session.client.report()
-        await session.until_text("→ flat       reward 0.900", "next         try a higher learning rate than 5e-6")
+        await session.until_text("→ flat       reward 0.900", "next         try a higher learning rate")
+        facts = session.app.home.runs.facts
+        facts.configs[FINISHED] = {"optimizer.learning_rate": 5e-6}
+        facts.version += 1  # the box has answered
+        await session.until_text("next         try a higher learning rate than 5e-6")
         hacked = RunVerdict("suspicious", 41, 41, "hacking/multiple_answers", 0.02, 0.6)
         session.client.runs[1]["verdict"] = hacked.to_json()
         session.client.report()
