@@ -6,13 +6,15 @@ import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from grpo_train.backup.destinations import Destination
 from grpo_train.backup.job import working_on
 from grpo_train.backup.overview import list_backups
-from grpo_train.backup.restore import restore_folder
+from grpo_train.backup.restore import pick_steps, restore_folder
 from grpo_train.backup.runs import back_up_all, back_up_run, restore_run
 from grpo_train.backup.snapshot import parse_snapshot
 from grpo_train.backup.verify import verify
@@ -390,3 +392,25 @@ def test_damaged_small_files_leave_nothing_behind(root: Path, disk: Destination,
     there = tmp_path / "b" / "training_runs" / "one"
     assert (there / long_name).read_text() == "mine"
     assert not list(there.rglob("*.partial"))
+
+
+def test_which_checkpoints_are_named() -> None:
+    def snapshot(*steps: int, latest: str = "") -> Any:
+        paths = [SimpleNamespace(path=f"training_state/step_{step}", step=step) for step in steps]
+        links = [SimpleNamespace(path="training_state/step_latest", target=latest)] if latest else []
+        old = SimpleNamespace(path="superseded/1/step_90", step=90)
+        return SimpleNamespace(number=3, steps=[*paths, old], links=links)
+
+    def named(which: str, latest: str = "") -> list[int]:
+        return [step.step for step in pick_steps(snapshot(20, 10, 30, latest=latest), which)]
+
+    assert (named("all"), named("logs"), named("10,30")) == ([20, 10, 30, 90], [], [10, 30])
+    assert (named("latest", "step_20"), named("latest"), named("latest", "step_70")) == ([20], [30], [30])
+    for which, message in (
+        ("10,40", r"snapshot 3 has no step_40 \(steps: 10, 20, 30\)"),
+        ("90", "has no step_90"),
+        ("newest", "--steps newest: use all, latest, logs, or steps such as 10,20"),
+        ("10,", "--steps 10,:"),
+    ):
+        with pytest.raises(RunDirError, match=message):
+            named(which)

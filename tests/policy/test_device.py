@@ -107,6 +107,7 @@ def test_unknown_architecture_is_a_problem() -> None:
         ("sm_100a", (10, 3), False),
         ("sm_100f", (10, 3), True),
         ("compute_80", (12, 0), True),
+        ("compute_90", (9, 0), True),
         ("compute_90", (8, 0), False),
         ("gfx90a", (9, 0), False),
     ],

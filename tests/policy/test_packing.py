@@ -118,6 +118,12 @@ def check_attention(row: packing.PackedRow, window: int | None, attention: Calla
         assert (a - b).abs().max() <= 1e-12
 
 
+def test_a_bucket_ends_where_padding_costs_more_than_a_call() -> None:
+    lengths = np.array([10, 100, 99, 12, 100, 11])
+    assert [bucket.tolist() for bucket in packing._bucket(lengths, 500)] == [[1, 4, 2], [3, 5, 0]]
+    assert [bucket.tolist() for bucket in packing._bucket(lengths, 10**9)] == [[1, 4, 2, 3, 5, 0]]
+
+
 def test_equal_lengths_are_not_gathered() -> None:
     row = pack(completions_of([(3, 5), (2, 6), (4, 4)]), CPU, 6, True)
     assert (row.buckets.shapes, row.buckets.to_row) == ([(3, 7)], None)

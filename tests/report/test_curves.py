@@ -19,7 +19,7 @@ from grpo_train.report.html import to_html
 from grpo_train.report.markdown import to_markdown
 from grpo_train.report.report import Event
 from grpo_train.report.samples import FAR, NEAR, _Rollouts, pick
-from grpo_train.report.svg import BOTTOM, HEIGHT, LEFT, TOP, chart_svg, is_logarithmic
+from grpo_train.report.svg import BOTTOM, HEIGHT, LEFT, TOP, _padded, chart_svg, is_logarithmic
 from grpo_train.report.train_log import Metric
 from grpo_train.run_dir.curves import DENSE, LEVELS
 from grpo_train.run_dir.display import metric_text
@@ -40,6 +40,21 @@ def test_a_constant_metric_has_a_constant_line(smoothing: str) -> None:
     """Whatever the number of values in its columns."""
     curve = reduce(metric_of([(1 + n % 3, 2.5) for n in range(500)]), 0, 1000, 20, smoothing)
     assert curve.line.tolist() == pytest.approx([2.5] * len(curve.line))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ends"),
+    [
+        (10.0, 26.0, (9.0, 27.0)),
+        (-8.0, 8.0, (-9.0, 9.0)),
+        (0.5, 16.5, (0.0, 17.5)),
+        (2.0, 2.0, (1.8, 2.2)),
+        (0, 0, (0, 0.5)),
+    ],
+)
+def test_an_axis_has_room_beyond_its_extremes(low: float, high: float, ends: tuple[float, float]) -> None:
+    """A sixteenth of the range at each end, but not below zero for what is not."""
+    assert _padded(low, high).bounds == pytest.approx(ends)
 
 
 @given(logs, st.integers(1, 30), st.sampled_from(LEVELS))

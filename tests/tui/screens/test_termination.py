@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+from textual.widgets import Button
+
 from grpo_tui.dialogs.backups import BackUpAllScreen, TerminationScreen
 from remote.protocol import RemoteError
 from tests.tui.conftest import Start, opened
@@ -67,6 +70,24 @@ async def test_all_runs_are_backed_up(start: Start) -> None:
         await session.until(lambda: session.client.asked_for("back_up_all"))
         await session.until_text("↑ backing up all runs")
         assert "backup of all runs started" in session.messages()
+
+
+@pytest.mark.parametrize(("runs", "others", "size"), [(1, 1, 5.0), (0, 1, 5.0), (0, 0, 0.0)])
+async def test_what_there_is_to_send_can_be_sent(start: Start, runs: int, others: int, size: float) -> None:
+    def script(client: FakeClient) -> None:
+        over(client)
+        rows = [{**BEHIND, "code": "no_backup", "name": f"run_{number}"} for number in range(11)]
+        client.answers["safe_to_terminate"] = {
+            "safe": False, "kept": "", "obstacles": rows, "count": 11, "whole": True, "age_s": 1.0, "again_s": 10.0,
+        }  # fmt: skip
+        client.answers["plan_back_up_all"] = {"runs": runs, "others": others, "bytes": size, "problems": []}
+
+    async with start(script=script, wait="87/200") as session:
+        await opened(session, "T", TerminationScreen)
+        await session.until_text("B backs up all 11 runs without one")
+        await opened(session, "B", BackUpAllScreen)
+        await session.until_text("Back up " if runs or others else "Nothing to send: the backup has everything.", "s3")
+        assert session.app.screen.query_one("#yes", Button).disabled == (not runs and not others)
 
 
 async def test_a_root_without_runs_loses_nothing(start: Start) -> None:
