@@ -101,7 +101,8 @@ class StandingSource(CompareSource):
             return f"[$warning]waiting for {letters(waiting)}: coarse[/]"
         over = mean_of([run.curves.track for run in self.comparison.runs])
         mean = f"[$text-muted]rewards: means of {counted(over, 'step')}[/]"
-        if not (names := [column(key).title for key in self.comparison.scales()]):
+        names = [column(key).title.replace("[", r"\[") for key in self.comparison.scales()]
+        if not names:
             return mean
         more = ", …" if len(names) > SCALES_NAMED else ""
         verb = "differs" if len(names) == 1 else "differ"

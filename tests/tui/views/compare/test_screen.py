@@ -138,7 +138,8 @@ async def test_rewards_of_other_scales_are_not_ranked(start: Start) -> None:
     def hotter(client: FakeClient, params: dict[str, Any]) -> dict[str, Any]:
         reply = show_run(client, params)
         warmth = "4.0" if params["run"] == CRASHED else "1.0"
-        return {**reply, "config_text": f"{reply['config_text']}rollout:\n  temperature: {warmth}\n"}
+        more = f"rollout:\n  temperature: {warmth}\ntask:\n  '[/odd]': {warmth}\n"
+        return {**reply, "config_text": reply["config_text"] + more}
 
     def script(client: FakeClient) -> None:
         box(client)
@@ -146,10 +147,10 @@ async def test_rewards_of_other_scales_are_not_ranked(start: Start) -> None:
 
     async with start(box, wait="87/200") as session:
         await compare(session)
-        await session.until_text("step 12", " ★")
+        await session.until_text("step 87", " ★")
     async with start(script, wait="87/200") as session:
         await compare(session)
-        await session.until_text("no ★: temperature differs · rewards: means of")
+        await session.until_text("no ★: temperature, [/odd] differ · rewards: means of")
         assert " ★" not in session.text()
 
 
