@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from textual.geometry import Region
 from textual.widget import Widget
-from textual.widgets import Button
+from textual.widgets import Button, OptionList
 from textual.widgets._toast import Toast
 
 import grpo_tui
@@ -169,6 +169,10 @@ async def test_messages_are_listed_in_full(start: Start) -> None:
         await session.until_text("· copied: the message")
         await session.press("slash", *"saved")
         await session.until(lambda: "evaluation" not in session.text())
+        await session.press("enter")
+        await session.until(lambda: session.app.screen.query_one(OptionList).has_focus, "the list")
+        await session.press("slash", *"nowhere")
+        await session.until_text("no message has it")
         await session.press("escape")
         await session.until_text("✖ evaluation of mine failed")
         await session.press("escape")

@@ -14,6 +14,7 @@ from grpo_tui.box.store import Store
 from remote.boxes import Box
 from remote.client import BoxClient
 from remote.events import ClientEvent, Link, LinkChanged
+from remote.protocol import RemoteError
 
 
 @pytest.mark.parametrize("read", [0.0, 0.5, 3.0])
@@ -42,6 +43,12 @@ def test_a_log_without_end_takes_a_share_of_a_core(monkeypatch: pytest.MonkeyPat
     assert SHARE * 55 < spent < SHARE * 60 + BURST_S + 0.1
     now[0] += BURST_S / SHARE
     assert link.drain(print) == first
+
+
+def test_what_is_asked_for_before_there_is_a_link_is_refused() -> None:
+    link = Connection(Box("b"), Store("b"), lambda: None, connection.make_box_client)
+    with pytest.raises(RemoteError, match="not connected yet"):
+        link.request("show_run", run="a").result()
 
 
 def test_what_a_box_says_before_there_is_an_app_is_kept_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

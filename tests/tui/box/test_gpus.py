@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from grpo_tui.box.gpus import advice, unlisted
+from grpo_tui.box.gpus import BoxHistory, advice, unlisted
 
 OURS, THEIRS = {"pid": 7.0, "run": "night"}, {"pid": 8.0, "name": "python3"}
 
@@ -38,3 +38,14 @@ def test_what_to_do_about_it(gpu: dict[str, Any], runs: list[Any], said: str) ->
 @pytest.mark.parametrize(("free", "said"), [(True, ""), (None, "use not known"), (False, "in use, process not listed")])
 def test_what_is_not_listed(free: bool | None, said: str) -> None:
     assert unlisted({"free": free}) == said
+
+
+def test_times_without_a_link_are_kept() -> None:
+    clock = [100.0]
+    store: Any = SimpleNamespace(now=lambda: clock[0], gpus=[], topic_problem=lambda topic: "")
+    history = BoxHistory()
+    for now, is_connected in ((100.0, True), (110.0, False), (115.0, False), (130.0, True), (150.0, False)):
+        clock[0], store.connected = now, is_connected
+        history.take(store)
+    assert list(history.lost) == [(110.0, 130.0)]
+    assert history.lost_within(120.0, 400.0, 170.0) == [(120.0, 130.0), (150.0, 170.0)], "the last one goes on"

@@ -411,6 +411,18 @@ async def test_a_metric_that_is_no_longer_logged_has_its_step(start: Start) -> N
         await session.until(lambda: re.search(r" early +–", session.text()), "at the crosshair")
 
 
+async def test_a_click_on_a_metric_shows_and_hides_it(start: Start) -> None:
+    async with start(wait="87/200", paints=True) as session:
+        screen = await charts(session)
+        panel = screen.query_one(MetricsPanel)
+        was_shown = "entropy" in screen.drawn
+        for is_shown in (not was_shown, was_shown):
+            place = next(index for index, line in enumerate(panel._lines) if line.name == "entropy")
+            await session.pilot.click(panel, offset=(3, place + 1))
+            await session.until(lambda is_shown=is_shown: ("entropy" in screen.drawn) == is_shown, "the chart")
+        assert panel.current == "entropy"
+
+
 async def test_names_that_read_alike_are_cut_at_their_ends(start: Start) -> None:
     def script(client: FakeClient) -> None:
         learning_box(client)

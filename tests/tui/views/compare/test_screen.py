@@ -339,6 +339,12 @@ async def test_problems_of_two_runs_side_by_side(start: Start) -> None:
         await session.until_text("4 problems", "problems wrong first")
         await session.press("escape")
         await session.until(lambda: session.app.views.name == "compare", "one step out")
+        await session.press("F")
+        await session.until_text(f"problems lost against {RUN}", "2 of 4 problems")
+        await session.press("F", "F")
+        await session.until_text("problems wrong first")
+        await session.press("escape")
+        await session.until(lambda: session.app.views.name == "compare", "one step out again")
         screen.comparison.runs[0].facts = replace(screen.comparison.runs[0].facts, accuracies={})  # type: ignore[type-var]
         await session.press("F")
         assert "no step is evaluated for both runs" in session.messages()

@@ -72,6 +72,7 @@ def small(check: Callable[[File], None]) -> None:
 
 @given(st.lists(MOVES, max_size=10))
 @example([("move", -19), ("open", 1), ("append", 1)])
+@example([("append", 9)] * 5 + [("move", -5), ("append", 9), ("end", 0)])  # more than are kept
 @settings(max_examples=60, deadline=None)
 def test_the_window_is_a_part_of_the_file(moves: list[tuple[str, int]]) -> None:
     def check(file: File) -> None:
