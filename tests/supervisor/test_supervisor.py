@@ -180,6 +180,19 @@ def test_what_obeys_sigterm_is_not_waited_for(run: RunDir) -> None:
     assert run.newest_step() == 2
 
 
+def test_a_stage_whose_steps_are_there_is_not_trained_again(run: RunDir) -> None:
+    """Its process was killed after its last step, and before it ended."""
+    config = config_of(run__total_steps=9, run__eval_every=5)
+    with supervised(run, config, {"train": [["train:5", "hangs"]]}) as it:
+        it.prints("hangs")
+        it.supervisor.stops.killing = True
+        it.clock.advance(LOOK_S)
+        assert it.ended() == 130
+    with supervised(run, config, {"train": [["train:9"]], "eval": [[]]}) as it:
+        assert (it.ended(), it.status["state"]) == (0, "finished")
+    assert [stage.kind for stage in it.starts] == ["eval", "train", "eval"]
+
+
 def test_a_failure_of_another_machine_ends_this_ones_processes(run: RunDir) -> None:
     """They may wait for it for ever; a moment later its failure is the run's."""
     run.config_file.write_text(config_text(run__nodes=2, run__nproc=2))

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from grpo_tui.dialogs.launch import LaunchScreen
 from grpo_tui.kit.desk import SelectRun
 from remote.protocol import OPERATIONS, RemoteError
-from tests.tui.conftest import Session, Start
+from tests.tui.conftest import Session, Start, opened, problem
 from tests.tui.fake import FakeClient
 from tests.tui.fake_rows import RUN
 from tests.tui.test_actions import VIEWS
@@ -62,3 +63,24 @@ async def test_each_action_says_why(start: Start, view: str) -> None:
             await leave(session)
         print(*(f"{name} {ops}\n{shown}" for name, ops, shown in silent), sep="\n")
         assert not [name for name, *_ in silent]
+
+
+async def test_checks_that_failed_say_so(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        box(client)
+        client.answers["doctor"] = refuse
+
+    async with start(script, wait="87/200") as session:
+        await session.press("5")
+        await session.until_text(f"✖ {SAID}; asked again with the next link")
+
+
+async def test_a_config_that_cannot_be_read_says_so(start: Start) -> None:
+    def script(client: FakeClient) -> None:
+        box(client)
+        client.answers["list_configs"] = {"folder": "/x", "configs": [{"name": "theirs.yaml", "description": ""}]}
+        client.answers |= {"read_config": refuse, "list_weights": refuse}
+
+    async with start(script, wait="87/200") as session:
+        await opened(session, "n", LaunchScreen)
+        await session.until(lambda: SAID in problem(session))
