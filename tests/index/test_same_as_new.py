@@ -107,6 +107,24 @@ def samples(first: int, last: int) -> str:
 TEXT = {"train_log.jsonl": lines, "rollouts.jsonl": samples}
 
 
+@pytest.mark.parametrize("file", FILES)
+def test_a_line_that_is_too_long_is_passed(file: str, tmp_path: Path) -> None:
+    """It is counted once, wherever it is cut; what follows it is indexed."""
+    directory, box = make_run(tmp_path), Box(tmp_path, tmp_path / "cache")
+    log, question = directory / file, QUESTIONS[file][-1]
+    log.write_text(TEXT[file](1, 9))
+    whole = answered(box, file)
+    for piece in ('{"step": 10, "note": "', "x" * 7_000, "x" * 20_000, '"}\n'):
+        with log.open("a") as stream:
+            stream.write(piece)
+        box.ask(question[0], **question[1])
+    (passed, *_), (before, *_) = answered(box, file), whole
+    assert passed["skipped"] == before["skipped"] + 1
+    with log.open("a") as stream:
+        stream.write(TEXT[file](11, 20))
+    assert answered(box, file) == anew(tmp_path, file) != whole
+
+
 def resumed(log: Path) -> None:
     """A resume from the middle of the log."""
     supersede(log.parent, (log.read_bytes().index(b'{"step": 90'), log.stat().st_size), file=log.name)
