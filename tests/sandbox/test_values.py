@@ -136,6 +136,7 @@ def integer(value: int) -> bytes:
         (b"l" + (1).to_bytes(4, "little")) * (MAX_DEPTH + 2) + b"N",
         collection(b"e", [collection(b"d", [])]),
         b"l\xff\xff\xff\xff",
+        b"d\xff\xff\xff\xff",
         b"s\xff\xff\xff\xff",
         blob(b"f", b"9" * 4_000_000),
         blob(b"f", b"0x1p999999999999"),

@@ -366,7 +366,7 @@ def _chunks(prompts: Mapping[int, tuple[int, ...]]) -> Iterator[dict[int, tuple[
     tokens, seen = 0, set[tuple[int, ...]]()
     for slot, prompt in prompts.items():
         new = 0 if prompt in seen else len(prompt)
-        if chunk and tokens + new > PREFILL_TOKENS:
+        if chunk and new and tokens + new > PREFILL_TOKENS:
             yield chunk
             chunk, tokens, seen, new = {}, 0, set(), len(prompt)
         chunk[slot] = prompt

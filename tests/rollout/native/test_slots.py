@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from grpo_train.rollout.draw import Draw
 from grpo_train.rollout.native import backend as native
-from grpo_train.rollout.native import flash
+from grpo_train.rollout.native import decoding, flash
 from grpo_train.rollout.native.backend import NativeBackend
 from grpo_train.rollout.native.decoding import read_prompts
 from grpo_train.rollout.native.flash import spans_of
@@ -171,3 +171,12 @@ def test_steps_run_on_another_device_in_its_type(layout: str, is_flash: bool) ->
             assert (token_B.device.type, logp_B.device.type, logp_B.dtype) == ("cuda", "cuda", torch.float32)
         for pair in slots.layers.values():
             assert {(each.device.type, each.dtype) for each in pair} == {("cuda", torch.bfloat16)}
+
+
+def test_prompts_are_read_in_pieces_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt that occurs again takes no room; one that alone is too long is read alone."""
+    monkeypatch.setattr(decoding, "PREFILL_TOKENS", 10)
+    a, b, c = (1,) * 4, (2,) * 5, (3,) * 30
+    found = [list(chunk) for chunk in decoding._chunks({0: a, 1: b, 2: a, 3: b, 4: c, 5: c, 6: a, 7: b, 8: (4, 4)})]
+    assert found == [[0, 1, 2, 3], [4, 5], [6, 7], [8]]
+    assert list(decoding._chunks({})) == []
