@@ -449,6 +449,8 @@ def _holds_held_out(run: _Run, onset: int) -> bool:
     if not before or len(after) < 2 or after[-1].step < onset + DECLINE:
         return False
     first, last = before[-1], after[-1]
+    if first.accuracy <= 2 * first.error:  # nothing that could be lost
+        return False
     return last.accuracy > first.accuracy - 2 * math.hypot(first.error, last.error)
 
 

@@ -48,7 +48,8 @@ async def _configs(app: Desk) -> list[ConfigChoice]:
     try:
         reply = await app.request("list_configs", reply_s=10.0)
     except RemoteError as error:
-        app.warn(error.message, "the configs of the box are not listed")
+        if error.code != "no_repo":  # a box without a checkout has none
+            app.warn(error.message, "the configs of the box are not listed")
         reply = {}
     on_box = [ConfigChoice(str(config["name"]), on_box=True) for config in reply.get("configs") or ()]
     if app.connection.box.is_local and folder is not None and reply.get("folder") == str(folder):

@@ -135,9 +135,11 @@ def test_a_reward_that_a_resume_made_fall_is_said_though_held_out_holds(
     if is_said and found is not None:
         assert found.cause_step == 40
         assert found.text.endswith("; held-out accuracy holds")
-    alone = verdict(fallen, events=events)
-    assert alone is not None
-    assert (alone.word, alone.how) == ("collapsed", "")
+    nothing = [HeldOutAccuracy(step, 0.0, 200) for step in (20, 40, 60, 80)]
+    for evaluations in ([], nothing):
+        alone = verdict(fallen, events=events, evaluations=evaluations)
+        assert alone is not None
+        assert (alone.word, alone.how) == ("collapsed", ""), "what is 0 does not hold"
 
 
 @pytest.mark.parametrize(
