@@ -97,7 +97,7 @@ class HistoryTable(TablePanel):
             below = Content.from_markup("[$foreground]$sums[/]", sums=answer.sums)
         elif view.asked.query:
             below = Content.from_markup("[$text-muted]$key: show all[/]", key=self.key("back"))
-        elif answer is not None and "reward" in answer.rows.columns:
+        elif any(column.id == "reward" for column in self.columns(self.size.width - self.margin)):
             below = Content.from_markup("[$text-muted]reward: last step[/]")
         self.set_titles(title, below)
 
