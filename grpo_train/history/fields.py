@@ -11,7 +11,7 @@ from typing import Any
 from grpo_train.history.record import RunRecord
 from grpo_train.run_dir.display import duration, fraction, metric_text, metric_value, money, setting, state_label
 from grpo_train.run_dir.files import utc_from
-from grpo_train.run_dir.verdict import VERDICTS
+from grpo_train.run_dir.verdict import VERDICTS, alarm_of
 
 ALIASES = {
     "task": "cfg.task.name", "model": "cfg.model.backbone", "lr": "cfg.optimizer.learning_rate", "held-out": "held_out",
@@ -44,8 +44,7 @@ def _day(value: Any) -> str:
 
 
 def _state(record: RunRecord) -> str:
-    alarm = record.verdict.alarm if record.verdict is not None else ""
-    return " ".join(state_label(record.state, alarm=alarm)[:2])
+    return " ".join(state_label(record.state, alarm=alarm_of(record.verdict))[:2])
 
 
 def _held_out(record: RunRecord) -> float | None:

@@ -41,6 +41,7 @@ from grpo_train.run_dir.display import (
     state_label,
 )
 from grpo_train.run_dir.files import to_float
+from grpo_train.run_dir.verdict import alarm_of
 
 COLUMNS = 240
 """Of a curve of one run; those of several runs share twice as many."""
@@ -90,7 +91,7 @@ def _label(run: RunReport) -> str:
 
 
 def _state(run: RunReport) -> str:
-    alarm = run.verdict.alarm if run.verdict is not None else ""
+    alarm = alarm_of(run.verdict)
     glyph, word, _ = state_label(str(run.summary["state"]), str(run.summary.get("host") or ""), alarm)
     return f"{glyph} {word}"
 

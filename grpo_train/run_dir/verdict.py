@@ -160,11 +160,6 @@ class RunVerdict:
         return VERDICTS[self.word][1]
 
     @property
-    def alarm(self) -> str:
-        """The mark of a verdict that is not good; "" of one that is."""
-        return "" if self.tone == "good" else self.mark
-
-    @property
     def text(self) -> str:
         """The evidence in one line: ``reward 1.841 ▼ 0.002, steps 41–50, 1 step after learning_rate 1e-4→2e-3``."""
         if self.word == "no signal":
@@ -225,6 +220,11 @@ class RunVerdict:
         since, until, cause_step = int(found.since), int(found.until), int(found.cause_step)
         values = (float(found.before), float(found.after))
         return replace(found, since=since, until=until, cause_step=cause_step, before=values[0], after=values[1])
+
+
+def alarm_of(verdict: RunVerdict | None) -> str:
+    """The mark of a verdict that is not good; "" of one that is, and without one."""
+    return verdict.mark if verdict is not None and verdict.tone != "good" else ""
 
 
 def judge(evidence: Evidence) -> RunVerdict | None:

@@ -167,9 +167,9 @@ def cut(text: str, width: int) -> str:
     if cell_len(text) <= width:
         return text
     kept = set_cell_size(text, max(0, width - 1))
-    whole = max((kept.rfind(each) + 1 for each in (" ", "→")), default=0)
-    is_whole = text[len(kept)] in " →" if len(kept) < len(text) else True
-    return (kept if is_whole or not whole else kept[:whole]).rstrip() + "…"
+    if text[len(kept)] not in " →":  # it ends within a word
+        kept = kept[: max(kept.rfind(" "), kept.rfind("→")) + 1] or kept
+    return kept.rstrip() + "…"
 
 
 def ending(text: str, width: int) -> str:

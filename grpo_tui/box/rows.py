@@ -11,7 +11,7 @@ from grpo_train.run_dir import LIVE_STATES
 from grpo_train.run_dir.display import state_label
 from grpo_train.run_dir.files import parse_time, to_float
 from grpo_train.run_dir.sessions import session_name
-from grpo_train.run_dir.verdict import RunVerdict
+from grpo_train.run_dir.verdict import RunVerdict, alarm_of
 from grpo_train.run_dir.workflow_file import is_workflow
 from grpo_tui.box.formatting import byte_size, counted, fraction, one_line, percent, short_duration, shortened
 from remote.protocol.rows import UNREADABLE
@@ -247,7 +247,7 @@ class RunRow:
     @property
     def label(self) -> tuple[str, str, str]:
         """Glyph, words and tone of the state: ``running on node1 requeued 2×``, ``pending (Priority)``."""
-        alarm = self.verdict.alarm if self.verdict is not None else ""
+        alarm = alarm_of(self.verdict)
         glyph, word, tone = state_label(self.shown_state, self.host, alarm)
         if tone == "live" and self.verdict is not None and alarm:
             tone = self.verdict.tone

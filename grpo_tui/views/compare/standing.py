@@ -186,8 +186,8 @@ def table(
         known = sorted(end for end in ends if end)
         if not known:
             continue
-        longest = known[-2:][0]
-        at = round_down(next(end for end in known if end >= SHORTEST * longest))
+        second_longest = known[-2:][0]
+        at = round_down(next(end for end in known if end >= SHORTEST * second_longest))
         if axis == "seconds" and label is scales[2][2]:
             at = _whole_time(at)
         values = [track.at(axis, at / scale(i), over) if track is not None else None for i, track in enumerate(tracks)]

@@ -11,6 +11,7 @@ from textual.message import Message
 
 from grpo_train.history.fields import field_text
 from grpo_train.run_dir.display import state_label
+from grpo_train.run_dir.verdict import alarm_of
 from grpo_tui.box.events import tracking_of
 from grpo_tui.box.formatting import Sized, fit
 from grpo_tui.box.store import Store
@@ -168,8 +169,7 @@ def _tone(record: RunRecord, column: str) -> str:
     verdict = record.verdict
     if column == "verdict":
         return verdict.tone if verdict is not None else ""
-    alarm = verdict.alarm if verdict is not None else ""
-    return state_label(record.state, alarm=alarm)[2] if column == "state" else ""
+    return state_label(record.state, alarm=alarm_of(verdict))[2] if column == "state" else ""
 
 
 class HistoryDetails(Panel):

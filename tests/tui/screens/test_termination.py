@@ -22,6 +22,15 @@ def over(client: FakeClient) -> None:
     client.runs[0]["state"] = "finished"
 
 
+def without_backups(client: FakeClient) -> None:
+    """As over(), with eleven runs that have no backup."""
+    over(client)
+    rows = [{**BEHIND, "code": "no_backup", "name": f"run_{number}"} for number in range(11)]
+    client.answers["safe_to_terminate"] = {
+        "safe": False, "kept": "", "obstacles": rows, "count": 11, "whole": True, "age_s": 1.0, "again_s": 10.0,
+    }  # fmt: skip
+
+
 async def test_the_light_is_in_every_view(start: Start) -> None:
     async with start(script=over, wait="87/200") as session:
         await session.until_text("safe to terminate")
@@ -53,14 +62,7 @@ async def test_all_that_forbids_it_is_listed(start: Start) -> None:
 
 
 async def test_all_runs_are_backed_up(start: Start) -> None:
-    def script(client: FakeClient) -> None:
-        over(client)
-        rows = [{**BEHIND, "code": "no_backup", "name": f"run_{number}"} for number in range(11)]
-        client.answers["safe_to_terminate"] = {
-            "safe": False, "kept": "", "obstacles": rows, "count": 11, "whole": True, "age_s": 1.0, "again_s": 10.0,
-        }  # fmt: skip
-
-    async with start(script=script, wait="87/200") as session:
+    async with start(script=without_backups, wait="87/200") as session:
         await opened(session, "T", TerminationScreen)
         await session.until_text("B backs up all 11 runs without one")
         await opened(session, "B", BackUpAllScreen)
@@ -75,11 +77,7 @@ async def test_all_runs_are_backed_up(start: Start) -> None:
 @pytest.mark.parametrize(("runs", "others", "size"), [(1, 1, 5.0), (0, 1, 5.0), (0, 0, 0.0)])
 async def test_what_there_is_to_send_can_be_sent(start: Start, runs: int, others: int, size: float) -> None:
     def script(client: FakeClient) -> None:
-        over(client)
-        rows = [{**BEHIND, "code": "no_backup", "name": f"run_{number}"} for number in range(11)]
-        client.answers["safe_to_terminate"] = {
-            "safe": False, "kept": "", "obstacles": rows, "count": 11, "whole": True, "age_s": 1.0, "again_s": 10.0,
-        }  # fmt: skip
+        without_backups(client)
         client.answers["plan_back_up_all"] = {"runs": runs, "others": others, "bytes": size, "problems": []}
 
     async with start(script=script, wait="87/200") as session:
