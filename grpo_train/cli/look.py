@@ -16,7 +16,8 @@ from grpo_train.run_dir.display import fraction, metric_value
 from grpo_train.run_dir.errors import exiting_on_error
 from grpo_train.run_dir.evaluations import trouble_of
 from grpo_train.run_dir.files import number_in
-from grpo_train.run_dir.verdict import VERDICTS, verdict_of
+from grpo_train.run_dir.verdict import VERDICTS
+from grpo_train.run_dir.verdict_rules import verdict_of
 from grpo_train.tasks import task_kinds
 from grpo_train.tracking.wandb.process import failure_of
 

@@ -18,7 +18,8 @@ from grpo_train.run_dir.configs import config_values
 from grpo_train.run_dir.files import stat_of, time_of, to_float
 from grpo_train.run_dir.identity import NOTE
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, Unreadable, leave_out, read_bytes
-from grpo_train.run_dir.verdict import CurvesRead, RunVerdict, judge_run
+from grpo_train.run_dir.verdict import RunVerdict
+from grpo_train.run_dir.verdict_rules import CurvesRead, judge_run
 
 BATCH = 100
 """Runs that are written at once."""

@@ -27,7 +27,8 @@ from grpo_train.run_dir.errors import UserError
 from grpo_train.run_dir.evaluations import list_evaluations
 from grpo_train.run_dir.files import last_jsonl, read_json, to_float, to_json, utc_now
 from grpo_train.run_dir.safe_json import MAX_RUN_FILE_BYTES, read_bytes
-from grpo_train.run_dir.verdict import Evidence, RunVerdict, held_out, judge
+from grpo_train.run_dir.verdict import RunVerdict
+from grpo_train.run_dir.verdict_rules import Evidence, held_out, judge
 from grpo_train.run_dir.version import VERSION
 
 LETTERS = "ABCDEFGHIJKL"
@@ -176,7 +177,7 @@ def _report_of(run: RunDir, letter: str, price: float | None) -> RunReport:
 
 
 def _verdict(run: RunDir, log: TrainLog, summary: dict[str, Any]) -> RunVerdict | None:
-    """As :func:`grpo_train.run_dir.verdict.verdict_of`, from a log that was read already."""
+    """As :func:`grpo_train.run_dir.verdict_rules.verdict_of`, from a log that was read already."""
     reward = log.metrics.get("reward")
     if reward is None:
         return None

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.curves import BEFORE
-from grpo_train.run_dir.verdict import judge_run
+from grpo_train.run_dir.verdict_rules import judge_run
 from remote.agent.follow import open_log, resolve_log
 from remote.index import rollout_answers, store
 from remote.index.lines import MAX_LINE, read_line

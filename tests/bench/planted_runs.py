@@ -27,7 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.evaluations import list_evaluations
-from grpo_train.run_dir.verdict import METRICS, Evidence, RunVerdict, held_out, judge
+from grpo_train.run_dir.verdict import RunVerdict
+from grpo_train.run_dir.verdict_rules import METRICS, Evidence, held_out, judge
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 AT, STEPS, SAVES = 40, 90, 10

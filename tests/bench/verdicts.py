@@ -23,7 +23,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from grpo_train.run_dir.verdict import Evidence, HeldOutAccuracy, RunVerdict, judge
+from grpo_train.run_dir.verdict import RunVerdict
+from grpo_train.run_dir.verdict_rules import Evidence, HeldOutAccuracy, judge
 from tests.bench.simulated_runs import LABELS, SimulatedRun, acceptable, simulate
 
 EARLIEST = 5

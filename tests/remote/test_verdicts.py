@@ -11,7 +11,8 @@ import pytest
 
 from grpo_train.run_dir import RunDir
 from grpo_train.run_dir.files import append_jsonl
-from grpo_train.run_dir.verdict import RunVerdict, verdict_of
+from grpo_train.run_dir.verdict import RunVerdict
+from grpo_train.run_dir.verdict_rules import verdict_of
 from remote.agent import index
 from remote.agent.verdicts import LIVE_EVERY_S, Verdicts
 from remote.index import answers

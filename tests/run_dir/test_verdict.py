@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from grpo_train.run_dir.display import metric_value
-from grpo_train.run_dir.verdict import Evidence, HeldOutAccuracy, RunVerdict, judge
+from grpo_train.run_dir.verdict import RunVerdict
+from grpo_train.run_dir.verdict_rules import Evidence, HeldOutAccuracy, judge
 
 Curve = Callable[[int], float]
 
