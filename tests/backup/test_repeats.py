@@ -20,9 +20,9 @@ from grpo_train.backup.s3_requests import Backoff, S3Timing
 from grpo_train.backup.store import FilePiece, StoreError
 from tests.support.clock import LeapingClock, TestClock
 from tests.support.patience import PATIENCE
+from tests.support.ports import free_port
 from tests.support.s3_faults import Fault, Faults, FaultyRequests
 from tests.support.s3_servers import server
-from tests.support.sshd import free_port
 from tests.support.stores import bucket_store, content, piece_of, whole
 
 FAULTS = {

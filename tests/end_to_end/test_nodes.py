@@ -36,7 +36,7 @@ from tests.support.engine import (
     write_config,
 )
 from tests.support.patience import PATIENCE
-from tests.support.sshd import free_port
+from tests.support.ports import free_port
 from tests.support.supervising import fake_command
 
 make_root, tiny_model = micro.make_root, micro.tiny_model

@@ -20,9 +20,9 @@ from remote.transports.choice import attach_argv, choose
 from remote.transports.openssh_setup import OpenSshClient, live
 from tests.support.agent import Recorder, agents, connected, eventually
 from tests.support.patience import PATIENCE
+from tests.support.ports import free_port
 from tests.support.proxy import ChaosProxy
 from tests.support.ssh_lab import NAME, Lab, box_of, folders, options, processes
-from tests.support.sshd import free_port
 
 
 def test_nothing_is_left_behind(place: Lab) -> None:

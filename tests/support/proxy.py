@@ -27,7 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 
-from tests.support.sshd import free_port
+from tests.support.ports import free_port
 
 LOOK_S = 0.05
 """Between two looks of a connection whether its network has changed."""

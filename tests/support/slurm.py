@@ -22,6 +22,7 @@ from typing import Any
 from remote.events import RunsReported
 from tests.support.agent import Recorder, eventually
 from tests.support.patience import PATIENCE
+from tests.support.ports import free_ports
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel", "srun")
 INSTALL = "apt-get install -y --no-install-recommends slurm-wlm munge"
@@ -261,13 +262,3 @@ def wait_for_end(recorder: Recorder, run: str) -> None:
 
 def _wait(condition: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
     eventually(condition, timeout_s, f"SLURM: {what}", rest_s=0.1)  # each look is a process
-
-
-def free_ports(count: int) -> Sequence[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports

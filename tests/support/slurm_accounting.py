@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.agent import eventually
-from tests.support.slurm import Slurm, free_ports
+from tests.support.ports import free_ports
+from tests.support.slurm import Slurm
 
 INSTALL = "apt-get install -y --no-install-recommends slurmdbd mariadb-server"
 ACCOUNT = "lab"

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import getpass
 import os
-import secrets
 import shutil
 import socket
 import subprocess
@@ -29,6 +28,7 @@ from remote.boxes import Box
 from remote.transports.bootstrap import build
 from tests.support.agent import eventually
 from tests.support.patience import PATIENCE
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from tests.support.accounts import NewUser
@@ -210,15 +210,6 @@ def start_ssh_agent(path: Path) -> subprocess.Popen[bytes]:
 
     eventually(answers)
     return agent
-
-
-def free_port() -> int:
-    """A port below those that the system gives to connections, so that none takes it while the server is down."""
-    while True:
-        port = secrets.randbelow(20_000) + 10_000
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 def box_over(transport: Any, root: Path, sshd: Sshd, port: int) -> Box:

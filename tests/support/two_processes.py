@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 import torch.multiprocessing as mp
 
 from tests.support.patience import PATIENCE
+from tests.support.ports import free_port
 
 
 def _child(rank: int, port: int, function: Callable[..., Any], arguments: tuple[Any, ...], queue: Any) -> None:
@@ -31,9 +31,7 @@ def _child(rank: int, port: int, function: Callable[..., Any], arguments: tuple[
 
 def run_in_two(function: Callable[..., Any], *arguments: Any, timeout: float = 120) -> list[Any]:
     """Return values of ``function(*arguments)`` on rank 0 and rank 1. Fails if one raises or hangs."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     queue = mp.get_context("forkserver").Queue()
     processes = mp.start_processes(  # type: ignore[attr-defined]
         _child, (port, function, arguments, queue), nprocs=2, join=False, start_method="forkserver"
