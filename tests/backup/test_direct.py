@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_train.backup import direct
@@ -85,7 +85,7 @@ def test_another_size_than_expected(tmp_path: Path, expected: int) -> None:
         assert (tmp_path / str(number)).read_bytes() == content(size)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.sampled_from(ACTS), st.integers(0, 3 * BLOCK), st.floats(0, 1)), max_size=12),
     st.sampled_from([0, 1]),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remote.agent.follow import read_on, sha256
@@ -25,7 +25,7 @@ from remote.protocol import (
     encode_parts,
 )
 
-SLOW_IS_FINE = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=30)
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
@@ -39,7 +39,7 @@ def split(stream: bytes, cuts: list[int]) -> list[bytes]:
 
 
 @given(st.lists(frames, max_size=8), st.lists(st.integers(min_value=0), max_size=20))
-@SLOW_IS_FINE
+@FEW
 def test_any_split_gives_the_same_frames(sent: list[dict[str, Any]], cuts: list[int]) -> None:
     decoder, got = Decoder(), []
     for piece in split(b"".join(line for frame in sent for line in encode_parts(frame)), cuts):
@@ -89,7 +89,7 @@ def test_overlong_lines_are_refused() -> None:
 
 
 @given(st.binary(min_size=1, max_size=3 * HEAD_BYTES), st.integers(min_value=0), st.binary(max_size=100))
-@SLOW_IS_FINE
+@FEW
 def test_a_cursor_fits_only_its_file(tmp_path: Path, content: bytes, offset: int, more: bytes) -> None:
     offset %= len(content) + 1
     head = content[: min(offset, HEAD_BYTES)]

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from tests.support.patience import eventually
+from tests.support.patience import PATIENCE, eventually
 
 
 def unlink_socket(name: str) -> None:
@@ -37,15 +37,14 @@ class Terminal:
         variables = [f"{name}={value}" for name, value in environment.items()]
         command_line = shlex.join(["env", "-u", "TMUX", "-u", "COLUMNS", "-u", "LINES", *variables, *command])
         size = ["-x", str(columns), "-y", str(rows)]
-        self._tmux(
-            *("start-server", ";", "set-option", "-g", "remain-on-exit", "on", ";"),
-            *("new-session", "-d", "-s", "screen", *size, command_line),
-        )
+        first = ["start-server", ";", "set-option", "-g", "remain-on-exit", "on", ";"]
+        first += ["new-session", "-f", "no-output,ignore-size", "-s", "screen", *size, command_line]
         self._client = subprocess.Popen(
-            ["tmux", "-u", "-L", self._socket, "-C", "attach-session", "-f", "no-output,ignore-size", "-t", "screen"],
+            ["tmux", "-u", "-L", self._socket, "-f", "/dev/null", "-C", *first],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        self._reply()  # to attach-session
+        for _ in range(first.count(";") + 1):
+            self._reply()
 
     def __enter__(self) -> Terminal:
         return self
@@ -59,7 +58,7 @@ class Terminal:
 
     def _tmux(self, *arguments: str) -> str:
         command = ["tmux", "-L", self._socket, "-f", "/dev/null", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60 * PATIENCE, stdin=subprocess.DEVNULL)
         return done.stdout
 
     def _reply(self) -> str:
@@ -102,7 +101,7 @@ class Terminal:
     def paste(self, text: str) -> None:
         """Type text that no command line may show."""
         tmux = ["tmux", "-L", self._socket, "-f", "/dev/null"]
-        subprocess.run([*tmux, "load-buffer", "-b", "typed", "-"], input=text, text=True, timeout=60)
+        subprocess.run([*tmux, "load-buffer", "-b", "typed", "-"], input=text, text=True, timeout=60 * PATIENCE)
         self._tmux("paste-buffer", "-d", "-b", "typed", "-t", "screen")
 
     def history(self) -> str:
