@@ -270,15 +270,15 @@ class Drained(ThreadTransport):
         self._lock = threading.Lock()
         self._arrived, self._ended = bytearray(), False
         self._news = threading.Event()
+        self._drainer = threading.Thread(target=self._drain, name="drain", daemon=True)
 
     def open(self, greeting: bytes = b"") -> None:
         super().open(greeting)
-        threading.Thread(target=self._drain, name="drain", daemon=True).start()
+        self._drainer.start()
 
     def _drain(self) -> None:
         while not self._ended:
-            with suppress(OSError, ValueError):  # the client has closed it, which ends what can be taken
-                select.select([self._near], [], [])
+            select.select([self._near], [], [])
             with self._lock:
                 self._take()
 
@@ -313,8 +313,10 @@ class Drained(ThreadTransport):
 
     def join(self) -> None:
         super().join()
-        with self._lock:
-            self._near.close()
+        self.close()
+        if self._drainer.ident is not None:
+            self._drainer.join()  # else it may wait for what gets the closed descriptor's number, and keep that open
+        self._near.close()
         self._waker.close()
 
 
