@@ -69,7 +69,7 @@ FLAT_RISE = 0.5
 FLAT_ERRORS = 1.25
 """… and by which their halves differ at most."""
 ENDS = (0.96, 0.92, 0.88, 0.84, 0.8, 0.76, 0.7)
-"""Where a flat part may end, as shares of the rows, if what came after it is no better."""
+"""Shares of the rows at which a flat part may end, where the rows after it are no better."""
 UNSEEN = 0.1
 """Largest standard error of a rise, as a share of the level, at which flat rows say anything."""
 NEAR_EVENT = 5

@@ -48,4 +48,4 @@ def test_times_without_a_link_are_kept() -> None:
         clock[0], store.connected = now, is_connected
         history.take(store)
     assert list(history.lost) == [(110.0, 130.0)]
-    assert history.lost_within(120.0, 400.0, 170.0) == [(120.0, 130.0), (150.0, 170.0)], "the last one goes on"
+    assert history.lost_within(120.0, 400.0, 170.0) == [(120.0, 130.0), (150.0, 170.0)], "the last gap continues"
