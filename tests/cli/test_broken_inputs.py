@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from grpo_train.cli import PLACES
 from grpo_train.run_dir import RunDir
 from grpo_tui.cli import COMMANDS as APP_COMMANDS
 from tests.support.broken_inputs import COMMANDS, READ_NOTHING, failures, inputs, new_world, some_pairs
+
+PARTS = 4
+"""Tests that share the pairs: a command takes seconds, and a minute on a machine with twenty times its load."""
 
 
 def test_every_command_is_fed_or_has_a_reason() -> None:
@@ -23,6 +28,7 @@ def test_the_corpus_is_the_same_every_time() -> None:
     assert some_pairs(60) == some_pairs(60)
 
 
-def test_no_traceback(golden: Callable[[str], RunDir], tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_traceback(part: int, golden: Callable[[str], RunDir], tmp_path: Path) -> None:
     with new_world(tmp_path, golden) as world:
-        assert failures(world, some_pairs(60)) == []
+        assert failures(world, some_pairs(60)[part::PARTS]) == []

@@ -13,6 +13,7 @@ from tests.support.canaries import canary, write_private
 from tests.support.engine import environment as user
 from tests.support.engine import write_config
 from tests.support.forked import run_forked
+from tests.support.patience import PATIENCE
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def home(tmp_path: Path) -> Path:
 def run(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """``python -m WORDS`` of a user whose home is ``folder/home``."""
     mine = {name: value for name, value in user().items() if name not in ("MY_OWN", "WANDB_API_KEY", "NOTIFY_URL")}
-    return run_forked(words, {**mine, "HOME": str(folder / "home"), **variables}, folder, 120)
+    return run_forked(words, {**mine, "HOME": str(folder / "home"), **variables}, folder, 60 * PATIENCE)
 
 
 def test_where_each_variable_comes_from(tmp_path: Path, home: Path) -> None:

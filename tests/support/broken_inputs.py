@@ -46,8 +46,8 @@ WITHOUT_TORCH.set_forkserver_preload(
         "grpo_tui.shell.commands", "remote.client", "boto3", "pyarrow.parquet", "tests.support.forked",
     ]
 )  # fmt: skip
-LIMIT_S = 30.0
-"""A command that takes longer hangs."""
+LIMIT_S = 60.0
+"""A command that takes longer, times ``PATIENCE``, hangs."""
 DEPTH = 5_000
 RUN, RESULTS = "root/training_runs/first", "root/eval_runs/first_addition"
 STEP, LORA = f"{RUN}/training_state/step_2", "root/training_runs/lora/training_state/step_6"
