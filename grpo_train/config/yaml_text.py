@@ -1,7 +1,7 @@
 """YAML that anybody may have written: whatever is wrong with a text is one exception that knows the line.
 
-PyYAML has others: RecursionError for deep nesting, and whatever its readers of numbers, truth values and times raise.
-It accepts duplicate keys, and aliases that make a short text endless.
+PyYAML has others: whatever its readers of numbers, truth values and times raise, and RecursionError for deep nesting,
+which takes it seconds to find. It accepts duplicate keys, and aliases that make a short text endless.
 """
 
 from __future__ import annotations
@@ -51,15 +51,24 @@ def compose_yaml(text: str) -> yaml.Node | None:
     """The nodes of a document, which have lines; None of an empty one. Raises InvalidYaml."""
     import yaml
 
+    class Loader(yaml.SafeLoader):
+        depth = 0
+
+        def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+            if self.depth > MAX_DEPTH:
+                raise _too_deep(self.peek_event().start_mark.line + 1)
+            self.depth += 1
+            node: yaml.Node | None = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
+
     try:
-        top: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
+        top: yaml.Node | None = yaml.compose(text, Loader=Loader)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise InvalidYaml(f"invalid YAML: character #x{ord(text[error.position]):04x} is not allowed", line) from None
     except yaml.YAMLError as error:
         raise _invalid(error) from None
-    except RecursionError:
-        raise _too_deep(None) from None
     if top is not None:
         _check(top)
     return top
@@ -96,7 +105,7 @@ def _invalid(error: Any) -> InvalidYaml:
     return InvalidYaml(f"invalid YAML: {reason}", mark.line + 1 if mark else None)
 
 
-def _too_deep(line: int | None) -> InvalidYaml:
+def _too_deep(line: int) -> InvalidYaml:
     return InvalidYaml(f"invalid YAML: nested more than {MAX_DEPTH} levels deep", line)
 
 

@@ -99,7 +99,9 @@ def run_child(
                              setsigmask=(), setsigdef=RESET_SIGNALS)  # fmt: skip
         try:
             fds.close(*moved, *(fd for fd in {*inside} if fd != ruleset))
-            process = fds.add(system_call("pidfd_open", pid, 0))
+            process: int | None = None
+            with suppress(ProcessLookupError):  # it has ended, and another thread has waited for all children
+                process = fds.add(system_call("pidfd_open", pid, 0))
             outcome.over_limit, outcome.over_time = _read(process, streams, result_read, WALL_PER_CPU * cpu_seconds)
         finally:
             _end(pid, outcome)
@@ -189,16 +191,17 @@ class _Stream:
         return bytes(self.kept[: self.limit])
 
 
-def _read(process: int, streams: dict[int, _Stream], results: int, wall_seconds: float) -> tuple[bool, bool]:
+def _read(process: int | None, streams: dict[int, _Stream], results: int, wall_seconds: float) -> tuple[bool, bool]:
     """Read until the process ends or must be killed: (output limit exceeded, time limit exceeded).
 
     ``wall_seconds`` count from the first record on ``results``, which the harness writes before the program runs.
+    ``process``: its descriptor; None of one that has ended.
     """
     poll = select.poll()
-    for fd in (process, *streams):
+    for fd in (*streams, *([] if process is None else [process])):
         poll.register(fd, select.POLLIN)
     open_streams = dict(streams)
-    exited = started = False
+    exited, started = process is None, False
     deadline = time.monotonic() + START_SECONDS
     while True:
         left = deadline - time.monotonic()
@@ -217,7 +220,7 @@ def _read(process: int, streams: dict[int, _Stream], results: int, wall_seconds:
                 return True, False
             if fd == results and not started:
                 started, deadline = True, time.monotonic() + wall_seconds
-        if not exited and any(fd == process for fd, _ in events):
+        if process is not None and not exited and any(fd == process for fd, _ in events):
             exited = True
             poll.unregister(process)
 

@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from grpo_train.sandbox import (
-    run_program,
-    workspace,
-)
+from grpo_train.sandbox import child, run_program, workspace
 from grpo_train.sandbox.child import process_mark
 from grpo_train.sandbox.interpreter import interpreter
+from grpo_train.sandbox.syscalls import system_call
 from tests.conftest import REPOSITORY
 from tests.support.patience import eventually
 
@@ -206,3 +204,15 @@ def test_another_thread_may_reap_children() -> None:
         thread.join()
         last.returncode = 0
     assert statuses == {"ok"}
+
+
+def test_a_program_may_have_been_reaped_before_it_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(name: str, *arguments: int | bytes | None) -> int:
+        if name == "pidfd_open":
+            assert isinstance(arguments[0], int)
+            os.waitpid(arguments[0], 0)
+        return system_call(name, *arguments)
+
+    monkeypatch.setattr(child, "system_call", late)
+    result = run_program("print(1)")
+    assert (result.status, result.stdout) == ("ok", "1\n")
