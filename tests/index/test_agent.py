@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +53,19 @@ def lines(first: int, last: int) -> str:
     return "".join(f'{{"step": {i}, "reward": {i}}}\n' for i in range(first, last + 1))
 
 
-def ask(agent: RawAgent, op: str, **params: Any) -> dict[str, Any]:
+def ask_once(agent: RawAgent, op: str, **params: Any) -> dict[str, Any]:
     return gate.reply(op, agent.request(op, **params))
+
+
+def until_whole(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The reply once the index stands: a request waits for it only a moment."""
+    while (reply := ask()).get("state") == "coarse":
+        pass
+    return reply
+
+
+def ask(agent: RawAgent, op: str, **params: Any) -> dict[str, Any]:
+    return until_whole(lambda: ask_once(agent, op, **params))
 
 
 def children(agent: RawAgent) -> list[int]:
@@ -89,7 +100,7 @@ def test_live_rows_are_followed_from_the_reply_on(log: Path, agent: RawAgent) ->
 
 def test_the_client_gets_unpacked_replies(log: Path, tmp_path: Path) -> None:
     with connected(Box("here", kind="local", root=str(tmp_path))) as (client, _):
-        reply = client.request("series", run="one", metrics=["reward"], width=3).result(60)
+        reply = until_whole(lambda: client.request("series", run="one", metrics=["reward"], width=3).result(60))
         assert list(reply["series"][0]["columns"].count) == [100, 100, 100]
         assert client.request("show_step", run="one", at=7).result(60)["row"] == {"step": 7, "reward": 7}
 
@@ -100,7 +111,7 @@ def test_an_agent_in_memory_has_indexes_too(log: Path, tmp_path: Path, monkeypat
     with mounted(tmp_path / "cache", "read-only"):
         with connected(Box("here", kind="local", root=str(tmp_path)), process=True) as (client, recorder):
             assert recorder.wait_for(BoxGreeted).agent == build().sha256
-            assert client.request("metrics", run="one").result(60)["rows"] == 300
+            assert until_whole(lambda: client.request("metrics", run="one").result(60))["rows"] == 300
         assert not list((tmp_path / "cache").iterdir())
 
 
@@ -157,7 +168,7 @@ def test_two_agents_index_one_log(log: Path, tmp_path: Path, process: RawAgent) 
     other = RawAgent(tmp_path, process=True)
     replies: list[dict[str, Any]] = [{}, {}]
     for _ in range(500):
-        replies = [ask(one, "series", run="one", metrics=["reward"]) for one in (process, other)]
+        replies = [ask_once(one, "series", run="one", metrics=["reward"]) for one in (process, other)]
         if all(reply["state"] == "whole" for reply in replies):
             break
     assert [reply["rows"] for reply in replies] == [60_000, 60_000]
