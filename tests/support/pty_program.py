@@ -60,8 +60,9 @@ class PtyProgram:
 
     def end(self) -> int:
         """Read until the program ends; returns its exit code."""
-        while self._read():
+        while more := self._read(60 * PATIENCE):
             pass
+        assert more is None, f"goes on: {self.text[-3000:]}"
         self._thread.join()
         assert self.status is not None
         return self.status
