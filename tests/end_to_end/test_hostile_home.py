@@ -72,8 +72,8 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @contextmanager
-def box(folder: Path, root: Path, laptop: Laptop) -> Iterator[Sshd]:
-    """An sshd that the laptop knows as ``gpu``."""
+def box(folder: Path, root: Path, laptop: Laptop) -> Iterator[tuple[Sshd, str]]:
+    """An sshd that the laptop knows as ``gpu``, and the socket of its tmux."""
     home = folder / "sshd" / "home"
     home.mkdir(parents=True)
     variables = hostile_home(home)
@@ -93,7 +93,7 @@ def box(folder: Path, root: Path, laptop: Laptop) -> Iterator[Sshd]:
         boxes.parent.mkdir(parents=True)
         boxes.write_text(yaml.safe_dump({"boxes": [entry]}))
         try:
-            yield sshd
+            yield sshd, socket
         finally:
             subprocess.run(["tmux", "-L", socket, "kill-server"], capture_output=True)
             unlink_socket(socket)
@@ -109,7 +109,7 @@ def on_box(sshd: Sshd, *words: str) -> None:
 
 def test_the_main_journey(tmp_path: Path, root: Path, clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     laptop = Laptop(tmp_path / "laptop", clone)
-    with box(tmp_path, root, laptop) as sshd:
+    with box(tmp_path, root, laptop) as (sshd, socket):
         store = server("moto")
         with monkeypatch.context() as on_the_box:
             on_the_box.setenv("HOME", str(sshd.home))
@@ -138,7 +138,10 @@ def test_the_main_journey(tmp_path: Path, root: Path, clone: Path, monkeypatch: 
         assert "reward" in laptop("capture", "one")
         screen = laptop.terminal("attach", "one")
         screen.until("reward")
-        screen.type("\x01d")  # the prefix of its owner
+        screen.type("\x01")  # the prefix of its owner
+        prefixed = ["tmux", "-L", socket, "list-clients", "-F", "#{client_prefix}"]
+        eventually(lambda: b"1" in subprocess.check_output(prefixed))  # tmux takes faster keys for a paste
+        screen.type("d")
         assert screen.end() == 0, screen.text
 
         laptop("stop", "one")
