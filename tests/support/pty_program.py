@@ -62,7 +62,7 @@ class PtyProgram:
         """Read until the program ends; returns its exit code."""
         while more := self._read(60 * PATIENCE):
             pass
-        assert more is None, f"goes on: {self.text[-3000:]}"
+        assert more is None, f"has not ended: {self.text[-3000:]}"
         self._thread.join()
         assert self.status is not None
         return self.status
