@@ -1,7 +1,7 @@
 """YAML that anybody may have written: whatever is wrong with a text is one exception that knows the line.
 
 PyYAML has others: whatever its readers of numbers, truth values and times raise, and RecursionError for deep nesting,
-which takes it seconds to find. It accepts duplicate keys, and aliases that make a short text endless.
+which it finds late. It accepts duplicate keys, and aliases that make a short text endless.
 """
 
 from __future__ import annotations
