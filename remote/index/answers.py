@@ -6,7 +6,6 @@ import json
 import math
 import os
 import sys
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -205,7 +204,8 @@ class IndexAnswers:
         self._rollouts = Shelf(RolloutIndex, places, clock)
         self._evaluations = Shelf(EvaluationIndex, places, clock)
         self._probes: OrderedDict[tuple[int, int], Probes] = OrderedDict()
-        self._logs = LogAnswers()
+        self._logs = LogAnswers(clock)
+        self._clock = clock
         self._of_train_logs: dict[str, Handler[TrainLogIndex]] = {
             "series": self._series,
             "metrics": self._metrics,
@@ -218,7 +218,7 @@ class IndexAnswers:
             "rollout_step": rollout_answers.rollout_step,
             "problem_changes": rollout_answers.problem_changes,
             "samples": rollout_answers.samples,
-            "search_rollouts": _search,
+            "search_rollouts": self._search,
         }
 
     @property
@@ -243,19 +243,33 @@ class IndexAnswers:
     def answer(self, op: str, root: Path, run: Path, follow_links: bool, request: Any) -> dict[str, Any]:
         """The reply to a request. Raises RemoteError and OSError."""
         if op in self._logs.handlers:
-            return self._logs.handlers[op](root, run, follow_links, request, within(LOG_BUDGET_S))
+            return self._logs.handlers[op](root, run, follow_links, request, within(LOG_BUDGET_S, self._clock))
         folder: str = getattr(request, "folder", "")  # of an evaluated step
         if op in self._of_rollouts and folder:
             step = Path(resolve_log(root, folder))
-            found = _answer(self._evaluations, self._of_rollouts[op], root, step, follow_links, request)
+            found = self._answer(self._evaluations, self._of_rollouts[op], root, step, follow_links, request)
             if op == "rollout_step":
                 found["conditions"] = conditions(root, request.folder, follow_links)
             return found
         if op in self._of_rollouts:
-            return _answer(self._rollouts, self._of_rollouts[op], root, run, follow_links, request)
+            return self._answer(self._rollouts, self._of_rollouts[op], root, run, follow_links, request)
         if op == "verdict" and self._train_logs.is_busy_beside(root, run, follow_links):
             return {"run": request.run, **LATER}
-        return _answer(self._train_logs, self._of_train_logs[op], root, run, follow_links, request)
+        return self._answer(self._train_logs, self._of_train_logs[op], root, run, follow_links, request)
+
+    def _search(self, index: RolloutIndex, source: OpenLog | None, request: SearchRolloutsRequest) -> dict[str, Any]:
+        return rollout_answers.search(index, source, request, within(SEARCH_S, self._clock))
+
+    def _answer(
+        self, shelf: Shelf[Index], handler: Handler[Index], root: Path, run: Path, follow_links: bool, request: Any
+    ) -> dict[str, Any]:
+        for _ in range(2):
+            with shelf.opened(root, run, follow_links, within(BUDGET_S, self._clock)) as (index, source):
+                try:
+                    return {"run": request.run, **handler(index, source, request)}
+                except NoIndex:
+                    index.reset()  # it was damaged from outside: made anew
+        raise RemoteError("no_index", f"the index of {run} is damaged again and again")
 
     def _snapshot(self, index: TrainLogIndex, source: OpenLog | None) -> KnownColumns:
         probes = None
@@ -324,26 +338,10 @@ def _verdict(index: TrainLogIndex, source: OpenLog | None, request: VerdictReque
     return {"is_known": True, "verdict": found and found.to_json()}
 
 
-def _search(index: RolloutIndex, source: OpenLog | None, request: SearchRolloutsRequest) -> dict[str, Any]:
-    return rollout_answers.search(index, source, request, within(SEARCH_S))
-
-
-def _answer(
-    shelf: Shelf[Index], handler: Handler[Index], root: Path, run: Path, follow_links: bool, request: Any
-) -> dict[str, Any]:
-    for _ in range(2):
-        with shelf.opened(root, run, follow_links, within(BUDGET_S)) as (index, source):
-            try:
-                return {"run": request.run, **handler(index, source, request)}
-            except NoIndex:
-                index.reset()  # it was damaged from outside: made anew
-    raise RemoteError("no_index", f"the index of {run} is damaged again and again")
-
-
-def within(seconds: float, also: Callable[[], bool] = lambda: True) -> Callable[[], bool]:
+def within(seconds: float, clock: Clock, also: Callable[[], bool] = lambda: True) -> Callable[[], bool]:
     """Whether the seconds from now on have not passed and ``also()`` holds."""
-    deadline = time.monotonic() + seconds
-    return lambda: time.monotonic() < deadline and also()
+    deadline = clock.monotonic() + seconds
+    return lambda: clock.monotonic() < deadline and also()
 
 
 def _common(snapshot: KnownColumns) -> dict[str, Any]:

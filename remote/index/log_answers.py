@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import os
 import sys
-import time
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from grpo_train.run_dir import list_evaluations
+from grpo_train.run_dir.clock import Clock
 from remote.agent.follow import open_log, resolve_log
 from remote.index.lines import MISSING, number, read_line, time_of
 from remote.index.log_index import OpenLog
@@ -116,7 +116,8 @@ Kind = TypeVar("Kind", bound=Scan)
 class LogAnswers:
     """The scans of this process, and what is asked about files."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._scans: OrderedDict[tuple[object, ...], Scan] = OrderedDict()
         self._wanted: dict[tuple[object, ...], tuple[float, Callable[[], OpenLog]]] = {}
         """Scans in progress: when each was last asked for, and how its file is opened."""
@@ -131,7 +132,7 @@ class LogAnswers:
     @property
     def is_busy(self) -> bool:
         """Whether a scan that somebody waits for is in progress."""
-        now = time.monotonic()
+        now = self._clock.monotonic()
         self._wanted = {key: value for key, value in self._wanted.items() if now - value[0] < GOES_ON_S}
         return bool(self._wanted)
 
@@ -163,7 +164,7 @@ class LogAnswers:
         if scan.share < 1 or scan.size != source.size:
             scan.advance(source, goes_on)
         if scan.share < 1:
-            self._wanted[key] = time.monotonic(), opened.again
+            self._wanted[key] = self._clock.monotonic(), opened.again
         return scan  # type: ignore[return-value]  # the key says which kind it is
 
     def _matches(self, find: str | Pattern, level: str, levels: Levels, opened: _Opened, goes_on: Goes) -> Matches:

@@ -44,7 +44,7 @@ def main(arguments: list[str], clock: Clock = CLOCK) -> int:
     os.umask(0o077)
     os.nice(NICENESS)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    answers = IndexAnswers(store.places(Path(sys.argv[0])))
+    answers = IndexAnswers(store.places(Path(sys.argv[0])), clock)
     pending, heard, answered, stored = b"", clock.monotonic(), False, False
     while True:
         if answered and not stored and not answers.is_busy:
@@ -67,7 +67,7 @@ def main(arguments: list[str], clock: Clock = CLOCK) -> int:
                 return 0
             answered = True
         elif answers.is_busy:
-            answers.work(within(SLICE_S, lambda: not select.select([source], [], [], 0)[0]))
+            answers.work(within(SLICE_S, clock, lambda: not select.select([source], [], [], 0)[0]))
         elif clock.monotonic() - heard >= IDLE_S:
             return 0
 

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from remote.index import answers, log_index, store
 from remote.index.train_log import TrainLogIndex
-from tests.support.clock import LeapingClock
 from tests.support.index import METRICS, Box, completion, logs, make_run, rollouts, spans_of, supersede
 
 Question = tuple[str, dict[str, Any]]
@@ -228,6 +227,6 @@ def test_a_held_index_is_not_waited_for(tmp_path: Path) -> None:
     answered(Box(tmp_path, tmp_path / "cache"), FILES[0])
     (folder,) = (tmp_path / "cache").iterdir()
     with store.IndexStore(folder).locked():
-        box = Box(tmp_path, tmp_path / "cache", LeapingClock())
+        box = Box(tmp_path, tmp_path / "cache")
         assert answered(box, FILES[0]) == anew(tmp_path, FILES[0])
     assert len(list((tmp_path / "cache").iterdir())) == 2

@@ -10,13 +10,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from grpo_train.run_dir.clock import CLOCK, Clock
 from grpo_train.run_dir.files import to_float, to_json
 from remote import gate
 from remote.index.answers import IndexAnswers
 from remote.protocol import OPERATIONS
 from remote.protocol.check import read_request
 from remote.protocol.logs import HUGE, Columns
+from tests.support.clock import LeapingClock
 
 METRICS = ("reward", "loss", "num_tokens", "rare")
 Row = dict[str, Any]
@@ -38,10 +38,13 @@ def supersede(logs: Path, *spans: tuple[int, int], file: str = "train_log.jsonl"
 
 
 class Box:
-    """A process of indexes without the process: answers as the app gets them."""
+    """A process of indexes without the process: answers as the app gets them.
 
-    def __init__(self, root: Path, place: Path, clock: Clock = CLOCK) -> None:
-        self.root, self.answers = root, IndexAnswers([place], clock)
+    Its clock stands: an answer is as whole as its budget allows on a machine that is fast enough.
+    """
+
+    def __init__(self, root: Path, place: Path) -> None:
+        self.root, self.answers = root, IndexAnswers([place], LeapingClock())
 
     def ask(self, op: str, run: str = "one", **params: Any) -> Row:
         """One reply, through JSON and the gate. Raises RemoteError."""

@@ -17,6 +17,7 @@ from remote.gate import reply, topic_event
 from remote.index.answers import IndexAnswers
 from remote.protocol import OPERATIONS, Cursor, RemoteError
 from remote.protocol.check import read_request
+from tests.support.clock import LeapingClock
 from tests.tui.fake_ask import ASK_ANSWERS
 from tests.tui.fake_backups import BACKUP_ANSWERS
 from tests.tui.fake_rows import (
@@ -65,7 +66,7 @@ class Index:
         weakref.finalize(self, shutil.rmtree, root, ignore_errors=True)
         self._root, cache = root / "root", root / "cache"
         cache.mkdir(mode=0o700)
-        self._answers = IndexAnswers([cache])
+        self._answers = IndexAnswers([cache], LeapingClock())
 
     def answer(self, op: str, files: dict[str, bytes], params: dict[str, Any]) -> dict[str, Any]:
         """The reply to a request, as the client passes it on."""
