@@ -104,6 +104,6 @@ def test_a_run_of_a_model_with_dropout_starts_where_its_reference_is(tmp_path: P
     changes: dict[str, Any] = {"run__total_steps": 1, "algorithm__num_iterations": 2, "algorithm__beta": 0.01}
     run = train_here(tmp_path, write_micro(tmp_path, **changes), "run")
     (row, *_) = map(json.loads, (run.logs / "train_log.jsonl").read_text().splitlines())
-    assert (row["kl"], row["clip_ratio/region_mean"]) == (0.0, 0.0)
+    assert max(row["kl"], row["clip_ratio/region_mean"]) < 1e-9
     assert row["mismatch/kl"] < 1e-9
     assert evaluate_here(tmp_path, "run", steps="1", num_problems=2) == 0
