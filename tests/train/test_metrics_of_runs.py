@@ -270,7 +270,8 @@ def test_token_metrics_of_a_run(recorded: Recorded, step: int) -> None:
 def test_recorded_metrics_are_not_trivial(recorded: Recorded) -> None:
     """A metric that is always 0 or 1 would make the comparison above vacuous.
 
-    The model learned on this machine, whose arithmetic decides what it samples: each claim holds for any sample.
+    The model learned on this machine, whose arithmetic decides what it samples. What depends on that need hold in one
+    step only.
     """
     lines = rows(recorded.run)
     assert any(abs(line["loss"]) > 2e-4 for line in lines)
@@ -282,8 +283,7 @@ def test_recorded_metrics_are_not_trivial(recorded: Recorded) -> None:
     assert all(0.5 < line["mismatch/correction_mean"] != 1 for line in lines)
     if recorded.option("algorithm__beta"):
         assert [line["kl"] > 1e-5 for line in lines] == [False, True, True, True]
-        region = [line["clip_ratio/region_mean"] for line in lines]
-        assert region[0] == region[2] == 0 < max(region), "a buffer's first update has ratios of 1"
+        assert [line["clip_ratio/region_mean"] > 0 for line in lines] == [False, True, False, True]
         assert any(line["clip_ratio/low_mean"] != line["clip_ratio/high_mean"] for line in lines)
     else:
         assert any(0 < line["completions/clipped_ratio"] < 1 for line in lines)
